@@ -1,0 +1,341 @@
+"""The only gate for user input: everything past it trusts its arguments.
+
+A message says what was wrong, what was got, and what to do.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import (
+    CoverageError,
+    InputError,
+    InputTypeError,
+    LabelsError,
+    LogitsError,
+    ScoreError,
+    SmallCalibrationWarning,
+    SuspiciousInputWarning,
+)
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: A block of rows holds about this many logits: small enough for the cache, large enough to hide NumPy's overhead.
+BLOCK_LOGITS = 1 << 17
+
+#: Beyond this a Dirichlet's sum of evidence could overflow a double.
+LARGEST_LOGIT = 1e300
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Arrays
+
+
+def as_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = False) -> NDArray[Any]:
+    """Logits as an (n, K) array of float16, float32 or float64, without a copy where possible.
+
+    Values are not read here but block by block on the way through (`blocks`): a memory map stays on disk.
+    """
+    array = _as_array(logits, "logits")
+    if array.dtype.kind in "iu":
+        array = array.astype(np.float64)
+    if array.dtype.kind != "f":
+        raise InputTypeError(
+            f"logits must be real numbers; got dtype {array.dtype}. Pass the classifier's raw outputs as floats."
+        )
+    if array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if array.ndim == 1 and row_allowed:
+        array = array[None, :]
+    if array.ndim != 2:
+        hint = " For one row pass logits[None, :]." if array.ndim == 1 else ""
+        raise LogitsError(
+            f"logits must have shape (rows, classes); got {array.ndim} dimension(s), shape {array.shape}.{hint}"
+        )
+    if array.shape[1] < 2:
+        raise LogitsError(
+            f"logits must have at least 2 classes; got shape {array.shape}. For a binary score s pass columns (0, s)."
+        )
+    if n_classes is not None and array.shape[1] != n_classes:
+        raise LogitsError(f"logits must have {n_classes} classes, as in the calibration; got {array.shape[1]}.")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def as_labels(labels: Any, n: int, n_classes: int) -> I64:
+    """Labels as an (n,) int64 array, all in [0, K)."""
+    array = _as_array(labels, "labels")
+    if array.ndim != 1:
+        raise LabelsError(
+            f"labels must be one-dimensional; got shape {array.shape}. Pass class numbers, not one-hot rows."
+        )
+    if array.dtype.kind not in "iu" and array.size:
+        raise InputTypeError(
+            f"labels must be integers; got dtype {array.dtype}. Use labels.astype(int) if they are class numbers."
+        )
+    if len(array) != n:
+        raise LabelsError(f"labels must have one entry per row of logits; got {len(array)} labels for {n} rows.")
+    bad = np.flatnonzero((array < 0) | (array >= n_classes))
+    if bad.size:
+        row = int(bad[0])
+        one_based = array.min() >= 1 and array.max() == n_classes
+        hint = " Did you pass one-based labels?" if one_based else ""
+        raise LabelsError(f"labels must be in [0, {n_classes}); got {array[row]} at row {row}.{hint}")
+    return array.astype(np.int64, copy=False)
+
+
+def same_device(logits: Any, labels: Any) -> None:
+    """Two torch tensors must live on one device: a silent copy of one to the other would hide a mistake."""
+    devices = [str(x.device) for x in (logits, labels) if _is_torch(x)]
+    if len(set(devices)) > 1:
+        raise InputTypeError(
+            f"logits and labels must be on one device; got {devices[0]} and {devices[1]}. Use labels.to(logits.device)."
+        )
+
+
+def blocks(logits: NDArray[Any], first_row: int = 0) -> Iterator[tuple[slice, F64]]:
+    """Row blocks of logits as C-contiguous float64, each checked for values no score can be computed from."""
+    rows_per_block = max(1, BLOCK_LOGITS // logits.shape[1])
+    for start in range(0, len(logits), rows_per_block):
+        rows = slice(start, min(start + rows_per_block, len(logits)))
+        block = np.ascontiguousarray(logits[rows], dtype=np.float64)
+        largest = block.max(1)
+        if not np.all((largest > -np.inf) & (largest <= LARGEST_LOGIT)):  # NaN fails both
+            _raise_bad_row(block, largest, first_row + start)
+        yield rows, block
+
+
+def _raise_bad_row(block: F64, largest: F64, first_row: int) -> None:
+    """Name the first bad row and what is wrong with it."""
+    index = int(np.flatnonzero(~((largest > -np.inf) & (largest <= LARGEST_LOGIT)))[0])
+    row = first_row + index
+    if np.isnan(largest[index]):
+        column = int(np.flatnonzero(np.isnan(block[index]))[0])
+        raise LogitsError(
+            f"logits must not be NaN; got NaN at row {row}, class {column}. Check the model's output for overflow."
+        )
+    if largest[index] == -np.inf:
+        raise LogitsError(
+            f"logits must have a finite value in every row; row {row} is all -inf. Leave one class unmasked."
+        )
+    column = int(block[index].argmax())
+    if largest[index] == np.inf:
+        raise LogitsError(
+            f"logits must not be +inf; got +inf at row {row}, class {column}. "
+            "Use -inf for impossible classes, finite values otherwise."
+        )
+    raise LogitsError(
+        f"logits must be at most {LARGEST_LOGIT:g}; got {largest[index]:g} at row {row}, class {column}: "
+        "the Dirichlet's sum would overflow. Rescale the logits."
+    )
+
+
+def _as_array(value: Any, what: str) -> NDArray[Any]:
+    """Anything array-like as a NumPy array, without a copy where possible."""
+    if isinstance(value, np.ndarray):
+        return _widen_bfloat16(np.asarray(value))
+    if _is_torch(value):
+        return _from_torch(value, what)
+    if hasattr(value, "toarray") and hasattr(value, "nnz"):
+        raise InputTypeError(f"{what} must be dense; got a sparse {type(value).__name__}. Pass {what}.toarray().")
+    if hasattr(value, "columns") and hasattr(value, "to_numpy"):
+        return _from_frame(value, what)
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
+    try:
+        return _widen_bfloat16(np.asarray(value))
+    except (ValueError, TypeError) as error:
+        if isinstance(value, list | tuple):
+            raise LogitsError(
+                f"{what} must be rectangular; got rows of different lengths. Pad or drop the short rows."
+            ) from error
+        raise InputTypeError(
+            f"{what} must be an array; got {type(value).__name__}, which NumPy cannot read ({error})."
+        ) from error
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _from_torch(tensor: Any, what: str) -> NDArray[Any]:
+    torch = sys.modules["torch"]
+    if tensor.layout != torch.strided:
+        raise InputTypeError(f"{what} must be dense; got a {tensor.layout} tensor. Pass {what}.to_dense().")
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy()
+    return array
+
+
+def _from_frame(frame: Any, what: str) -> NDArray[Any]:
+    array = np.asarray(frame.to_numpy())
+    if array.dtype.kind not in "fiu":
+        for name in frame.columns:
+            kind = np.asarray(frame[name].to_numpy()).dtype.kind
+            if kind not in "fiu":
+                raise InputTypeError(
+                    f"{what} must have numeric columns only; column {name!r} is not numeric. Drop it first."
+                )
+    return array
+
+
+def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
+    """NumPy has no bfloat16 of its own; the ml_dtypes package's is widened exactly to float32."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
+    """What a user's evidence or utility function gives for z; impossible labels get 0."""
+    result = np.asarray(function(z.copy()), dtype=np.float64)
+    if result.shape != z.shape:
+        raise ScoreError(f"{what} must return an array of shape {z.shape}; got {result.shape}.")
+    result = np.where(z == -np.inf, 0.0, result)
+    usable = (result >= 0) & (result <= LARGEST_LOGIT)
+    if not usable.all():
+        raise ScoreError(f"{what} must return finite values >= 0; got {result[~usable][0]}.")
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Numbers and names
+
+
+def as_coverage(coverage: Any) -> Fraction:
+    """A coverage as an exact fraction: 0.9 means 9/10, not the double nearest to it."""
+    if isinstance(coverage, bool | np.bool_) or not isinstance(
+        coverage, int | float | Fraction | Decimal | np.integer | np.floating
+    ):
+        raise InputTypeError(
+            f"coverage must be a number between 0 and 1; got {coverage!r} ({type(coverage).__name__})."
+        )
+    value = _as_fraction(coverage)
+    if value is None or not 0 < value < 1:
+        hint = f" Did you mean {float(coverage) / 100:g}?" if 1 < coverage < 100 else ""
+        raise CoverageError(f"coverage must be strictly between 0 and 1; got {coverage}.{hint}")
+    return value
+
+
+def _as_fraction(number: Any) -> Fraction | None:
+    """The exact value meant by a number; None for NaN and infinities."""
+    if isinstance(number, int | Fraction | np.integer):
+        return Fraction(int(number)) if not isinstance(number, Fraction) else number
+    if isinstance(number, Decimal):
+        return Fraction(number) if number.is_finite() else None
+    if not np.isfinite(number):
+        return None
+    # A single-precision 0.9 is meant as 0.9 too: its shortest decimal says so, its binary value does not.
+    exact = Fraction(float(number)) if isinstance(number, float) else Fraction(str(number))
+    return exact.limit_denominator(10**9)
+
+
+def as_probability(value: Any, what: str) -> float:
+    """A plain float strictly between 0 and 1 (a confidence, a tolerance)."""
+    if isinstance(value, bool | np.bool_) or not isinstance(
+        value, int | float | np.integer | np.floating | Fraction | Decimal
+    ):
+        raise InputTypeError(f"{what} must be a number between 0 and 1; got {value!r}.")
+    if not 0 < value < 1:
+        raise InputError(f"{what} must be strictly between 0 and 1; got {value}.")
+    return float(value)
+
+
+def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
+    """A whole number, not a bool, not below a bound."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise InputTypeError(f"{what} must be a whole number; got {value!r} ({type(value).__name__}).")
+    if value < at_least:
+        raise InputError(f"{what} must be at least {at_least}; got {value}.")
+    return int(value)
+
+
+def as_base_rates(rates: Any) -> tuple[float, ...]:
+    """Base rates as a tuple of positive numbers that sum to 1."""
+    array = np.asarray(rates, dtype=np.float64)
+    if array.ndim != 1 or array.size < 2 or not np.all((array > 0) & (array < 1)):
+        raise ScoreError(
+            "base_rates must be one number in (0, 1) per class; zero, negative or NaN entries are not allowed."
+        )
+    if abs(array.sum() - 1) > 1e-6:
+        raise ScoreError(f"base_rates must sum to 1; got {array.sum():g}. Divide them by their sum.")
+    total = array.sum()
+    return tuple((array if abs(total - 1) < 1e-12 else array / total).tolist())
+
+
+def rates_for(rates: tuple[float, ...], n_classes: int) -> F64:
+    """Base rates as an array, if there is one per class."""
+    if len(rates) != n_classes:
+        raise ScoreError(f"base_rates must have one entry per class; got {len(rates)} for {n_classes} classes.")
+    return np.array(rates)
+
+
+def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
+    """Class names as a tuple of K strings."""
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise InputTypeError(f"class_names must be a sequence of {n_classes} strings; got one string.")
+    result = tuple(str(name) for name in names)
+    if len(result) != n_classes:
+        raise InputError(f"class_names must have one name per class; got {len(result)} names for {n_classes} classes.")
+    for index, name in enumerate(result):
+        if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+            raise InputError(f"class_names must be printable; name {index}, {name!r}, holds a control character.")
+    return result
+
+
+def is_many(coverage: Any) -> bool:
+    """Whether several coverages were asked for."""
+    return isinstance(coverage, Sequence | np.ndarray) and not isinstance(coverage, str | bytes)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Warnings
+
+
+def warn_if_probabilities(logits: NDArray[Any]) -> None:
+    """Rows that sum to one are probabilities: legal, but the evidence of a probability is meaningless."""
+    sample = np.asarray(logits[:16], dtype=np.float64)
+    if sample.size and np.all(sample >= 0) and np.all(np.abs(sample.sum(1) - 1) < 1e-3):
+        warnings.warn(
+            "logits look like probabilities (every row sums to 1). Pass the raw outputs before softmax; "
+            "if there are none, pass np.log(probabilities) and a score other than ECP.",
+            SuspiciousInputWarning,
+            stacklevel=4,
+        )
+
+
+def warn_if_no_evidence(logits: NDArray[Any]) -> None:
+    """Relu evidence of log-probabilities is zero everywhere: every Dirichlet is flat."""
+    sample = np.asarray(logits[:1024], dtype=np.float64)
+    if len(sample) and np.mean(sample.max(1) <= 0) > 0.5:
+        warnings.warn(
+            "most rows have no positive logit, so relu evidence is zero for every label (log-probabilities?). "
+            "Pass raw logits, or use ECP(evidence='softplus') or another score.",
+            SuspiciousInputWarning,
+            stacklevel=4,
+        )
+
+
+def warn_small_calibration(n: int, coverage: Fraction) -> None:
+    """K > n: no finite threshold can promise this coverage."""
+    needed = -(-1 // (1 - coverage)) - 1
+    warnings.warn(
+        f"{n} calibration row(s) cannot promise coverage {float(coverage):g}: every set is full. "
+        f"Calibrate on at least {needed} rows.",
+        SmallCalibrationWarning,
+        stacklevel=4,
+    )

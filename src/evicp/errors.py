@@ -1,0 +1,93 @@
+"""Every exception and warning evicp raises on purpose.
+
+EvicpError
+|-- InputError (ValueError)          a value that cannot be used
+|   |-- LogitsError                  shape, NaN, +inf, a row without a finite logit, overflow
+|   |-- LabelsError                  out of range, wrong length
+|   |-- CoverageError                not strictly between 0 and 1
+|   |-- ScoreError                   an unknown score, a bad parameter, a score that returned nonsense
+|   `-- FileError                    missing, unreadable or malformed files
+|       `-- ArtifactError            a calibration file that cannot be trusted
+|-- InputTypeError (TypeError)       a value of the wrong kind: dtype, str, bool, sparse, device
+`-- MissingExtraError (ImportError)  an optional dependency that is not installed
+
+EvicpWarning (UserWarning)
+|-- SmallCalibrationWarning          too few calibration rows for this coverage: full sets
+`-- SuspiciousInputWarning           probabilities passed as logits, evidence that is always zero
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArtifactError",
+    "CoverageError",
+    "EvicpError",
+    "EvicpWarning",
+    "FileError",
+    "InputError",
+    "InputTypeError",
+    "LabelsError",
+    "LogitsError",
+    "MissingExtraError",
+    "ScoreError",
+    "SmallCalibrationWarning",
+    "SuspiciousInputWarning",
+    "missing_extra",
+]
+
+
+class EvicpError(Exception):
+    """Base class of all errors raised by evicp."""
+
+
+class InputError(EvicpError, ValueError):
+    """A value that cannot be used."""
+
+
+class LogitsError(InputError):
+    """Logits of a wrong shape, or with values that no score can be computed from."""
+
+
+class LabelsError(InputError):
+    """Labels out of range or of the wrong length."""
+
+
+class CoverageError(InputError):
+    """A coverage that is not strictly between 0 and 1."""
+
+
+class ScoreError(InputError):
+    """An unknown score, a bad parameter, or a score that returned something unusable."""
+
+
+class FileError(InputError):
+    """A file that is missing, unreadable or not what its name says."""
+
+
+class ArtifactError(FileError):
+    """A calibration file that cannot be trusted."""
+
+
+class InputTypeError(EvicpError, TypeError):
+    """A value of the wrong kind."""
+
+
+class MissingExtraError(EvicpError, ImportError):
+    """An optional dependency that is not installed."""
+
+
+class EvicpWarning(UserWarning):
+    """Base class of all warnings raised by evicp."""
+
+
+class SmallCalibrationWarning(EvicpWarning):
+    """Too few calibration rows for the coverage asked for: every set is full."""
+
+
+class SuspiciousInputWarning(EvicpWarning):
+    """Input that is legal but very likely not what was meant."""
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
+    """The one sentence a user sees when an optional dependency is absent."""
+    return MissingExtraError(f"{purpose} needs {package}: pip install 'evicp[{extra}]'")

@@ -1,0 +1,120 @@
+"""Why is this label in the set? Every ingredient of its cost, label by label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks, evidence
+from evicp.errors import InputTypeError, LogitsError
+from evicp.scores import ECP
+from evicp.tables import text_table
+
+__all__ = ["Explanation", "explain"]
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation:
+    """The ingredients of each label's cost in one row, (K,) arrays in label order. Prints the best labels first."""
+
+    logit: F64
+    evidence: F64
+    belief: F64
+    probability: F64
+    focal_uncertainty: F64
+    surprisal: F64
+    focal_surprisal: F64
+    utility: F64
+    expected_utility: F64
+    rank: NDArray[np.int64]
+    score: F64
+    uncertainty: float
+    threshold: float | None = None
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Labels from the most to the least plausible."""
+        return np.lexsort((-self.logit, self.score))
+
+    def table(self, top: int = 10) -> str:
+        """The best `top` labels, and the first one that is out where a threshold is known."""
+        head = ["label", "logit", "evidence", "belief", "probability", "surprisal", "utility", "rank", "ln score"]
+        if self.threshold is not None:
+            head.append("in set")
+        return text_table(head, [self._row(int(label)) for label in self.order[:top]])
+
+    def _row(self, label: int) -> list[str]:
+        name = f"{label} {self.class_names[label]}" if self.class_names else str(label)
+        values = (self.logit, self.evidence, self.belief, self.probability, self.surprisal, self.utility)
+        row = [name, *(f"{value[label]:.4g}" for value in values), str(self.rank[label]), f"{self.score[label]:.4f}"]
+        if self.threshold is not None:
+            row.append("yes" if self.score[label] <= self.threshold else "no")
+        return row
+
+    def __repr__(self) -> str:
+        bound = "" if self.threshold is None else f"; in the set if ln score <= {self.threshold:.4f}"
+        return f"uncertainty u = {self.uncertainty:.4f}{bound}\n{self.table()}"
+
+
+def explain(
+    logits_row: Any,
+    score: ECP | None = None,
+    *,
+    threshold: float | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Explanation:
+    """Every ingredient of every label's evidential cost in one row of logits.
+
+    Parameters
+    ----------
+    logits_row : (K,) or (1, K)
+    score : the ECP whose parameters to use; the default one if None
+    threshold : of a calibration (`calibration.threshold(0.9)`): says which labels are in the set
+    class_names : K names, optional
+
+    >>> explain([2.0, 1.0, -1.0])
+    uncertainty u = 0.5000
+    label  logit  evidence  belief  probability  surprisal  utility  rank  ln score
+    -----  -----  --------  ------  -----------  ---------  -------  ----  --------
+    0          2         2  0.3333          0.5     0.6931   0.7054     0   -7.2455
+    1          1         1  0.1667       0.3333      1.099   0.2595     1   -4.5686
+    2         -1         0       0       0.1667      1.792  0.03512     2    0.0000
+    """
+    score = ECP() if score is None else score
+    if not isinstance(score, ECP):
+        raise InputTypeError(f"only the evidential score can be explained; got {score!r}. Pass ECP(...).")
+    array = checks.as_logits(logits_row, row_allowed=True)
+    if len(array) != 1:
+        raise LogitsError(f"explain takes one row of logits; got {len(array)}. Pass logits[i].")
+    ((_, z),) = checks.blocks(array)
+    n_classes = z.shape[1]
+    rates = score.rates(n_classes)
+    e = score.evidence_of(z)
+    alpha = evidence.dirichlet(e, rates)
+    p, u = evidence.probability(alpha), evidence.uncertainty(alpha)
+    focal = evidence.focal_uncertainty(u, rates, n_classes) * np.ones_like(p)
+    surprisal = evidence.surprisal(alpha)
+    phi = np.exp(score.log_utility_of(z))
+    return Explanation(
+        logit=z[0],
+        evidence=e[0],
+        belief=evidence.belief(e, alpha)[0],
+        probability=p[0],
+        focal_uncertainty=focal[0],
+        surprisal=surprisal[0],
+        focal_surprisal=evidence.focal_surprisal(focal, surprisal, p)[0],
+        utility=phi[0],
+        expected_utility=evidence.expected_utility(phi, p)[0],
+        rank=evidence.evidential_ranks(e, z, rates)[0],
+        score=score.formula(z)[0],
+        uncertainty=float(u[0, 0]),
+        threshold=threshold,
+        class_names=checks.as_class_names(class_names, n_classes),
+    )

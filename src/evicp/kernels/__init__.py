@@ -1,0 +1,1 @@
+"""The loops over logits: the same functions, by the same names, for each kind of array."""

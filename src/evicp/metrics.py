@@ -1,0 +1,368 @@
+"""How good are prediction sets? Functions of (sets, labels), and `evaluate`, which is all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks
+from evicp.errors import InputError, LogitsError
+from evicp.kernels import _numpy as kernel
+from evicp.sets import PredictionSets
+from evicp.tables import markdown_table, text_table
+
+__all__ = [
+    "ClassCoverage",
+    "Evaluation",
+    "Stratum",
+    "class_coverage",
+    "clopper_pearson",
+    "coverage",
+    "difficulty_strata",
+    "evaluate",
+    "mean_size",
+    "sat",
+    "size_strata",
+    "sscv",
+]
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Upper ends of the size ranges of the paper's Table 3, of its SSCV, and of its difficulty ranges (Table 4). The last
+#: range ends at K.
+SIZE_ENDS = (1, 3, 6, 10, 100)
+SSCV_ENDS = (1, 3, 10, 100)
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """Rows whose set size (or difficulty) lies in [low, high]: how many, how often covered, how large."""
+
+    low: int
+    high: int
+    count: int
+    coverage: float | None
+    coverage_interval: tuple[float, float] | None
+    mean_size: float | None
+
+    @property
+    def label(self) -> str:
+        """The range as text, "2-3"."""
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCoverage:
+    """Coverage of each class; NaN for a class without rows."""
+
+    coverage: F64
+    counts: I64
+    target: Fraction
+
+    @property
+    def mean_gap(self) -> float:
+        """The mean distance from the target over classes with rows."""
+        return float(np.nanmean(np.abs(self.coverage - float(self.target))))
+
+    @property
+    def worst_class(self) -> int:
+        """The class covered least."""
+        return int(np.nanargmin(self.coverage))
+
+    @property
+    def worst(self) -> float:
+        """The coverage of the worst class."""
+        return float(self.coverage[self.worst_class])
+
+
+def coverage(sets: PredictionSets, labels: Any) -> float:
+    """The share of rows whose set holds the true label."""
+    return float(sets.contains(labels).mean())
+
+
+def mean_size(sets: PredictionSets, *, non_empty: bool = False) -> float | None:
+    """The mean number of labels per set; of non-empty sets only if asked, None if there are none."""
+    sizes = sets.sizes[sets.sizes > 0] if non_empty else sets.sizes
+    return float(sizes.mean()) if sizes.size else None
+
+
+def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact binomial interval of a share.
+
+    >>> [round(x, 4) for x in clopper_pearson(9, 10)]
+    [0.555, 0.9975]
+    """
+    from scipy.special import betaincinv
+
+    tail = (1 - checks.as_probability(confidence, "confidence")) / 2
+    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
+    return low, high
+
+
+def size_strata(sets: PredictionSets, labels: Any, ends: Sequence[int] = SIZE_ENDS) -> tuple[Stratum, ...]:
+    """Counts and coverage by set size (the paper's Table 3)."""
+    return _strata(sets.sizes, sets.contains(labels), sets.sizes, 0, ends, sets.n_classes)
+
+
+def difficulty_strata(sets: PredictionSets, labels: Any, difficulty: I64) -> tuple[Stratum, ...]:
+    """Counts, coverage and size by the rank of the true label (the paper's Table 4)."""
+    return _strata(difficulty, sets.contains(labels), sets.sizes, 1, SIZE_ENDS, sets.n_classes)
+
+
+def sscv(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
+    """Size-stratified coverage violation: the largest distance from the target over size ranges."""
+    strata = size_strata(sets, labels, SSCV_ENDS)
+    return _sscv(strata, float(sets.coverage), min_count)[0]
+
+
+def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
+    """Size-adaptivity trade-off: (1 - SSCV) / mean size of non-empty sets; None if all are empty."""
+    return _sat(sscv(sets, labels, min_count=min_count), mean_size(sets, non_empty=True))
+
+
+def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
+    """Coverage of each class."""
+    truth = checks.as_labels(labels, len(sets), sets.n_classes)
+    return _class_coverage(sets.contains(truth), truth, sets.n_classes, sets.coverage)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """Everything worth knowing about sets whose labels are known. Prints as a table."""
+
+    n: int
+    n_classes: int
+    target: Fraction
+    score: str
+    n_calibration: int | None
+    coverage: float
+    coverage_interval: tuple[float, float]
+    mean_size: float
+    mean_size_non_empty: float | None
+    median_size: float
+    size_quantiles: dict[str, float]
+    empty_share: float
+    singleton_share: float
+    size_strata: tuple[Stratum, ...]
+    sscv: float | None
+    sscv_smallest_count: int | None
+    sat: float | None
+    class_coverage: ClassCoverage
+    accuracy: float | None = None
+    difficulty_strata: tuple[Stratum, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        result = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        result["target"] = float(self.target)
+        result["coverage_interval"] = list(self.coverage_interval)
+        for name in ("size_strata", "difficulty_strata"):
+            strata = getattr(self, name)
+            result[name] = strata and [{"range": s.label, **asdict(s)} for s in strata]
+        classes = self.class_coverage
+        result["class_coverage"] = {
+            "mean_gap": classes.mean_gap,
+            "worst": classes.worst,
+            "worst_class": classes.worst_class,
+            "coverage": [None if np.isnan(c) else c for c in classes.coverage.tolist()],
+            "counts": classes.counts.tolist(),
+        }
+        return result
+
+    def _summary(self) -> list[list[str]]:
+        low, high = self.coverage_interval
+        classes = self.class_coverage
+        worst_count = classes.counts[classes.worst_class]
+        rows = [
+            ["rows", f"{self.n:,}"],
+            ["coverage", f"{self.coverage:.4f} [{low:.4f}, {high:.4f}], asked {float(self.target):g}"],
+            ["mean size", f"{self.mean_size:.3f}"],
+            [
+                "median size",
+                f"{self.median_size:g} (" + ", ".join(f"{q}: {v:g}" for q, v in self.size_quantiles.items()) + ")",
+            ],
+            ["empty, one label", f"{self.empty_share:.2%}, {self.singleton_share:.2%}"],
+            ["SSCV", f"{_figure(self.sscv)} (smallest stratum {self.sscv_smallest_count} rows)"],
+            ["SAT", _figure(self.sat)],
+            [
+                "worst class",
+                f"{classes.worst:.3f} (class {classes.worst_class}, {worst_count} rows); mean gap {classes.mean_gap:.3f}",
+            ],
+        ]
+        return rows if self.accuracy is None else [*rows, ["top-1 accuracy", f"{self.accuracy:.4f}"]]
+
+    def _stratum_rows(self, strata: tuple[Stratum, ...]) -> list[list[str]]:
+        return [[s.label, f"{s.count:,}", _figure(s.coverage), _figure(s.mean_size, 2)] for s in strata]
+
+    def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
+        tables = [(["metric", "value"], self._summary())]
+        tables.append((["size", "rows", "coverage", "mean size"], self._stratum_rows(self.size_strata)))
+        if self.difficulty_strata is not None:
+            tables.append((["difficulty", "rows", "coverage", "mean size"], self._stratum_rows(self.difficulty_strata)))
+        return tables
+
+    def __repr__(self) -> str:
+        return "\n\n".join(text_table(head, rows) for head, rows in self._tables())
+
+    def to_markdown(self) -> str:
+        """The evaluation as Markdown tables."""
+        return "\n\n".join(markdown_table(head, rows) for head, rows in self._tables())
+
+
+def evaluate(
+    sets: PredictionSets,
+    labels: Any,
+    logits: Any = None,
+    *,
+    difficulty: Any = None,
+    min_count: int = 1,
+    confidence: float = 0.95,
+) -> Evaluation:
+    """Coverage, size and adaptivity of prediction sets.
+
+    Parameters
+    ----------
+    sets : the sets
+    labels : (n,) true labels
+    logits : (n, K), optional
+        Adds top-1 accuracy and strata by difficulty, the rank of the true label.
+    difficulty : (n,) ranks from 1, optional
+        In place of logits, where the ranks are known already.
+    min_count : strata with fewer rows are left out of SSCV
+    confidence : of the coverage's Clopper-Pearson interval
+
+    >>> sets = PredictionSets(np.array([0, 1, 3]), np.array([0, 1, 2], np.int32), n_classes=3, coverage=Fraction(1, 2))
+    >>> result = evaluate(sets, [0, 0])
+    >>> result.coverage, result.mean_size, result.sscv, round(result.sat, 4)
+    (0.5, 1.5, 0.5, 0.3333)
+    """
+    truth = checks.as_labels(labels, len(sets), sets.n_classes)
+    return evaluate_counts(
+        sets.sizes,
+        sets.contains(truth),
+        truth,
+        _difficulty(logits, difficulty, truth, sets.n_classes),
+        n_classes=sets.n_classes,
+        target=sets.coverage,
+        score=sets.score,
+        n_calibration=sets.n_calibration,
+        min_count=min_count,
+        confidence=confidence,
+    )
+
+
+def _difficulty(logits: Any, difficulty: Any, labels: I64, n_classes: int) -> I64 | None:
+    if logits is not None:
+        array = checks.as_logits(logits, n_classes, row_allowed=True)
+        if len(array) != len(labels):
+            raise LogitsError(f"logits must have one row per set; got {len(array)} rows for {len(labels)} sets.")
+        return kernel.label_ranks(array, labels)
+    if difficulty is None:
+        return None
+    ranks = np.asarray(difficulty)
+    if ranks.shape != labels.shape or ranks.dtype.kind not in "iu" or np.any((ranks < 1) | (ranks > n_classes)):
+        raise InputError(
+            f"difficulty must hold one whole number in [1, {n_classes}] per set: the rank of the true label."
+        )
+    return ranks.astype(np.int64)
+
+
+def evaluate_counts(
+    sizes: I64,
+    covered: Bools,
+    labels: I64,
+    difficulty: I64 | None,
+    *,
+    n_classes: int,
+    target: Fraction,
+    score: str,
+    n_calibration: int | None = None,
+    min_count: int = 1,
+    confidence: float = 0.95,
+) -> Evaluation:
+    """`evaluate` from set sizes and hits, where no sets were ever made."""
+    n = len(sizes)
+    if n == 0:
+        raise InputError("evaluation needs at least one row; got none.")
+    violation, smallest = _sscv(_strata(sizes, covered, sizes, 0, SSCV_ENDS, n_classes), float(target), min_count)
+    non_empty = sizes[sizes > 0]
+    mean_non_empty = float(non_empty.mean()) if non_empty.size else None
+    hits = int(covered.sum())
+    hard = difficulty is not None
+    return Evaluation(
+        n=n,
+        n_classes=n_classes,
+        target=target,
+        score=score,
+        n_calibration=n_calibration,
+        coverage=hits / n,
+        coverage_interval=clopper_pearson(hits, n, confidence),
+        mean_size=float(sizes.mean()),
+        mean_size_non_empty=mean_non_empty,
+        median_size=float(np.median(sizes)),
+        size_quantiles={
+            f"{q:.0%}": float(np.quantile(sizes, q, method="inverted_cdf")) for q in (0.05, 0.25, 0.75, 0.95)
+        },
+        empty_share=float(np.mean(sizes == 0)),
+        singleton_share=float(np.mean(sizes == 1)),
+        size_strata=_strata(sizes, covered, sizes, 0, SIZE_ENDS, n_classes),
+        sscv=violation,
+        sscv_smallest_count=smallest,
+        sat=_sat(violation, mean_non_empty),
+        class_coverage=_class_coverage(covered, labels, n_classes, target),
+        accuracy=float(np.mean(difficulty == 1)) if hard else None,
+        difficulty_strata=_strata(difficulty, covered, sizes, 1, SIZE_ENDS, n_classes)
+        if difficulty is not None
+        else None,
+    )
+
+
+def _strata(
+    values: I64, covered: Bools, sizes: I64, low: int, ends: Sequence[int], n_classes: int
+) -> tuple[Stratum, ...]:
+    """Rows grouped by `values` into [low, end], (end, next end], ..., (last end, K]."""
+    highs = [end for end in ends if end < n_classes] + [n_classes]
+    group = np.searchsorted(highs, values)
+    counts = np.bincount(group, minlength=len(highs))
+    hits = np.bincount(group, weights=covered, minlength=len(highs))
+    total = np.bincount(group, weights=sizes, minlength=len(highs))
+    strata = []
+    for high, count, hit, size in zip(highs, counts.tolist(), hits.tolist(), total.tolist(), strict=True):
+        interval = clopper_pearson(int(hit), count) if count else None
+        strata.append(
+            Stratum(low, high, count, hit / count if count else None, interval, size / count if count else None)
+        )
+        low = high + 1
+    return tuple(strata)
+
+
+def _sscv(strata: tuple[Stratum, ...], target: float, min_count: int) -> tuple[float | None, int | None]:
+    """SSCV (Section 4.4), and the row count of the smallest stratum it looked at."""
+    used = [s for s in strata if s.coverage is not None and s.count >= min_count]
+    if not used:
+        return None, None
+    return max(abs(s.coverage - target) for s in used if s.coverage is not None), min(s.count for s in used)
+
+
+def _sat(sscv: float | None, mean_non_empty: float | None) -> float | None:
+    """SAT (Section 4.4)."""
+    return None if sscv is None or mean_non_empty is None else (1 - sscv) / mean_non_empty
+
+
+def _class_coverage(covered: Bools, labels: I64, n_classes: int, target: Fraction) -> ClassCoverage:
+    counts = np.bincount(labels, minlength=n_classes)
+    hits = np.bincount(labels, weights=covered, minlength=n_classes)
+    share = np.divide(hits, counts, out=np.full(n_classes, np.nan), where=counts > 0)
+    return ClassCoverage(share, counts, target)
+
+
+def _figure(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

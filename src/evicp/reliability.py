@@ -1,0 +1,283 @@
+"""What a calibration set of n rows can promise (Section 3.5 and Theorem 2 of the paper), in exact arithmetic.
+
+Coverage given the calibration set is itself random: it follows Beta(k, n + 1 - k), where k is the rank of the
+threshold among the calibration scores.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from math import ceil, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks
+from evicp.errors import InputError
+
+__all__ = ["Certificate", "Compatibility", "Reliability", "conformal_rank", "plan"]
+
+F64 = NDArray[np.float64]
+
+
+def conformal_rank(n: int, coverage: float | Fraction) -> int:
+    """K = ceil((n + 1) coverage), in integers: the k-th smallest calibration score is the threshold.
+
+    k = n + 1 means that no finite threshold will do.
+
+    >>> conformal_rank(99, 0.9), conformal_rank(9, 0.95)
+    (90, 10)
+    """
+    return ceil((n + 1) * checks.as_coverage(coverage))
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """Whether an observed coverage is what the Beta law lets one expect on m rows."""
+
+    observed: float
+    m: int
+    low: float
+    high: float
+    confidence: float
+
+    @property
+    def compatible(self) -> bool:
+        """Whether the observed coverage lies inside the interval."""
+        return self.low <= self.observed <= self.high
+
+    def __str__(self) -> str:
+        verdict = "compatible" if self.compatible else "NOT compatible"
+        return (
+            f"observed {self.observed:.4f} on {self.m:,} rows: {verdict} with "
+            f"[{self.low:.4f}, {self.high:.4f}] ({self.confidence:.4g} of runs)"
+        )
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """The law of coverage given n calibration rows.
+
+    >>> r = Reliability(n=999, coverage=0.9)
+    >>> r.k, r.l, round(r.gamma, 3), r.uncertainty
+    (900, 100, 0.899, 0.002)
+    """
+
+    n: int
+    coverage: Fraction
+
+    def __init__(self, n: int, coverage: float | Fraction) -> None:
+        object.__setattr__(self, "n", checks.as_count(n, "n"))
+        object.__setattr__(self, "coverage", checks.as_coverage(coverage))
+
+    @property
+    def k(self) -> int:
+        """The rank of the threshold."""
+        return conformal_rank(self.n, self.coverage)
+
+    @property
+    def l(self) -> int:  # noqa: E743 - the paper's letter
+        """floor((n + 1) delta)."""
+        return self.n + 1 - self.k
+
+    @property
+    def gamma(self) -> float:
+        """Theorem 2: the belief mass of coverage, (n - l) / (n + 1). Not a statistical confidence."""
+        return (self.n - self.l) / (self.n + 1)
+
+    @property
+    def uncertainty(self) -> float:
+        """Theorem 2: U_C = 2 / (n + 1)."""
+        return 2 / (self.n + 1)
+
+    @property
+    def expected_coverage(self) -> float:
+        """The mean k / (n + 1) of the Beta law."""
+        return self.k / (self.n + 1)
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """The central interval of coverage over calibration sets."""
+        tail = (1 - checks.as_probability(confidence, "confidence")) / 2
+        return self.quantile(tail), self.quantile(1 - tail)
+
+    def quantile(self, probability: float) -> float:
+        """The quantile of coverage; 1 where the threshold is infinite."""
+        from scipy.special import betaincinv
+
+        return float(betaincinv(self.k, self.l, probability)) if self.l else 1.0
+
+    def density(self, coverage: F64) -> F64:
+        """The Beta density at given coverages; undefined (NaN) where the law is a point mass at 1."""
+        from scipy.special import betaln, xlog1py, xlogy
+
+        if not self.l:
+            return np.full_like(coverage, np.nan)
+        log_density = xlogy(self.k - 1, coverage) + xlog1py(self.l - 1, -coverage) - betaln(self.k, self.l)
+        return np.exp(log_density)
+
+    def observed_interval(self, m: int, confidence: float = 0.95) -> tuple[float, float]:
+        """Where the coverage observed on m new rows lies with this probability (beta-binomial, equal tails)."""
+        tail = (1 - checks.as_probability(confidence, "confidence")) / 2
+        if not self.l:
+            return 1.0, 1.0
+        cdf = beta_binomial_cdf(m, self.k, self.l)
+        low = int(np.searchsorted(cdf, tail, side="right"))
+        high = int(np.searchsorted(cdf, 1 - tail, side="left"))
+        return low / m, min(high, m) / m
+
+    def compatible(self, observed: float, m: int, confidence: float = 0.95) -> Compatibility:
+        """Is a coverage observed on m exchangeable rows compatible with the promise?
+
+        >>> Reliability(n=1000, coverage=0.9).compatible(observed=0.85, m=1000).compatible
+        False
+        """
+        m = checks.as_count(m, "m")
+        if not 0 <= observed <= 1:
+            raise InputError(f"observed coverage must be between 0 and 1; got {observed}.")
+        low, high = self.observed_interval(m, confidence)
+        return Compatibility(float(observed), m, low, high, confidence)
+
+    def __str__(self) -> str:
+        low, high = self.interval()
+        return (
+            f"coverage {float(self.coverage):g} from n = {self.n:,}: threshold is score {self.k:,} of {self.n:,}; "
+            f"gamma {self.gamma:.4f}, U_C {self.uncertainty:.2g}; 95 % of calibrations cover in [{low:.4f}, {high:.4f}]"
+        )
+
+
+def beta_binomial_cdf(m: int, a: int, b: int) -> F64:
+    """P(X <= x) for x = 0..m, X ~ BetaBinomial(m, a, b): the number covered among m rows."""
+    from scipy.special import betaln, gammaln
+
+    x = np.arange(m + 1.0)
+    log_choose = gammaln(m + 1) - gammaln(x + 1) - gammaln(m - x + 1)
+    cdf: F64 = np.cumsum(np.exp(log_choose + betaln(x + a, m - x + b) - betaln(a, b)))
+    cdf /= cdf[-1]
+    return np.minimum(cdf, 1.0)
+
+
+def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95) -> int:
+    """The smallest n from which on P(|C - coverage| <= tolerance) >= confidence for every calibration size.
+
+    >>> plan(0.9, tolerance=0.02, confidence=0.95)
+    854
+    """
+    exact = checks.as_coverage(coverage)
+    tolerance = checks.as_probability(tolerance, "tolerance")
+    confidence = checks.as_probability(confidence, "confidence")
+    # Beyond `safe`, Hoeffding's bound for the Beta law (mean within 1/(n+1) of coverage) promises it for every n.
+    safe = ceil((1 / tolerance + (log(2 / (1 - confidence)) / 2) ** 0.5 / tolerance) ** 2) + 2
+    chunk = 1 << 16
+    for stop in range(safe, 0, -chunk):
+        n = np.arange(max(1, stop - chunk), stop)
+        failing = np.flatnonzero(_concentration(n, exact, tolerance) < confidence)
+        if failing.size:
+            return int(n[failing[-1]]) + 1
+    return 1
+
+
+def _concentration(n: NDArray[np.int64], coverage: Fraction, tolerance: float) -> F64:
+    """P(|C - coverage| <= tolerance) for each n."""
+    from scipy.special import betainc
+
+    numerator, denominator = coverage.as_integer_ratio()
+    wide = (n + 1).astype(object if int(n[-1] + 1) * denominator >= 2**62 else np.int64)
+    k = (-((-wide * numerator) // denominator)).astype(np.int64)
+    high = min(1.0, float(coverage) + tolerance)
+    low = max(0.0, float(coverage) - tolerance)
+    b = np.maximum(n + 1 - k, 1)
+    inside = betainc(k, b, high) - betainc(k, b, low)
+    result: F64 = np.where(k <= n, inside, float(high >= 1.0))
+    return result
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What may be promised for one calibration and one coverage, and what it was computed from.
+
+    `gamma` is the paper's belief mass of coverage (Theorem 2); it equals the expected coverage less 1 / (n + 1) and
+    is not a statistical confidence: that is what `coverage_interval` states.
+    """
+
+    coverage: float
+    n: int
+    rank: int
+    threshold: float
+    gamma: float
+    uncertainty: float
+    expected_coverage: float
+    coverage_interval: tuple[float, float]
+    confidence: float
+    score: str
+    parameters: dict[str, Any]
+    n_classes: int
+    checksum: str
+    version: str
+    date: str
+    observed: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON (an infinite threshold as the string "inf")."""
+        result = asdict(self)
+        result["coverage_interval"] = list(self.coverage_interval)
+        if not np.isfinite(self.threshold):
+            result["threshold"] = "inf" if self.threshold > 0 else "-inf"
+        return result
+
+    def to_json(self) -> str:
+        """The certificate as JSON."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, allow_nan=False)
+
+    def _lines(self) -> list[tuple[str, str]]:
+        low, high = self.coverage_interval
+        lines = [
+            ("coverage asked for", f"{self.coverage:g}"),
+            ("calibration rows n", f"{self.n:,}"),
+            ("threshold", f"{self.threshold:.6g} (score {self.rank:,} of {self.n:,} in ascending order)"),
+            ("expected coverage", f"{self.expected_coverage:.6f} over calibration sets"),
+            (
+                f"{self.confidence:.0%} interval",
+                f"[{low:.4f}, {high:.4f}] (Beta law of coverage given the calibration set)",
+            ),
+            ("gamma", f"{self.gamma:.6f} (Theorem 2: belief mass of coverage, not a statistical confidence)"),
+            ("U_C", f"{self.uncertainty:.2g} (Theorem 2: 2 / (n + 1))"),
+            ("score", f"{self.score} {self.parameters}" if self.parameters else self.score),
+            ("classes", f"{self.n_classes:,}"),
+        ]
+        if self.observed is not None:
+            verdict = "compatible" if self.observed["compatible"] else "NOT compatible"
+            low, high = self.observed["low"], self.observed["high"]
+            lines.append(
+                (
+                    "observed coverage",
+                    f"{self.observed['coverage']:.4f} on {self.observed['m']:,} rows: "
+                    f"{verdict} with [{low:.4f}, {high:.4f}]",
+                )
+            )
+        return [*lines, ("checksum", self.checksum), ("made by", f"evicp {self.version}, {self.date}")]
+
+    #: Printed under every certificate.
+    assumption = (
+        "Holds if calibration and new rows are exchangeable and the calibration rows chose neither the model, nor the "
+        "score, nor the temperature, nor the coverage. It says nothing about single classes or groups, nor about shifted data."
+    )
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self._lines())
+        body = "\n".join(f"  {name:<{width}}  {value}" for name, value in self._lines())
+        return f"Coverage certificate\n{body}\n  {self.assumption}"
+
+    def to_html(self) -> str:
+        """The certificate as an HTML fragment."""
+        from html import escape
+
+        rows = "".join(
+            f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines()
+        )
+        table = f"<table class='evicp-certificate'><caption>Coverage certificate</caption>{rows}</table>"
+        return f"{table}<p>{escape(self.assumption)}</p>"
+
+    _repr_html_ = to_html

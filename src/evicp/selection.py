@@ -1,0 +1,363 @@
+"""Which score? Several scores, several random splits, one table; and honest tuning on a split of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks
+from evicp.calibration import conformal_threshold, warn_suspicious
+from evicp.errors import InputError, InputTypeError
+from evicp.kernels import _numpy as kernel
+from evicp.metrics import Evaluation, evaluate_counts
+from evicp.scores import Base, Score, as_score
+from evicp.tables import markdown_table, text_table
+from evicp.temperature import fit_temperature
+
+__all__ = ["Comparison", "Tuned", "compare"]
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+ScoreLike = str | Score | Callable[[F64], Any]
+Metric = Literal["size", "sscv", "sat"]
+
+#: The columns of a comparison: title, attribute of Evaluation, digits.
+_COLUMNS = (("coverage", "coverage", 4), ("size", "mean_size", 3), ("SSCV", "sscv", 3), ("SAT", "sat", 3))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A score whose parameters are chosen on the tuning share of each trial, never on its test rows.
+
+    >>> Tuned("raps", lam=[0.01, 0.1, 1.0], by="sscv").candidates()[0]
+    RAPS(lam=0.01, k_reg=5, randomized=True, randomize_penalty=False, temperature=1.0, seed=0)
+    """
+
+    score: ScoreLike
+    by: Metric
+    grid: Mapping[str, Sequence[Any]]
+
+    def __init__(self, score: ScoreLike, *, by: Metric = "sat", **grid: Sequence[Any]) -> None:
+        if by not in ("size", "sscv", "sat"):
+            raise InputError(f'by must be "size", "sscv" or "sat"; got {by!r}.')
+        if not grid:
+            raise InputError("tuning needs at least one parameter with its candidates: Tuned('raps', lam=[0.01, 0.1]).")
+        object.__setattr__(self, "score", as_score(score))
+        object.__setattr__(self, "by", by)
+        object.__setattr__(self, "grid", dict(grid))
+        self.candidates()
+
+    def candidates(self) -> list[Score]:
+        """Every combination of the grid."""
+        base = as_score(self.score)
+        fields = {field.name for field in dataclasses.fields(base)}  # type: ignore[arg-type]
+        unknown = set(self.grid) - fields
+        if unknown:
+            raise InputError(
+                f"{base.name} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(sorted(fields))}."
+            )
+        return [
+            dataclasses.replace(base, **dict(zip(self.grid, values, strict=True)))  # type: ignore[type-var]
+            for values in product(*self.grid.values())
+        ]
+
+    def choose(
+        self, logits: NDArray[Any], labels: I64, coverage: Fraction, seed: int, temperature: float | None
+    ) -> Score:
+        """The best candidate by its median over five half-and-half splits of the rows given."""
+        splits = list(_halves(len(labels), seed))
+        candidates = [_with_temperature(c, temperature) for c in self.candidates()]
+        return max(candidates, key=lambda c: self._merit(_evaluate_splits(c, logits, labels, splits, coverage)))
+
+    def _merit(self, evaluations: list[Evaluation]) -> float:
+        """Higher is better."""
+        if self.by == "sat":
+            return float(np.median([e.sat if e.sat is not None else 0.0 for e in evaluations]))
+        if self.by == "sscv":
+            return -float(np.median([e.sscv if e.sscv is not None else 1.0 for e in evaluations]))
+        return -float(np.median([e.mean_size for e in evaluations]))
+
+    def describe(self) -> str:
+        """The score's name with what is tuned."""
+        return f"{as_score(self.score).name} (tuned {', '.join(self.grid)})"
+
+
+def _halves(n: int, seed: int, repeats: int = 5) -> Iterator[tuple[I64, I64]]:
+    for repeat in range(repeats):
+        order = np.random.default_rng([seed, repeat]).permutation(n)
+        yield order[: n // 2], order[n // 2 :]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Several scores on the same random splits. Prints as a table of medians, standard deviations in brackets.
+
+    `evaluations[name]` holds one Evaluation per trial.
+    """
+
+    evaluations: dict[str, list[Evaluation]]
+    coverage: Fraction
+    trials: int
+    n_calibration: int
+    n_test: int
+    n_tuning: int
+    temperatures: tuple[float, ...]
+    note: str
+
+    def values(self, score: str, metric: str) -> F64:
+        """One number per trial, (trials,); NaN where a metric is undefined."""
+        values = [getattr(e, metric) for e in self.evaluations[score]]
+        return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+
+    def median(self, score: str, metric: str) -> float:
+        """The median over trials: `comparison.median("ecp", "mean_size")`."""
+        return float(np.nanmedian(self.values(score, metric)))
+
+    def mean(self, score: str, metric: str) -> float:
+        """The mean over trials."""
+        return float(np.nanmean(self.values(score, metric)))
+
+    def std(self, score: str, metric: str) -> float:
+        """The standard deviation over trials."""
+        return float(np.nanstd(self.values(score, metric)))
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        head = ["score", *(title for title, _, _ in _COLUMNS)]
+        rows = []
+        for name in self.evaluations:
+            cells = (f"{self.median(name, m):.{d}f} ({self.std(name, m):.{d}f})" for _, m, d in _COLUMNS)
+            rows.append([name, *cells])
+        return head, rows
+
+    def _caption(self) -> str:
+        return (
+            f"coverage {float(self.coverage):g}; median (standard deviation) over {self.trials} splits: "
+            f"{self.n_calibration:,} rows calibrated, {self.n_test:,} tested. {self.note}"
+        )
+
+    def __repr__(self) -> str:
+        return f"{text_table(*self._table())}\n{self._caption()}"
+
+    def to_markdown(self) -> str:
+        """The comparison as a Markdown table."""
+        return f"{markdown_table(*self._table())}\n\n{self._caption()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        scores = {
+            name: {
+                metric: {
+                    "median": self.median(name, metric),
+                    "mean": self.mean(name, metric),
+                    "std": self.std(name, metric),
+                }
+                for _, metric, _ in _COLUMNS
+            }
+            for name in self.evaluations
+        }
+        return {
+            "coverage": float(self.coverage),
+            "trials": self.trials,
+            "n_calibration": self.n_calibration,
+            "n_test": self.n_test,
+            "n_tuning": self.n_tuning,
+            "temperatures": list(self.temperatures),
+            "note": self.note,
+            "scores": scores,
+        }
+
+
+def compare(
+    logits: Any,
+    labels: Any,
+    scores: Sequence[ScoreLike | Tuned] = ("ecp", "lac", "aps", "raps", "base"),
+    coverage: float | Fraction = 0.9,
+    *,
+    trials: int = 10,
+    seed: int = 0,
+    calibration: float | int = 0.3,
+    temperature: float | Literal["split", "holdout"] = 1.0,
+    tuning: float | int = 0.1,
+    min_count: int = 1,
+) -> Comparison:
+    """Several scores on the same random splits of labelled rows.
+
+    Parameters
+    ----------
+    logits, labels : the rows to split
+    scores : names, scores, callables, or `Tuned` ones; Base is not calibrated
+    coverage : asked of all of them
+    trials, seed : how many splits, and which
+    calibration : rows to calibrate on in each trial, a share or a count; the rest is tested
+    temperature : a number; "split" fits it on the tuning rows of each trial, which keeps the guarantee; "holdout" on
+        the calibration rows, as the paper does, outside the exact guarantee. A score given its own T keeps it.
+    tuning : a share or count of rows set aside where `temperature="split"` or a score is `Tuned`
+    min_count : strata with fewer rows are left out of SSCV
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 5, 600)
+    >>> logits = rng.normal(size=(600, 5)) + 2 * np.eye(5)[labels]
+    >>> comparison = compare(logits, labels, ["ecp", "lac"], coverage=0.8, trials=3)
+    >>> abs(comparison.median("ecp", "coverage") - 0.8) < 0.06
+    True
+    """
+    checks.same_device(logits, labels)
+    array = checks.as_logits(logits)
+    truth = checks.as_labels(labels, *array.shape)
+    exact = checks.as_coverage(coverage)
+    trials, seed = checks.as_count(trials, "trials"), checks.as_count(seed, "seed", at_least=0)
+    methods = _unique_names([s if isinstance(s, Tuned) else as_score(s, conformal=False) for s in scores])
+    for method in methods.values():
+        if isinstance(method, Score):
+            warn_suspicious(method, array)
+    tunes = temperature == "split" or any(isinstance(m, Tuned) for m in methods.values())
+    n_tuning = _as_rows(tuning, len(array), "tuning") if tunes else 0
+    n_calibration = _as_rows(calibration, len(array), "calibration")
+    if n_tuning + n_calibration >= len(array):
+        raise InputError(
+            f"calibration and tuning take {n_calibration + n_tuning:,} of {len(array):,} rows; none are left to test."
+        )
+    orders = [np.random.default_rng([seed, trial]).permutation(len(array)) for trial in range(trials)]
+    parts = [np.split(order, [n_tuning, n_tuning + n_calibration]) for order in orders]
+    temperatures = _temperatures(temperature, array, truth, parts)
+    difficulty = kernel.label_ranks(array, truth)
+    evaluations = {
+        name: _run(method, array, truth, difficulty, parts, temperatures, exact, seed, min_count)
+        for name, method in methods.items()
+    }
+    return Comparison(
+        evaluations=evaluations,
+        coverage=exact,
+        trials=trials,
+        n_calibration=n_calibration,
+        n_test=len(array) - n_tuning - n_calibration,
+        n_tuning=n_tuning,
+        temperatures=tuple(t if t is not None else 1.0 for t in temperatures),
+        note=_note(temperature, n_tuning),
+    )
+
+
+def _unique_names(methods: Sequence[Score | Tuned]) -> dict[str, Score | Tuned]:
+    if not methods:
+        raise InputError("scores must name at least one score; got none.")
+    named: dict[str, Score | Tuned] = {}
+    for method in methods:
+        name = method.describe()
+        if name in named:
+            raise InputError(f"scores must differ; got {name} twice.")
+        named[name] = method
+    return named
+
+
+def _as_rows(share: Any, n: int, what: str) -> int:
+    """A number of rows from a share or a count."""
+    if isinstance(share, bool | np.bool_) or not isinstance(share, int | float | np.integer | np.floating):
+        raise InputTypeError(f"{what} must be a share in (0, 1) or a number of rows; got {share!r}.")
+    rows = int(share) if isinstance(share, int | np.integer) else round(share * n) if 0 < share < 1 else 0
+    if not 0 < rows < n:
+        raise InputError(f"{what} must be a share in (0, 1) or a number of rows below {n:,}; got {share}.")
+    return rows
+
+
+def _temperatures(
+    temperature: float | str, logits: NDArray[Any], labels: I64, parts: list[list[I64]]
+) -> list[float | None]:
+    """The temperature of each trial; None where nothing was asked."""
+    if temperature in ("split", "holdout"):
+        which = 0 if temperature == "split" else 1
+        return [fit_temperature(logits[part[which]], labels[part[which]]).temperature for part in parts]
+    if isinstance(temperature, str):
+        raise InputError(f'temperature must be a positive number, "split" or "holdout"; got {temperature!r}.')
+    return [None if temperature == 1.0 else float(temperature)] * len(parts)
+
+
+def _with_temperature(score: Score, temperature: float | None) -> Score:
+    """The score at this temperature, unless it was given one of its own."""
+    if temperature is None or getattr(score, "temperature", None) != 1.0:
+        return score
+    return dataclasses.replace(score, temperature=temperature)  # type: ignore[type-var]
+
+
+def _run(
+    method: Score | Tuned,
+    logits: NDArray[Any],
+    labels: I64,
+    difficulty: I64,
+    parts: list[list[I64]],
+    temperatures: list[float | None],
+    coverage: Fraction,
+    seed: int,
+    min_count: int,
+) -> list[Evaluation]:
+    """One method on all trials; trials that end up with the same score share one pass over the logits."""
+    chosen: dict[Score, list[int]] = {}
+    for trial, (part, temperature) in enumerate(zip(parts, temperatures, strict=True)):
+        if isinstance(method, Tuned):
+            score = method.choose(logits[part[0]], labels[part[0]], coverage, seed, temperature)
+        else:
+            score = _with_temperature(method, temperature)
+        chosen.setdefault(score, []).append(trial)
+    results: dict[int, Evaluation] = {}
+    for score, which in chosen.items():
+        splits = [(parts[trial][1], parts[trial][2]) for trial in which]
+        evaluations = _evaluate_splits(score, logits, labels, splits, coverage, difficulty, min_count)
+        results.update(zip(which, evaluations, strict=True))
+    return [results[trial] for trial in range(len(parts))]
+
+
+def _evaluate_splits(
+    score: Score,
+    logits: NDArray[Any],
+    labels: I64,
+    splits: Sequence[tuple[I64, I64]],
+    coverage: Fraction,
+    difficulty: I64 | None = None,
+    min_count: int = 1,
+) -> list[Evaluation]:
+    """Calibrate and evaluate on each (calibration rows, test rows), scoring the logits once for all of them.
+
+    The largest threshold's sets hold every other threshold's: per split only a count is left.
+    """
+    n_classes = logits.shape[1]
+    true_scores = kernel.label_scores(score, logits, labels)
+    thresholds = [
+        float(coverage) if isinstance(score, Base) else conformal_threshold(np.sort(true_scores[rows]), coverage)
+        for rows, _ in splits
+    ]
+    finite = [q for q in thresholds if q < np.inf]
+    offsets, _, scores = kernel.ragged_sets(score, logits, max(finite, default=-np.inf))
+    results = []
+    for (rows, test), threshold in zip(splits, thresholds, strict=True):
+        if threshold == np.inf:
+            sizes = np.full(len(labels), n_classes)
+        else:
+            sizes = np.diff(np.concatenate([[0], np.cumsum(scores <= threshold)])[offsets])
+        results.append(
+            evaluate_counts(
+                sizes[test],
+                true_scores[test] <= threshold,
+                labels[test],
+                None if difficulty is None else difficulty[test],
+                n_classes=n_classes,
+                target=coverage,
+                score=score.name,
+                n_calibration=None if isinstance(score, Base) else len(rows),
+                min_count=min_count,
+            )
+        )
+    return results
+
+
+def _note(temperature: float | str, n_tuning: int) -> str:
+    if temperature == "split":
+        return f"Temperature fitted on {n_tuning:,} rows of their own."
+    if temperature == "holdout":
+        return "Temperature fitted on the calibration rows, as in the paper: outside the exact guarantee."
+    return f"Temperature {temperature:g}."

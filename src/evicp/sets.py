@@ -1,0 +1,187 @@
+"""Prediction sets, ragged: offsets and labels, never an n x K matrix unless asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks
+from evicp.errors import InputError, InputTypeError, missing_extra
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+__all__ = ["PredictionSets"]
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PredictionSets:
+    """One set of labels per row, most plausible first.
+
+    Row i holds `labels[offsets[i]:offsets[i + 1]]`, ascending by score, then descending by logit, then ascending by
+    index. The sets remember what was promised for them.
+
+    Parameters
+    ----------
+    offsets : (n + 1,) int64
+    labels : (total size,) int32
+    n_classes : K
+    coverage : the coverage asked for, exactly
+    score : the name of the score
+    n_calibration : rows calibrated on; None where nothing is promised (Base)
+    filled : empty sets were given their top label (`allow_empty=False`)
+    class_names : K names, optional
+
+    >>> sets = PredictionSets(np.array([0, 2, 2]), np.array([4, 1], np.int32), n_classes=5, coverage=Fraction(9, 10))
+    >>> sets
+    PredictionSets(2 rows of 5 classes, coverage 0.9; mean size 1.00, 1 empty, 0 of one label, largest 2)
+    >>> sets[0]
+    array([4, 1], dtype=int32)
+    """
+
+    offsets: I64
+    labels: I32
+    n_classes: int
+    coverage: Fraction
+    score: str = "custom"
+    n_calibration: int | None = None
+    filled: bool = False
+    class_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self.offsets.flags.writeable = False
+        self.labels.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> I64:
+        """How many labels each set holds, (n,)."""
+        return np.diff(self.offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> I32: ...
+    @overload
+    def __getitem__(self, index: slice | NDArray[Any] | list[int] | list[bool]) -> PredictionSets: ...
+    def __getitem__(self, index: Any) -> I32 | PredictionSets:
+        """The labels of one row, or the sets of several (a slice, row numbers, a mask)."""
+        if isinstance(index, int | np.integer) and not isinstance(index, bool):
+            row = range(len(self))[index]
+            return self.labels[self.offsets[row] : self.offsets[row + 1]]
+        if isinstance(index, slice) and index.step in (None, 1):
+            start, stop, _ = index.indices(len(self))
+            stop = max(start, stop)
+            first, last = self.offsets[start], self.offsets[stop]
+            return replace(self, offsets=self.offsets[start : stop + 1] - first, labels=self.labels[first:last])
+        return self._take(self._row_numbers(index))
+
+    def _row_numbers(self, index: Any) -> I64:
+        if isinstance(index, slice):
+            return np.arange(len(self))[index]
+        rows = np.asarray(index)
+        if rows.dtype.kind not in "iub" and rows.size:
+            raise InputTypeError(f"sets are indexed by row numbers, a slice or a mask; got dtype {rows.dtype}.")
+        return np.arange(len(self))[rows if rows.size else rows.astype(np.int64)]
+
+    def _take(self, rows: I64) -> PredictionSets:
+        sizes = self.sizes[rows]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
+        return replace(self, offsets=offsets, labels=self.labels[np.repeat(self.offsets[:-1][rows], sizes) + within])
+
+    def __iter__(self) -> Iterator[I32]:
+        return (self.labels[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True))
+
+    def contains(self, labels: Any) -> NDArray[np.bool_]:
+        """Whether each row's set holds the given label, (n,)."""
+        wanted = checks.as_labels(labels, len(self), self.n_classes)
+        hits = self.labels == np.repeat(wanted, self.sizes)
+        running = np.concatenate([[0], np.cumsum(hits)])
+        return (running[self.offsets[1:]] - running[self.offsets[:-1]]) > 0
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Membership as a dense (n, K) matrix."""
+        result = np.zeros((len(self), self.n_classes), bool)
+        result[self._rows_of_labels(), self.labels] = True
+        return result
+
+    def _rows_of_labels(self) -> I64:
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def names(self, row: int) -> list[str]:
+        """The class names in one row's set."""
+        if self.class_names is None:
+            raise InputError("these sets have no class names; give class_names to calibrate.")
+        return [self.class_names[label] for label in self[row]]
+
+    def to_lists(self, *, names: bool = False) -> list[list[int]] | list[list[str]]:
+        """One Python list per row, of labels or of names."""
+        if names:
+            return [self.names(row) for row in range(len(self))]
+        return [row.tolist() for row in self]
+
+    def to_arrow(self) -> pa.Table:
+        """An Arrow table: row int64, labels list<int32>, size int32, and names list<string> where there are any."""
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            raise missing_extra("pyarrow", "parquet", "an Arrow table") from error
+
+        offsets = pa.array(self.offsets)
+        columns: dict[str, Any] = {
+            "row": pa.array(np.arange(len(self))),
+            "labels": pa.LargeListArray.from_arrays(offsets, pa.array(self.labels)),
+            "size": pa.array(self.sizes.astype(np.int32)),
+        }
+        if self.class_names is not None:
+            names = pa.array(self.class_names, pa.string()).take(pa.array(self.labels))
+            columns["names"] = pa.LargeListArray.from_arrays(offsets, names)
+        table = pa.table(columns)
+        if len(self.labels) < 2**31:  # the plain list type every reader knows
+            for name in ("labels", "names"):
+                if name in columns:
+                    kind = pa.list_(table.schema.field(name).type.value_type)
+                    table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(kind))
+        return table
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A data frame with one row per set."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise missing_extra("pandas", "pandas", "a data frame") from error
+        columns: dict[str, Any] = {"labels": list(self), "size": self.sizes.astype(np.int32)}
+        if self.class_names is not None:
+            columns["names"] = self.to_lists(names=True)
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(self), name="row"))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PredictionSets):
+            return NotImplemented
+        mine = (self.n_classes, self.coverage, self.score, self.n_calibration, self.filled, self.class_names)
+        theirs = (other.n_classes, other.coverage, other.score, other.n_calibration, other.filled, other.class_names)
+        return (
+            mine == theirs and np.array_equal(self.offsets, other.offsets) and np.array_equal(self.labels, other.labels)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        head = f"{len(self):,} rows of {self.n_classes:,} classes, coverage {float(self.coverage):g}"
+        if not len(self):
+            return f"PredictionSets({head})"
+        sizes = self.sizes
+        return (
+            f"PredictionSets({head}; mean size {sizes.mean():.2f}, {np.sum(sizes == 0):,} empty, "
+            f"{np.sum(sizes == 1):,} of one label, largest {sizes.max():,})"
+        )
