@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
+from evicp import checks, kernels
 from evicp.errors import InputError, InputTypeError, LogitsError
-from evicp.kernels import _numpy as kernel
 from evicp.reliability import Certificate, Reliability, conformal_rank
 from evicp.scores import ECP, Score, as_score
 from evicp.sets import PredictionSets
@@ -93,7 +92,7 @@ class Calibrator:
         checks.as_class_names(self._class_names, array.shape[1])
         if not self._batches:
             warn_suspicious(self.score, array)
-        scores = kernel.label_scores(self.score, array, truth)
+        scores = kernels.label_scores(self.score, array, truth)
         self.n_classes = array.shape[1]
         self._batches.append(scores)
         return self
@@ -174,8 +173,8 @@ class Calibration:
             raise InputError("coverage must be a number or a non-empty sequence of numbers; got an empty one.")
         thresholds = [self.threshold(c) for c in wanted]
         checks.warn_if_probabilities(array)
-        offsets, labels, scores = kernel.ragged_sets(self.score, array, max(thresholds))
-        top = None if allow_empty else kernel.top_labels(self.score, array)
+        offsets, labels, scores = kernels.ragged_sets(self.score, array, max(thresholds))
+        top = None if allow_empty else kernels.top_labels(self.score, array)
         results = []
         for exact, threshold in zip(wanted, thresholds, strict=True):
             sets = PredictionSets(
@@ -196,9 +195,9 @@ class Calibration:
         """
         array = checks.as_logits(logits, self.n_classes, row_allowed=True)
         if labels is None:
-            scores = kernel.dense_scores(self.score, array)
+            scores = kernels.dense_scores(self.score, array)
         else:
-            scores = kernel.label_scores(self.score, array, checks.as_labels(labels, *array.shape))
+            scores = kernels.label_scores(self.score, array, checks.as_labels(labels, *array.shape))
         at_least = self.n - np.searchsorted(self.scores, scores, side="left")
         p: F64 = (1.0 + at_least.astype(np.float64)) / (self.n + 1.0)
         return p

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
+from evicp import checks, kernels
 from evicp.errors import InputError, LogitsError
-from evicp.kernels import _numpy as kernel
 from evicp.sets import PredictionSets
 from evicp.tables import markdown_table, text_table
 
@@ -194,7 +193,7 @@ class Evaluation:
             ["SAT", _figure(self.sat)],
             [
                 "worst class",
-                f"{classes.worst:.3f} (class {classes.worst_class}, {worst_count} rows); mean gap {classes.mean_gap:.3f}",
+                f"{classes.worst:.3f} (class {classes.worst_class}, {worst_count} rows); gap {classes.mean_gap:.3f}",
             ],
         ]
         return rows if self.accuracy is None else [*rows, ["top-1 accuracy", f"{self.accuracy:.4f}"]]
@@ -264,7 +263,7 @@ def _difficulty(logits: Any, difficulty: Any, labels: I64, n_classes: int) -> I6
         array = checks.as_logits(logits, n_classes, row_allowed=True)
         if len(array) != len(labels):
             raise LogitsError(f"logits must have one row per set; got {len(array)} rows for {len(labels)} sets.")
-        return kernel.label_ranks(array, labels)
+        return kernels.label_ranks(array, labels)
     if difficulty is None:
         return None
     ranks = np.asarray(difficulty)

@@ -262,7 +262,8 @@ class Certificate:
     #: Printed under every certificate.
     assumption = (
         "Holds if calibration and new rows are exchangeable and the calibration rows chose neither the model, nor the "
-        "score, nor the temperature, nor the coverage. It says nothing about single classes or groups, nor about shifted data."
+        "score, nor the temperature, nor the coverage. It says nothing about single classes or groups, nor "
+        "about shifted data."
     )
 
     def __str__(self) -> str:

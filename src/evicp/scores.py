@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, evidence
+from evicp import checks, evidence, kernels
 from evicp.errors import InputTypeError, ScoreError
 from evicp.kernels import _numpy as kernel
 from evicp.sets import PredictionSets
@@ -47,7 +47,7 @@ class Score:
         >>> LAC().scores([[2.0, 1.0, -1.0]]).round(3)
         array([[0.349, 1.349, 3.349]])
         """
-        return kernel.dense_scores(self, checks.as_logits(logits))
+        return kernels.dense_scores(self, checks.as_logits(logits))
 
     def parameters(self) -> dict[str, Any]:
         """The parameters as plain values, for files and tables."""
@@ -221,9 +221,9 @@ def _probabilities(z: F64, temperature: float) -> F64:
     return np.exp(evidence.log_utility(z, temperature))
 
 
-def _v(z: F64, randomized: bool, seed: int) -> F64 | float:
-    """The randomisation of a row, a pure function of seed and row; 1 if there is none."""
-    return kernel.row_uniforms(z, seed) if randomized else 1.0
+def _v(z: F64, randomized: bool, seed: int) -> F64:
+    """The randomisation of each row, a pure function of seed and row; 1 if there is none."""
+    return kernel.row_uniforms(z, seed) if randomized else np.ones((1, 1))
 
 
 @dataclass(frozen=True)
@@ -261,11 +261,10 @@ class RAPS(Score):
 
     def formula(self, z: F64) -> F64:
         p, v = _probabilities(z, self.temperature), _v(z, self.randomized, self.seed)
-        excess = kernel.ordinal(z) - self.k_reg
-        ranks_charged: F64 = np.maximum(excess, 0).astype(np.float64)
+        excess = np.maximum(kernel.ordinal(z) - float(self.k_reg), 0.0)
         if self.randomize_penalty:
-            ranks_charged = np.maximum(excess - 1, 0) + v * (excess > 0)
-        return _masked(kernel.mass_above(p, z) + v * p + self.lam * ranks_charged, z)
+            excess = np.where(excess > 0, excess - 1.0 + v, 0.0)
+        return _masked(kernel.mass_above(p, z) + v * p + self.lam * excess, z)
 
 
 @dataclass(frozen=True)
@@ -333,7 +332,7 @@ class Base(Score):
         """Sets of labels whose accumulated probability stays within the coverage."""
         array = checks.as_logits(logits, row_allowed=True)
         exact = checks.as_coverage(coverage)
-        offsets, labels, _ = kernel.ragged_sets(self, array, float(exact))
+        offsets, labels, _ = kernels.ragged_sets(self, array, float(exact))
         return PredictionSets(offsets, labels, n_classes=array.shape[1], coverage=exact, score=self.name)
 
 

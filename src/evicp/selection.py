@@ -12,10 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
+from evicp import checks, kernels
 from evicp.calibration import conformal_threshold, warn_suspicious
 from evicp.errors import InputError, InputTypeError
-from evicp.kernels import _numpy as kernel
 from evicp.metrics import Evaluation, evaluate_counts
 from evicp.scores import Base, Score, as_score
 from evicp.tables import markdown_table, text_table
@@ -227,7 +226,7 @@ def compare(
     orders = [np.random.default_rng([seed, trial]).permutation(len(array)) for trial in range(trials)]
     parts = [np.split(order, [n_tuning, n_tuning + n_calibration]) for order in orders]
     temperatures = _temperatures(temperature, array, truth, parts)
-    difficulty = kernel.label_ranks(array, truth)
+    difficulty = kernels.label_ranks(array, truth)
     evaluations = {
         name: _run(method, array, truth, difficulty, parts, temperatures, exact, seed, min_count)
         for name, method in methods.items()
@@ -326,13 +325,13 @@ def _evaluate_splits(
     The largest threshold's sets hold every other threshold's: per split only a count is left.
     """
     n_classes = logits.shape[1]
-    true_scores = kernel.label_scores(score, logits, labels)
+    true_scores = kernels.label_scores(score, logits, labels)
     thresholds = [
         float(coverage) if isinstance(score, Base) else conformal_threshold(np.sort(true_scores[rows]), coverage)
         for rows, _ in splits
     ]
     finite = [q for q in thresholds if q < np.inf]
-    offsets, _, scores = kernel.ragged_sets(score, logits, max(finite, default=-np.inf))
+    offsets, _, scores = kernels.ragged_sets(score, logits, max(finite, default=-np.inf))
     results = []
     for (rows, test), threshold in zip(splits, thresholds, strict=True):
         if threshold == np.inf:

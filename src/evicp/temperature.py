@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
+from evicp import checks, kernels
 from evicp.errors import LabelsError, LogitsError, SuspiciousInputWarning
-from evicp.kernels import _numpy as kernel
 
 __all__ = ["TemperatureFit", "fit_temperature"]
 
@@ -56,7 +55,7 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
     truth = checks.as_labels(labels, *array.shape)
     if not len(array):
         raise LogitsError("a temperature needs at least one row; got none.")
-    before = kernel.nll_derivatives(array, truth, 1.0)[0]
+    before = kernels.nll_derivatives(array, truth, 1.0)[0]
     if not isfinite(before):
         row = next(i for i in range(len(array)) if not np.isfinite(array[i, truth[i]]))
         raise LabelsError(
@@ -73,7 +72,7 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
     return TemperatureFit(
         temperature=1 / beta,
         nll_before=before,
-        nll_after=kernel.nll_derivatives(array, truth, beta)[0],
+        nll_after=kernels.nll_derivatives(array, truth, beta)[0],
         ece_before=_calibration_error(array, truth, 1.0),
         ece_after=_calibration_error(array, truth, beta),
         n=len(array),
@@ -85,12 +84,12 @@ def _minimise(logits: NDArray[Any], labels: NDArray[np.int64]) -> tuple[float, b
     """The minimising beta, and whether it is an edge of the search."""
     low, high = -_EDGE, _EDGE  # of ln beta
     for edge, outside in ((low, 1), (high, -1)):
-        if kernel.nll_derivatives(logits, labels, exp(edge))[1] * outside >= 0:
+        if kernels.nll_derivatives(logits, labels, exp(edge))[1] * outside >= 0:
             return exp(edge), True
     x = 0.0
     while high - low > 1e-7:
         beta = exp(x)
-        _, slope, curvature = kernel.nll_derivatives(logits, labels, beta)
+        _, slope, curvature = kernels.nll_derivatives(logits, labels, beta)
         low, high = (x, high) if slope < 0 else (low, x)
         # Newton's step for beta, taken on ln beta; bisection where it would leave the bracket.
         step = -slope / (curvature * beta) if curvature > 0 else np.inf
@@ -102,7 +101,7 @@ def _minimise(logits: NDArray[Any], labels: NDArray[np.int64]) -> tuple[float, b
 
 def _calibration_error(logits: NDArray[Any], labels: NDArray[np.int64], beta: float, bins: int = 15) -> float:
     """ECE: the mean distance between the top probability and its accuracy over equal bins."""
-    confidence, correct = kernel.top_confidences(logits, labels, beta)
+    confidence, correct = kernels.top_confidences(logits, labels, beta)
     which = np.clip(np.ceil(confidence * bins) - 1, 0, bins - 1).astype(np.int64)
     gap = np.bincount(which, weights=correct - confidence, minlength=bins)
     return float(np.abs(gap).sum() / len(confidence))

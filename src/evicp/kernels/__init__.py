@@ -1,1 +1,91 @@
-"""The loops over logits: the same functions, by the same names, for each kind of array."""
+"""The loops over logits: the same functions, by the same names, in each backend.
+
+`_numpy` is the reference and knows every score; `_numba` is fused and parallel and knows the built-in ones. Each
+function here picks the fastest backend that knows the score it is given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import InputError
+from evicp.kernels import _numpy
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+_BACKENDS = ("auto", "numba", "numpy")
+_chosen = os.environ.get("EVICP_BACKEND", "auto")
+
+
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Force a backend for CPU arrays inside a block: "numpy", "numba" or "auto" (also: EVICP_BACKEND)."""
+    global _chosen  # noqa: PLW0603 - a switch for tests and for debugging, read on every call
+    if name not in _BACKENDS:
+        raise InputError(f"backend must be one of {', '.join(_BACKENDS)}; got {name!r}.")
+    before, _chosen = _chosen, name
+    try:
+        yield
+    finally:
+        _chosen = before
+
+
+@cache
+def _fused() -> ModuleType | None:
+    """The Numba backend, imported on first use; None where Numba is missing."""
+    try:
+        return import_module("evicp.kernels._numba")
+    except ImportError:
+        return None
+
+
+def _backend_for(score: Any = None) -> Any:
+    if _chosen == "numpy":
+        return _numpy
+    fast = _fused()
+    return fast if fast is not None and (score is None or fast.knows(score)) else _numpy
+
+
+def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
+    """Every label's score, (n, K)."""
+    return _backend_for(score).dense_scores(score, logits)
+
+
+def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
+    """The score of each row's given label, (n,)."""
+    return _backend_for(score).label_scores(score, logits, labels)
+
+
+def ragged_sets(score: Any, logits: NDArray[Any], threshold: float) -> tuple[I64, NDArray[np.int32], F64]:
+    """All labels with score <= threshold, as (offsets, labels, their scores), best first in each row."""
+    return _backend_for(score).ragged_sets(score, logits, threshold)
+
+
+def top_labels(score: Any, logits: NDArray[Any]) -> NDArray[np.int32]:
+    """Each row's most plausible label."""
+    return _backend_for(score).top_labels(score, logits)
+
+
+def label_ranks(logits: NDArray[Any], labels: I64) -> I64:
+    """One plus the number of labels with a strictly larger logit than the given one, (n,)."""
+    return _backend_for().label_ranks(logits, labels)
+
+
+def nll_derivatives(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[float, float, float]:
+    """Mean negative log-likelihood of softmax(beta z), its derivative and its curvature in beta."""
+    return _backend_for().nll_derivatives(logits, labels, inverse_temperature)
+
+
+def top_confidences(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[F64, NDArray[np.bool_]]:
+    """The largest probability of each row and whether its label has it."""
+    return _backend_for().top_confidences(logits, labels, inverse_temperature)

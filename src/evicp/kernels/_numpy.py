@@ -150,4 +150,4 @@ def row_uniforms(z: F64, seed: int) -> F64:
     hashed = np.where(z == -np.inf, np.uint32(0), mix32(bits))
     total = hashed.sum(1, dtype=np.uint32, keepdims=True)
     salted = mix32(total ^ mix32(np.array([seed & 0xFFFFFFFF], np.uint32)))
-    return (salted >> np.uint32(8)) / 2.0**24
+    return (salted >> np.uint32(8)).astype(np.float64) / 2.0**24
