@@ -127,7 +127,8 @@ class Comparison:
         """The standard deviation over trials."""
         return float(np.nanstd(self.values(score, metric)))
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The head and the rows of the printed table."""
         head = ["score", *(title for title, _, _ in _COLUMNS)]
         rows = []
         for name in self.evaluations:
@@ -135,18 +136,20 @@ class Comparison:
             rows.append([name, *cells])
         return head, rows
 
-    def _caption(self) -> str:
+    @property
+    def caption(self) -> str:
+        """What the table shows."""
         return (
             f"coverage {float(self.coverage):g}; median (standard deviation) over {self.trials} splits: "
             f"{self.n_calibration:,} rows calibrated, {self.n_test:,} tested. {self.note}"
         )
 
     def __repr__(self) -> str:
-        return f"{text_table(*self._table())}\n{self._caption()}"
+        return f"{text_table(*self.table())}\n{self.caption}"
 
     def to_markdown(self) -> str:
         """The comparison as a Markdown table."""
-        return f"{markdown_table(*self._table())}\n\n{self._caption()}"
+        return f"{markdown_table(*self.table())}\n\n{self.caption}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

@@ -1,0 +1,57 @@
+# A fresh clone needs Python 3.11 or newer and make; everything else is installed into .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint test-base test-pythons format clean
+
+demo: $(VENV)/.demo
+	$(BIN)/evicp demo
+
+test: lint test-pythons
+	$(BIN)/pytest
+
+# What must hold before a line lands: format, lint, types. `make format` repairs the first two.
+lint: $(VENV)/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The base (no torch) on every other supported Python that is present.
+test-pythons:
+	@for version in 3.12 3.13; do \
+	  for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+	    if "$$python" -c "" >/dev/null 2>&1; then \
+	      echo "base tests on Python $$version"; \
+	      $(MAKE) --no-print-directory test-base PYTHON="$$python" VENV=.venv-$$version || exit 1; \
+	      break; \
+	    fi; \
+	  done; \
+	done
+
+test-base: $(VENV)/.test-base
+	$(BIN)/pytest --ignore=tests/reliability --quiet --quiet
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.created pyproject.toml
+	$(INSTALL) --editable .
+	touch $@
+
+$(VENV)/.test-base: $(VENV)/.created pyproject.toml
+	$(INSTALL) --editable '.[test-base]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.created pyproject.toml
+	$(INSTALL) --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv .venv-3.* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
