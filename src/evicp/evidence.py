@@ -37,6 +37,7 @@ __all__ = [
     "probability",
     "rank_scaling",
     "ranks",
+    "relative_log_utility",
     "surprisal",
     "uncertainty",
 ]
@@ -162,6 +163,21 @@ def log_utility(z: F64, temperature: float = 1.0) -> F64:
     shifted = np.where(z == -np.inf, -np.inf, finite)
     result: F64 = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return result
+
+
+def relative_log_utility(z: F64, temperature: float = 1.0) -> F64:
+    """Ln phi_k - min_v ln phi_v of the softmax utility: the softmax's normaliser cancels in the score (Eq. 11).
+
+    Without a stabilizer the costliest labels are those of small utility, and ln phi, taken from the largest logit,
+    would round away how far they are apart.
+
+    >>> relative_log_utility(np.array([1e4, -1e4 + 0.5, -1e4]))
+    array([2.e+04, 5.e-01, 0.e+00])
+    """
+    smallest = np.where(z == -np.inf, np.inf, z).min(-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        shifted = (z - smallest) / temperature
+    return np.minimum(shifted, 1e308)
 
 
 def expected_utility(phi: F64, p: F64) -> F64:

@@ -192,9 +192,10 @@ class ECP(Score):
         n_classes = z.shape[1]
         rates = self.rates(n_classes)
         e = self.evidence_of(z)
+        unscaled = self.stabilizer == 0 and self.utility is None
         log_cost = evidence.log_cost(
             surprisal=evidence.surprisal(evidence.dirichlet(e, rates)),
-            log_phi=self.log_utility_of(z),
+            log_phi=evidence.relative_log_utility(z, self.temperature) if unscaled else self.log_utility_of(z),
             ranks=evidence.evidential_ranks(e, z, rates),
             stabilizer=self.epsilon(n_classes),
             base_rates=rates,
