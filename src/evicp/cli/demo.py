@@ -1,4 +1,4 @@
-"""The command line: `evicp`."""
+"""`evicp demo`: the embedded ImageNet logits, compared, certified and shown."""
 
 from __future__ import annotations
 
@@ -15,46 +15,21 @@ from evicp.datasets import LogitsSample, load_imagenet_sample
 from evicp.selection import Comparison
 from evicp.sets import PredictionSets
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="evicp",
-    help="Prediction sets with a coverage guarantee from any classifier's logits.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-)
+__all__ = ["demo"]
 
 
-def main() -> None:
-    """Run the command line; bad input ends with one line and exit code 2, never with a traceback."""
-    try:
-        app()
-    except evicp.EvicpError as error:
-        Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
-
-
-@app.callback(invoke_without_command=True)
-def _version(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    if version:
-        Console().print(evicp.__version__, highlight=False)
-        raise typer.Exit
-
-
-@app.command()
 def demo(
     coverage: Annotated[float, typer.Option(help="The coverage to ask for.")] = 0.9,
     trials: Annotated[int, typer.Option(help="Random splits to compare the scores on.")] = 10,
     seed: Annotated[int, typer.Option(help="Which random splits.")] = 0,
 ) -> None:
     """Compare the scores on embedded real ImageNet logits, show a certificate and a few sets. Offline."""
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=110)
     sample = load_imagenet_sample()
     n, n_classes = sample.logits.shape
-    console.print(f"\nEmbedded sample: {n:,} ImageNet validation images, {n_classes:,} classes, EfficientNet-Lite1 logits\n")
+    console.print(
+        f"\nEmbedded sample: EfficientNet-Lite1 logits of {n:,} ImageNet validation images, {n_classes:,} classes\n"
+    )
     with console.status("comparing the scores"):
         comparison = evicp.compare(
             sample.logits,
@@ -63,6 +38,7 @@ def demo(
             coverage,
             trials=trials,
             seed=seed,
+            temperature="split",
         )
     console.print(_comparison_table(comparison))
     console.print(comparison.caption, style="dim")
