@@ -1,0 +1,61 @@
+"""Fixtures every test may use: the real data beside the repository, each CPU backend, the length of a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from evicp import kernels
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
+_LONG = os.environ.get("EVICP_RELIABILITY") == "long"
+
+# No deadline: the first example of a compiled kernel includes its compilation.
+_common = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.function_scoped_fixture]}
+hypothesis.settings.register_profile("fast", max_examples=60, derandomize=True, **_common)
+hypothesis.settings.register_profile("long", max_examples=10_000, **_common)
+hypothesis.settings.load_profile("long" if _LONG else "fast")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Markers, named here so that the tests bring what they need."""
+    config.addinivalue_line(
+        "markers", "reliability: a row of the reliability scoreboard; EVICP_RELIABILITY=long runs it at full length"
+    )
+
+
+@pytest.fixture(scope="session")
+def long_run() -> bool:
+    """Whether the reliability tests run at full length."""
+    return _LONG
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real logits and golden values beside the repository; skips where it is absent."""
+    folder = _REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the folder of real logits is not beside the repository")
+    return folder
+
+
+def numba_backend_available() -> bool:
+    """Whether the fused backend can be imported."""
+    try:
+        return importlib.util.find_spec("numba") is not None and importlib.import_module("evicp.kernels._numba")
+    except ImportError:
+        return False
+
+
+@pytest.fixture(params=["numpy", "numba"])
+def cpu_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test once under each CPU backend."""
+    if request.param == "numba" and not numba_backend_available():
+        pytest.skip("the numba backend cannot be imported here")
+    with kernels.backend(request.param):
+        yield request.param
