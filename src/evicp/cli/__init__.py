@@ -2,34 +2,74 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 import evicp
 from evicp.cli.demo import demo
+from evicp.errors import MissingExtraError
 
 __all__ = ["app", "main"]
+
+#: Exit codes: 0 done, 1 failed, 2 bad input.
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+#: What the parser of the command line raises; its module differs between versions of Typer.
+UsageError: Any = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="evicp",
     help="Prediction sets with a coverage guarantee from any classifier's logits.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (demo,):
-    app.command()(command)
+    app.command(epilog=getattr(command, "epilog", None))(command)
 
 
 def main() -> None:
     """Run the command line; bad input ends with one line and exit code 2, never with a traceback."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except MissingExtraError as error:
+        _fail(error, FAILED)
     except evicp.EvicpError as error:
-        Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
+        _fail(error, BAD_INPUT)
+    except UsageError as error:
+        _fail_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain once more while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+
+
+def _fail_usage(error: Any) -> None:
+    """One line for a mistyped command; without any command, the help."""
+    message, context = error.format_message(), error.ctx
+    if not message or "\n" in message:
+        error.show()
+        sys.exit(BAD_INPUT)
+    _fail(f"{message.rstrip('.')}. Try '{context.command_path if context else 'evicp'} --help'.", BAD_INPUT)
+
+
+def _fail(message: object, code: int) -> None:
+    line = " ".join(str(message).split())
+    Console(stderr=True).print(f"error: {line}", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(code)
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    Console(stderr=True).print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.callback(invoke_without_command=True)
