@@ -1,0 +1,39 @@
+"""Claim: calibration scores cost a few reads of the logits, and a fraction of what sorting libraries take."""
+
+from __future__ import annotations
+
+import argparse
+
+import common
+import peers
+
+from evicp import APS, ECP, LAC, RAPS, kernels
+from evicp.bench import FLOOR, Timings, imagenet_like, interleave
+
+
+def measure(options: argparse.Namespace) -> Timings:
+    """True-label scores of n x K float32 logits: ours, TorchCP's, one read."""
+    logits, labels = imagenet_like(options.n, options.k)
+    workloads = {FLOOR: logits.sum}
+    for score in (ECP(), LAC(), APS(), RAPS()):
+        workloads[f"evicp {score.name}"] = lambda score=score: kernels.label_scores(score, logits, labels)
+    unavailable = {}
+    torchcp, reason = peers.load("torchcp.classification.score")
+    if torchcp is None:
+        unavailable["TorchCP"] = reason
+    else:
+        import torch
+
+        z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+        for name, score in {
+            "LAC": torchcp.LAC(),
+            "APS": torchcp.APS(),
+            "RAPS": torchcp.RAPS(penalty=0.1, kreg=5),
+        }.items():
+            workloads[f"TorchCP {name}"] = lambda score=score: score(z, y)
+    what = f"calibration scores, {options.n:,} x {options.k:,} float32"
+    return interleave(what, workloads, rounds=options.rounds, unavailable=unavailable)
+
+
+if __name__ == "__main__":
+    common.run("calibration_scores", measure, n=50_000, k=1000)

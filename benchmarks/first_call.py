@@ -1,0 +1,53 @@
+"""Claim: a user's first calibrate and predict compile once; afterwards a new process starts at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+
+import common
+
+from evicp.bench import Timing, Timings
+
+_CODE = """
+import time, numpy as np
+start = time.perf_counter()
+{body}
+print(time.perf_counter() - start)
+"""
+_NUMBA = "import numba"
+_FIRST = """
+import evicp
+z = np.random.default_rng(0).normal(size=(200, 1000)).astype(np.float32) + 1; y = np.zeros(200, int)
+evicp.calibrate(z, y).predict(z, 0.9)
+"""
+
+
+def seconds(body: str, cache: str) -> float:
+    """The wall time of some code in a fresh process whose compiled kernels are cached in `cache`."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+    run = [sys.executable, "-c", _CODE.format(body=body)]
+    return float(subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout)
+
+
+def measure(options: argparse.Namespace) -> Timings:
+    """First calibrate + predict in a new process: cold, cached, and a plain `import numba`."""
+    cold, cached, numba = [], [], []
+    for _ in range(options.rounds):
+        with tempfile.TemporaryDirectory() as cache:
+            cold.append(seconds(_FIRST, cache))
+            cached.append(seconds(_FIRST, cache))
+            numba.append(seconds(_NUMBA, cache))
+    timings = (
+        Timing("import numba", tuple(numba)),
+        Timing("first call, cold", tuple(cold)),
+        Timing("first call, cached", tuple(cached)),
+    )
+    return Timings("first calibrate + predict in a new process", timings, {})
+
+
+if __name__ == "__main__":
+    common.run("first_call", measure, rounds=3)

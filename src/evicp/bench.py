@@ -1,0 +1,148 @@
+"""Measuring speed as ratios: interleaved rounds in one run, with one plain read of the logits as the floor.
+
+Seconds on a shared machine say little; how many reads of the data a computation costs says a lot. The scripts in
+`benchmarks/` make one claim each with these functions, `evicp bench` runs the claims that need no peer library.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import __version__
+from evicp.datasets import load_imagenet_sample
+from evicp.tables import text_table
+
+__all__ = ["FLOOR", "Timing", "Timings", "imagenet_like", "interleave", "machine", "peak_memory"]
+
+#: The name of the workload all others are compared with.
+FLOOR = "one read: logits.sum()"
+
+_PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "torchcp", "mapie")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The seconds of one workload in each round."""
+
+    name: str
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median over rounds."""
+        return float(np.median(self.seconds))
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Workloads measured side by side."""
+
+    what: str
+    timings: tuple[Timing, ...]
+    unavailable: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> Timing:
+        return next(t for t in self.timings if t.name == name)
+
+    def ratio(self, name: str, to: str = FLOOR) -> float:
+        """How many times the other workload's time this one takes: the median of the ratios of each round."""
+        mine, others = np.array(self[name].seconds), np.array(self[to].seconds)
+        return float(np.median(mine / others))
+
+    def __str__(self) -> str:
+        first = self.timings[0].name
+        rows = [[t.name, f"{t.median * 1e3:,.2f}", f"{self.ratio(t.name, first):,.2f}"] for t in self.timings]
+        rows += [[name, "-", reason] for name, reason in self.unavailable.items()]
+        return f"{self.what}\n{text_table(['workload', 'ms', f'x {self.timings[0].name}'], rows)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with the machine they were measured on."""
+        return {
+            "what": self.what,
+            "machine": machine(),
+            "seconds": {t.name: list(t.seconds) for t in self.timings},
+            "median_ratio": {t.name: self.ratio(t.name, self.timings[0].name) for t in self.timings},
+            "unavailable": dict(self.unavailable),
+        }
+
+
+def interleave(
+    what: str,
+    workloads: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int = 7,
+    unavailable: Mapping[str, str] | None = None,
+) -> Timings:
+    """Run each workload once per round, after one unmeasured round; the first named one is the yardstick."""
+    seconds: dict[str, list[float]] = {name: [] for name in workloads}
+    for current in range(rounds + 1):
+        for name, workload in workloads.items():
+            start = time.perf_counter()
+            workload()
+            elapsed = time.perf_counter() - start
+            if current:
+                seconds[name].append(elapsed)
+    timings = tuple(Timing(name, tuple(values)) for name, values in seconds.items())
+    return Timings(what, timings, unavailable or {})
+
+
+def imagenet_like(n: int, n_classes: int = 1000, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Logits shaped like a real network's: rows of the embedded sample with a little noise, cut or tiled to K classes."""
+    sample = load_imagenet_sample()
+    rng = np.random.default_rng(seed)
+    rows = np.arange(n) % len(sample.logits)
+    logits = np.empty((n, n_classes), np.float32)
+    block = max(1, (1 << 24) // n_classes)
+    for start in range(0, n, block):
+        part = sample.logits[rows[start : start + block]].astype(np.float32)
+        tiled = np.concatenate([part] * -(-n_classes // 1000), axis=1)[:, :n_classes]
+        logits[start : start + block] = tiled + rng.normal(0, 0.1, tiled.shape).astype(np.float32)
+    labels = np.where(sample.labels[rows] < n_classes, sample.labels[rows], 0)
+    return logits, labels.astype(np.int64)
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what a figure was measured."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "evicp": __version__,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "packages": versions,
+    }
+
+
+def _cpu_model() -> str:
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def peak_memory() -> int:
+    """The largest resident memory of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
