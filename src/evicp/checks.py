@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 from evicp.errors import (
     CoverageError,
+    EvicpError,
+    EvicpWarning,
     InputError,
     InputTypeError,
     LabelsError,
@@ -46,15 +49,7 @@ def as_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = 
 
     Values are not read here but block by block on the way through (`blocks`): a memory map stays on disk.
     """
-    array = _as_array(logits, "logits")
-    if array.dtype.kind in "iu":
-        array = array.astype(np.float64)
-    if array.dtype.kind != "f":
-        raise InputTypeError(
-            f"logits must be real numbers; got dtype {array.dtype}. Pass the classifier's raw outputs as floats."
-        )
-    if array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
+    array = _as_native_floats(as_array(logits, "logits"))
     if array.ndim == 1 and row_allowed:
         array = array[None, :]
     if array.ndim != 2:
@@ -68,18 +63,26 @@ def as_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = 
         )
     if n_classes is not None and array.shape[1] != n_classes:
         raise LogitsError(f"logits must have {n_classes} classes, as in the calibration; got {array.shape[1]}.")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
     return array
+
+
+def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
+    """float16, float32 or float64 in the machine's byte order; whole numbers become float64."""
+    if array.dtype.kind not in "fiu":
+        raise InputTypeError(
+            f"logits must be real numbers; got dtype {array.dtype}. Pass the classifier's raw outputs as floats."
+        )
+    if array.dtype.kind in "iu" or array.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):  # an extended double beyond the range becomes inf, which is refused by name
+            return array.astype(np.float64)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def as_labels(labels: Any, n: int, n_classes: int) -> I64:
     """Labels as an (n,) int64 array, all in [0, K)."""
-    array = _as_array(labels, "labels")
+    array = as_array(labels, "labels")
     if array.ndim != 1:
-        raise LabelsError(
-            f"labels must be one-dimensional; got shape {array.shape}. Pass class numbers, not one-hot rows."
-        )
+        raise LabelsError(f"labels must be one-dimensional; got shape {array.shape}. Pass one class number per row.")
     if array.dtype.kind not in "iu" and array.size:
         raise InputTypeError(
             f"labels must be integers; got dtype {array.dtype}. Use labels.astype(int) if they are class numbers."
@@ -141,28 +144,40 @@ def _raise_bad_row(block: F64, largest: F64, first_row: int) -> None:
     )
 
 
-def _as_array(value: Any, what: str) -> NDArray[Any]:
+def as_array(value: Any, what: str) -> NDArray[Any]:
     """Anything array-like as a NumPy array, without a copy where possible."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputTypeError(
+            f"{what} must not be masked: the values under a mask are unknown. Pass {what}.filled(...)."
+        )
     if isinstance(value, np.ndarray):
         return _widen_bfloat16(np.asarray(value))
-    if _is_torch(value):
-        return _from_torch(value, what)
-    if hasattr(value, "toarray") and hasattr(value, "nnz"):
+    if isinstance(value, str | bytes | PathLike):
+        raise InputTypeError(f"{what} must be an array; got {value!r}. Read a file with evicp.files.read_logits.")
+    if hasattr(value, "nnz") and (hasattr(value, "toarray") or hasattr(value, "todense")):
         raise InputTypeError(f"{what} must be dense; got a sparse {type(value).__name__}. Pass {what}.toarray().")
-    if hasattr(value, "columns") and hasattr(value, "to_numpy"):
-        return _from_frame(value, what)
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-        return np.from_dlpack(value)
     try:
-        return _widen_bfloat16(np.asarray(value))
-    except (ValueError, TypeError) as error:
-        if isinstance(value, list | tuple):
-            raise LogitsError(
+        return _converted(value, what)
+    except EvicpError:
+        raise
+    except Exception as error:  # whatever a foreign object raises when asked for its values
+        if "inhomogeneous" in str(error):
+            raise (LabelsError if what == "labels" else LogitsError)(
                 f"{what} must be rectangular; got rows of different lengths. Pad or drop the short rows."
             ) from error
         raise InputTypeError(
             f"{what} must be an array; got {type(value).__name__}, which NumPy cannot read ({error})."
         ) from error
+
+
+def _converted(value: Any, what: str) -> NDArray[Any]:
+    if _is_torch(value):
+        return _from_torch(value, what)
+    if hasattr(value, "columns") and hasattr(value, "to_numpy"):
+        return _from_frame(value, what)
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
+    return _widen_bfloat16(np.asarray(value))
 
 
 def _is_torch(value: Any) -> bool:
@@ -175,22 +190,27 @@ def _from_torch(tensor: Any, what: str) -> NDArray[Any]:
     if tensor.layout != torch.strided:
         raise InputTypeError(f"{what} must be dense; got a {tensor.layout} tensor. Pass {what}.to_dense().")
     tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.float()
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        tensor = tensor.float()  # bfloat16 and narrower, which NumPy does not know
     array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy()
     return array
 
 
 def _from_frame(frame: Any, what: str) -> NDArray[Any]:
+    """The values of a pandas or polars frame; column by column where they do not share one numeric type."""
     array = np.asarray(frame.to_numpy())
-    if array.dtype.kind not in "fiu":
-        for name in frame.columns:
-            kind = np.asarray(frame[name].to_numpy()).dtype.kind
-            if kind not in "fiu":
-                raise InputTypeError(
-                    f"{what} must have numeric columns only; column {name!r} is not numeric. Drop it first."
-                )
-    return array
+    if array.dtype.kind in "fiu":
+        return array
+    columns = []
+    for name in frame.columns:
+        column = np.asarray(frame[name].to_numpy())
+        if column.dtype.kind not in "fiu":
+            raise InputTypeError(
+                f"{what} must have numeric columns only; column {name!r} has dtype {column.dtype}. "
+                "Drop it, or fill its gaps."
+            )
+        columns.append(column)
+    return np.column_stack(columns) if columns else array.astype(np.float64)
 
 
 def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
@@ -224,9 +244,18 @@ def as_coverage(coverage: Any) -> Fraction:
         )
     value = _as_fraction(coverage)
     if value is None or not 0 < value < 1:
-        hint = f" Did you mean {float(coverage) / 100:g}?" if 1 < coverage < 100 else ""
-        raise CoverageError(f"coverage must be strictly between 0 and 1; got {coverage}.{hint}")
+        raise CoverageError(
+            f"coverage must be strictly between 0 and 1; got {coverage}.{_coverage_hint(coverage, value)}"
+        )
     return value
+
+
+def _coverage_hint(coverage: Any, value: Fraction | None) -> str:
+    if value is not None and 1 < value < 100:
+        return f" Did you mean {float(value) / 100:g}?"
+    if value is not None and 0 < coverage < 1:
+        return " Floats are read to nine decimals; pass a fractions.Fraction for more."
+    return ""
 
 
 def _as_fraction(number: Any) -> Fraction | None:
@@ -248,9 +277,10 @@ def as_probability(value: Any, what: str) -> float:
         value, int | float | np.integer | np.floating | Fraction | Decimal
     ):
         raise InputTypeError(f"{what} must be a number between 0 and 1; got {value!r}.")
-    if not 0 < value < 1:
+    result = float(value)
+    if not 0 < result < 1:
         raise InputError(f"{what} must be strictly between 0 and 1; got {value}.")
-    return float(value)
+    return result
 
 
 def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
@@ -264,7 +294,10 @@ def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
 
 def as_base_rates(rates: Any) -> tuple[float, ...]:
     """Base rates as a tuple of positive numbers that sum to 1."""
-    array = np.asarray(rates, dtype=np.float64)
+    array = as_array(rates, "base_rates")
+    if array.dtype.kind not in "fiu":
+        raise InputTypeError(f"base_rates must be numbers; got dtype {array.dtype}.")
+    array = array.astype(np.float64)
     if array.ndim != 1 or array.size < 2 or not np.all((array > 0) & (array < 1)):
         raise ScoreError(
             "base_rates must be one number in (0, 1) per class; zero, negative or NaN entries are not allowed."
@@ -286,8 +319,8 @@ def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
     """Class names as a tuple of K strings."""
     if names is None:
         return None
-    if isinstance(names, str):
-        raise InputTypeError(f"class_names must be a sequence of {n_classes} strings; got one string.")
+    if isinstance(names, str | bytes | set | frozenset) or not isinstance(names, Iterable):  # a set has no order
+        raise InputTypeError(f"class_names must be a sequence of {n_classes} strings; got a {type(names).__name__}.")
     result = tuple(str(name) for name in names)
     if len(result) != n_classes:
         raise InputError(f"class_names must have one name per class; got {len(result)} names for {n_classes} classes.")
@@ -299,22 +332,31 @@ def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
 
 def is_many(coverage: Any) -> bool:
     """Whether several coverages were asked for."""
-    return isinstance(coverage, Sequence | np.ndarray) and not isinstance(coverage, str | bytes)
+    if isinstance(coverage, np.ndarray):
+        return coverage.ndim > 0
+    return isinstance(coverage, Sequence) and not isinstance(coverage, str | bytes)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Warnings
 
 
+def _warn(message: str, category: type[EvicpWarning]) -> None:
+    """Warn at the line outside evicp that called in, however deep the check sits."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "evicp":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
 def warn_if_probabilities(logits: NDArray[Any]) -> None:
     """Rows that sum to one are probabilities: legal, but the evidence of a probability is meaningless."""
     sample = np.asarray(logits[:16], dtype=np.float64)
-    if sample.size and np.all(sample >= 0) and np.all(np.abs(sample.sum(1) - 1) < 1e-3):
-        warnings.warn(
+    if sample.size and np.all((sample >= 0) & (sample <= 1)) and np.all(np.abs(sample.sum(1) - 1) < 1e-3):
+        _warn(
             "logits look like probabilities (every row sums to 1). Pass the raw outputs before softmax; "
             "if there are none, pass np.log(probabilities) and a score other than ECP.",
             SuspiciousInputWarning,
-            stacklevel=4,
         )
 
 
@@ -322,20 +364,18 @@ def warn_if_no_evidence(logits: NDArray[Any]) -> None:
     """Relu evidence of log-probabilities is zero everywhere: every Dirichlet is flat."""
     sample = np.asarray(logits[:1024], dtype=np.float64)
     if len(sample) and np.mean(sample.max(1) <= 0) > 0.5:
-        warnings.warn(
+        _warn(
             "most rows have no positive logit, so relu evidence is zero for every label (log-probabilities?). "
             "Pass raw logits, or use ECP(evidence='softplus') or another score.",
             SuspiciousInputWarning,
-            stacklevel=4,
         )
 
 
 def warn_small_calibration(n: int, coverage: Fraction) -> None:
     """K > n: no finite threshold can promise this coverage."""
     needed = -(-1 // (1 - coverage)) - 1
-    warnings.warn(
+    _warn(
         f"{n} calibration row(s) cannot promise coverage {float(coverage):g}: every set is full. "
         f"Calibrate on at least {needed} rows.",
         SmallCalibrationWarning,
-        stacklevel=4,
     )

@@ -5,6 +5,7 @@ EvicpError
 |   |-- LogitsError                  shape, NaN, +inf, a row without a finite logit, overflow
 |   |-- LabelsError                  out of range, wrong length
 |   |-- CoverageError                not strictly between 0 and 1
+|   |-- RowError (IndexError)        a row that the sets do not have
 |   |-- ScoreError                   an unknown score, a bad parameter, a score that returned nonsense
 |   `-- FileError                    missing, unreadable or malformed files
 |       `-- ArtifactError            a calibration file that cannot be trusted
@@ -29,6 +30,7 @@ __all__ = [
     "LabelsError",
     "LogitsError",
     "MissingExtraError",
+    "RowError",
     "ScoreError",
     "SmallCalibrationWarning",
     "SuspiciousInputWarning",
@@ -54,6 +56,10 @@ class LabelsError(InputError):
 
 class CoverageError(InputError):
     """A coverage that is not strictly between 0 and 1."""
+
+
+class RowError(InputError, IndexError):
+    """A row number or mask that does not fit the sets."""
 
 
 class ScoreError(InputError):

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
-from evicp.errors import InputError, LogitsError
+from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.sets import PredictionSets
-from evicp.tables import markdown_table, text_table
+from evicp.tables import html_table, markdown_table, text_table
 
 __all__ = [
     "ClassCoverage",
     "Evaluation",
     "Stratum",
+    "accuracy",
     "class_coverage",
     "clopper_pearson",
     "coverage",
+    "difficulty",
     "difficulty_strata",
     "evaluate",
     "mean_size",
     "sat",
+    "size_quantiles",
+    "size_share",
     "size_strata",
     "sscv",
 ]
@@ -33,11 +37,15 @@ __all__ = [
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_Rows = TypeVar("_Rows", PredictionSets, NDArray[np.int64])
 
 #: Upper ends of the size ranges of the paper's Table 3, of its SSCV, and of its difficulty ranges (Table 4). The last
 #: range ends at K.
 SIZE_ENDS = (1, 3, 6, 10, 100)
 SSCV_ENDS = (1, 3, 10, 100)
+
+#: The quantiles of set size that an evaluation reports beside the median.
+QUANTILES = (0.05, 0.25, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,23 @@ class ClassCoverage:
 
 def coverage(sets: PredictionSets, labels: Any) -> float:
     """The share of rows whose set holds the true label."""
-    return float(sets.contains(labels).mean())
+    return float(_hits(sets, labels).mean())
+
+
+def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact binomial interval of a share of hits among n rows.
+
+    >>> [round(x, 4) for x in clopper_pearson(9, 10)]
+    [0.555, 0.9975]
+    """
+    from scipy.special import betaincinv
+
+    tail = (1 - checks.as_probability(confidence, "confidence")) / 2
+    if checks.as_count(hits, "hits", at_least=0) > checks.as_count(n, "n"):
+        raise InputError(f"hits must be at most n; got {hits} of {n}.")
+    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
+    return low, high
 
 
 def mean_size(sets: PredictionSets, *, non_empty: bool = False) -> float | None:
@@ -92,28 +116,45 @@ def mean_size(sets: PredictionSets, *, non_empty: bool = False) -> float | None:
     return float(sizes.mean()) if sizes.size else None
 
 
-def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact binomial interval of a share.
-
-    >>> [round(x, 4) for x in clopper_pearson(9, 10)]
-    [0.555, 0.9975]
-    """
-    from scipy.special import betaincinv
-
-    tail = (1 - checks.as_probability(confidence, "confidence")) / 2
-    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
-    high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
-    return low, high
+def size_quantiles(sets: PredictionSets, shares: Sequence[float] = QUANTILES) -> dict[str, float]:
+    """Sizes that these shares of the sets do not exceed: {"5%": 1.0, ...}."""
+    return _quantiles(_some(sets).sizes, shares)
 
 
-def size_strata(sets: PredictionSets, labels: Any, ends: Sequence[int] = SIZE_ENDS) -> tuple[Stratum, ...]:
+def size_share(sets: PredictionSets, size: int) -> float:
+    """The share of sets of one size: 0 for empty sets, 1 for single labels."""
+    return float(np.mean(_some(sets).sizes == size))
+
+
+def size_strata(
+    sets: PredictionSets, labels: Any, ends: Sequence[int] = SIZE_ENDS, *, confidence: float = 0.95
+) -> tuple[Stratum, ...]:
     """Counts and coverage by set size (the paper's Table 3)."""
-    return _strata(sets.sizes, sets.contains(labels), sets.sizes, 0, ends, sets.n_classes)
+    return _strata(sets.sizes, _hits(sets, labels), sets.sizes, 0, ends, sets.n_classes, confidence)
 
 
-def difficulty_strata(sets: PredictionSets, labels: Any, difficulty: I64) -> tuple[Stratum, ...]:
+def difficulty(logits: Any, labels: Any) -> I64:
+    """The rank of each row's true label among its logits, from 1; equal logits share a rank.
+
+    >>> difficulty([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]], [0, 2])
+    array([1, 3])
+    """
+    checks.same_device(logits, labels)
+    array = checks.as_logits(logits)
+    return kernels.label_ranks(array, checks.as_labels(labels, *array.shape))
+
+
+def accuracy(logits: Any, labels: Any) -> float:
+    """Top-1 accuracy: the share of rows where no logit is above the true label's."""
+    return float(np.mean(_some(difficulty(logits, labels)) == 1))
+
+
+def difficulty_strata(
+    sets: PredictionSets, labels: Any, difficulty: Any, *, confidence: float = 0.95
+) -> tuple[Stratum, ...]:
     """Counts, coverage and size by the rank of the true label (the paper's Table 4)."""
-    return _strata(difficulty, sets.contains(labels), sets.sizes, 1, SIZE_ENDS, sets.n_classes)
+    ranks = _as_ranks(difficulty, len(sets), sets.n_classes)
+    return _strata(ranks, _hits(sets, labels), sets.sizes, 1, SIZE_ENDS, sets.n_classes, confidence)
 
 
 def sscv(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
@@ -129,8 +170,23 @@ def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | Non
 
 def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
     """Coverage of each class."""
-    truth = checks.as_labels(labels, len(sets), sets.n_classes)
-    return _class_coverage(sets.contains(truth), truth, sets.n_classes, sets.coverage)
+    hits = _hits(sets, labels)
+    return _class_coverage(hits, checks.as_labels(labels, len(sets), sets.n_classes), sets.n_classes, sets.coverage)
+
+
+def _some(rows: _Rows) -> _Rows:
+    """Refuse zero rows: a mean of nothing is no number."""
+    if not len(rows):
+        raise InputError("evaluation needs at least one row; got none.")
+    return rows
+
+
+def _hits(sets: PredictionSets, labels: Any) -> Bools:
+    """Whether each set holds its true label, for sets that are sets."""
+    if not isinstance(sets, PredictionSets):
+        hint = " For several coverages evaluate them one by one." if isinstance(sets, list) else ""
+        raise InputTypeError(f"sets must be PredictionSets; got a {type(sets).__name__}.{hint}")
+    return _some(sets).contains(labels)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,6 +213,7 @@ class Evaluation:
     class_coverage: ClassCoverage
     accuracy: float | None = None
     difficulty_strata: tuple[Stratum, ...] | None = None
+    confidence: float = 0.95
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -189,7 +246,10 @@ class Evaluation:
                 f"{self.median_size:g} (" + ", ".join(f"{q}: {v:g}" for q, v in self.size_quantiles.items()) + ")",
             ],
             ["empty, one label", f"{self.empty_share:.2%}, {self.singleton_share:.2%}"],
-            ["SSCV", f"{_figure(self.sscv)} (smallest stratum {self.sscv_smallest_count} rows)"],
+            [
+                "SSCV",
+                "-" if self.sscv is None else f"{self.sscv:.3f} (smallest stratum {self.sscv_smallest_count:,} rows)",
+            ],
             ["SAT", _figure(self.sat)],
             [
                 "worst class",
@@ -215,6 +275,9 @@ class Evaluation:
         """The evaluation as Markdown tables."""
         return "\n\n".join(markdown_table(head, rows) for head, rows in self._tables())
 
+    def _repr_html_(self) -> str:
+        return "".join(html_table(head, rows) for head, rows in self._tables())
+
 
 def evaluate(
     sets: PredictionSets,
@@ -236,19 +299,20 @@ def evaluate(
     difficulty : (n,) ranks from 1, optional
         In place of logits, where the ranks are known already.
     min_count : strata with fewer rows are left out of SSCV
-    confidence : of the coverage's Clopper-Pearson interval
+    confidence : of the Clopper-Pearson intervals of coverage
 
     >>> sets = PredictionSets(np.array([0, 1, 3]), np.array([0, 1, 2], np.int32), n_classes=3, coverage=Fraction(1, 2))
     >>> result = evaluate(sets, [0, 0])
     >>> result.coverage, result.mean_size, result.sscv, round(result.sat, 4)
     (0.5, 1.5, 0.5, 0.3333)
     """
+    covered = _hits(sets, labels)
     truth = checks.as_labels(labels, len(sets), sets.n_classes)
     return evaluate_counts(
         sets.sizes,
-        sets.contains(truth),
+        covered,
         truth,
-        _difficulty(logits, difficulty, truth, sets.n_classes),
+        _ranks_from(logits, difficulty, labels, truth, sets.n_classes),
         n_classes=sets.n_classes,
         target=sets.coverage,
         score=sets.score,
@@ -258,20 +322,26 @@ def evaluate(
     )
 
 
-def _difficulty(logits: Any, difficulty: Any, labels: I64, n_classes: int) -> I64 | None:
-    if logits is not None:
-        array = checks.as_logits(logits, n_classes, row_allowed=True)
-        if len(array) != len(labels):
-            raise LogitsError(f"logits must have one row per set; got {len(array)} rows for {len(labels)} sets.")
-        return kernels.label_ranks(array, labels)
-    if difficulty is None:
-        return None
-    ranks = np.asarray(difficulty)
-    if ranks.shape != labels.shape or ranks.dtype.kind not in "iu" or np.any((ranks < 1) | (ranks > n_classes)):
+def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes: int) -> I64 | None:
+    """The ranks of the true labels, from the logits or as given; None without either."""
+    if logits is None:
+        return None if difficulty is None else _as_ranks(difficulty, len(truth), n_classes)
+    if difficulty is not None:
+        raise InputError("give logits or difficulty, not both: the difficulty is the true label's rank in the logits.")
+    checks.same_device(logits, labels)
+    array = checks.as_logits(logits, n_classes, row_allowed=True)
+    if len(array) != len(truth):
+        raise LogitsError(f"logits must have one row per set; got {len(array)} rows for {len(truth)} sets.")
+    return kernels.label_ranks(array, truth)
+
+
+def _as_ranks(difficulty: Any, n: int, n_classes: int) -> I64:
+    ranks = checks.as_array(difficulty, "difficulty")
+    if ranks.shape != (n,) or ranks.dtype.kind not in "iu" or np.any((ranks < 1) | (ranks > n_classes)):
         raise InputError(
             f"difficulty must hold one whole number in [1, {n_classes}] per set: the rank of the true label."
         )
-    return ranks.astype(np.int64)
+    return ranks.astype(np.int64, copy=False)
 
 
 def evaluate_counts(
@@ -288,14 +358,12 @@ def evaluate_counts(
     confidence: float = 0.95,
 ) -> Evaluation:
     """`evaluate` from set sizes and hits, where no sets were ever made."""
-    n = len(sizes)
-    if n == 0:
-        raise InputError("evaluation needs at least one row; got none.")
-    violation, smallest = _sscv(_strata(sizes, covered, sizes, 0, SSCV_ENDS, n_classes), float(target), min_count)
+    n = len(_some(sizes))
+    by_size, for_sscv = (_strata(sizes, covered, sizes, 0, e, n_classes, confidence) for e in (SIZE_ENDS, SSCV_ENDS))
+    violation, smallest = _sscv(for_sscv, float(target), min_count)
     non_empty = sizes[sizes > 0]
     mean_non_empty = float(non_empty.mean()) if non_empty.size else None
     hits = int(covered.sum())
-    hard = difficulty is not None
     return Evaluation(
         n=n,
         n_classes=n_classes,
@@ -307,25 +375,29 @@ def evaluate_counts(
         mean_size=float(sizes.mean()),
         mean_size_non_empty=mean_non_empty,
         median_size=float(np.median(sizes)),
-        size_quantiles={
-            f"{q:.0%}": float(np.quantile(sizes, q, method="inverted_cdf")) for q in (0.05, 0.25, 0.75, 0.95)
-        },
+        size_quantiles=_quantiles(sizes, QUANTILES),
         empty_share=float(np.mean(sizes == 0)),
         singleton_share=float(np.mean(sizes == 1)),
-        size_strata=_strata(sizes, covered, sizes, 0, SIZE_ENDS, n_classes),
+        size_strata=by_size,
         sscv=violation,
         sscv_smallest_count=smallest,
         sat=_sat(violation, mean_non_empty),
         class_coverage=_class_coverage(covered, labels, n_classes, target),
-        accuracy=float(np.mean(difficulty == 1)) if hard else None,
-        difficulty_strata=_strata(difficulty, covered, sizes, 1, SIZE_ENDS, n_classes)
-        if difficulty is not None
-        else None,
+        accuracy=None if difficulty is None else float(np.mean(difficulty == 1)),
+        difficulty_strata=None
+        if difficulty is None
+        else _strata(difficulty, covered, sizes, 1, SIZE_ENDS, n_classes, confidence),
+        confidence=float(confidence),
     )
 
 
+def _quantiles(sizes: I64, shares: Sequence[float]) -> dict[str, float]:
+    values = np.quantile(sizes, shares, method="inverted_cdf")
+    return {f"{100 * share:g}%": float(value) for share, value in zip(shares, values, strict=True)}
+
+
 def _strata(
-    values: I64, covered: Bools, sizes: I64, low: int, ends: Sequence[int], n_classes: int
+    values: I64, covered: Bools, sizes: I64, low: int, ends: Sequence[int], n_classes: int, confidence: float
 ) -> tuple[Stratum, ...]:
     """Rows grouped by `values` into [low, end], (end, next end], ..., (last end, K]."""
     highs = [end for end in ends if end < n_classes] + [n_classes]
@@ -335,7 +407,7 @@ def _strata(
     total = np.bincount(group, weights=sizes, minlength=len(highs))
     strata = []
     for high, count, hit, size in zip(highs, counts.tolist(), hits.tolist(), total.tolist(), strict=True):
-        interval = clopper_pearson(int(hit), count) if count else None
+        interval = clopper_pearson(int(hit), count, confidence) if count else None
         strata.append(
             Stratum(low, high, count, hit / count if count else None, interval, size / count if count else None)
         )
@@ -345,10 +417,11 @@ def _strata(
 
 def _sscv(strata: tuple[Stratum, ...], target: float, min_count: int) -> tuple[float | None, int | None]:
     """SSCV (Section 4.4), and the row count of the smallest stratum it looked at."""
-    used = [s for s in strata if s.coverage is not None and s.count >= min_count]
+    least = checks.as_count(min_count, "min_count")
+    used = [(abs(s.coverage - target), s.count) for s in strata if s.coverage is not None and s.count >= least]
     if not used:
         return None, None
-    return max(abs(s.coverage - target) for s in used if s.coverage is not None), min(s.count for s in used)
+    return max(gap for gap, _ in used), min(count for _, count in used)
 
 
 def _sat(sscv: float | None, mean_non_empty: float | None) -> float | None:

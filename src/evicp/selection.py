@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from html import escape
 from itertools import product
 from typing import Any, Literal
 
@@ -13,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
-from evicp.calibration import conformal_threshold, warn_suspicious
-from evicp.errors import InputError, InputTypeError
+from evicp.calibration import conformal_threshold
+from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.metrics import Evaluation, evaluate_counts
-from evicp.scores import Base, Score, as_score
-from evicp.tables import markdown_table, text_table
+from evicp.scores import ECP, Base, Score, as_score
+from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
 
 __all__ = ["Comparison", "Tuned", "compare"]
@@ -29,6 +30,12 @@ Metric = Literal["size", "sscv", "sat"]
 
 #: The columns of a comparison: title, attribute of Evaluation, digits.
 _COLUMNS = (("coverage", "coverage", 4), ("size", "mean_size", 3), ("SSCV", "sscv", 3), ("SAT", "sat", 3))
+
+#: Attributes of Evaluation that are one number per trial.
+_METRICS = (
+    *("coverage", "mean_size", "mean_size_non_empty", "median_size", "empty_share", "singleton_share"),
+    *("sscv", "sscv_smallest_count", "sat", "accuracy"),
+)
 
 
 @dataclass(frozen=True)
@@ -50,18 +57,16 @@ class Tuned:
             raise InputError("tuning needs at least one parameter with its candidates: Tuned('raps', lam=[0.01, 0.1]).")
         object.__setattr__(self, "score", as_score(score))
         object.__setattr__(self, "by", by)
-        object.__setattr__(self, "grid", dict(grid))
+        object.__setattr__(self, "grid", {name: _listed(name, values) for name, values in grid.items()})
         self.candidates()
 
     def candidates(self) -> list[Score]:
         """Every combination of the grid."""
         base = as_score(self.score)
         fields = {field.name for field in dataclasses.fields(base)}  # type: ignore[arg-type]
-        unknown = set(self.grid) - fields
-        if unknown:
-            raise InputError(
-                f"{base.name} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(sorted(fields))}."
-            )
+        for name in self.grid:
+            if name not in fields:
+                raise InputError(f"{base.name} has no parameter {name}; it has {', '.join(sorted(fields))}.")
         return [
             dataclasses.replace(base, **dict(zip(self.grid, values, strict=True)))  # type: ignore[type-var]
             for values in product(*self.grid.values())
@@ -72,7 +77,8 @@ class Tuned:
     ) -> Score:
         """The best candidate by its median over five half-and-half splits of the rows given."""
         splits = list(_halves(len(labels), seed))
-        candidates = [_with_temperature(c, temperature) for c in self.candidates()]
+        shared = None if "temperature" in self.grid else temperature
+        candidates = [_with_temperature(c, shared) for c in self.candidates()]
         return max(candidates, key=lambda c: self._merit(_evaluate_splits(c, logits, labels, splits, coverage)))
 
     def _merit(self, evaluations: list[Evaluation]) -> float:
@@ -85,7 +91,15 @@ class Tuned:
 
     def describe(self) -> str:
         """The score's name with what is tuned."""
-        return f"{as_score(self.score).name} (tuned {', '.join(self.grid)})"
+        return f"{as_score(self.score).name} (tuned {', '.join(self.grid)} by {self.by})"
+
+
+def _listed(name: str, values: Any) -> tuple[Any, ...]:
+    """The candidates of one parameter; there must be some."""
+    listed = () if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
+    if not listed:
+        raise InputError(f"{name} must be a list of candidates; got {values!r}. Try {name}=[first, second].")
+    return listed
 
 
 def _halves(n: int, seed: int, repeats: int = 5) -> Iterator[tuple[I64, I64]]:
@@ -111,30 +125,39 @@ class Comparison:
     note: str
 
     def values(self, score: str, metric: str) -> F64:
-        """One number per trial, (trials,); NaN where a metric is undefined."""
+        """One number per trial, (trials,); NaN where a metric is undefined (SAT, if every set is empty)."""
+        if score not in self.evaluations:
+            raise InputError(f"{score!r} was not compared; there are {', '.join(self.evaluations)}.")
+        if metric not in _METRICS:
+            raise InputError(f"unknown metric {metric!r}; known are {', '.join(_METRICS)}.")
         values = [getattr(e, metric) for e in self.evaluations[score]]
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
 
     def median(self, score: str, metric: str) -> float:
-        """The median over trials: `comparison.median("ecp", "mean_size")`."""
-        return float(np.nanmedian(self.values(score, metric)))
+        """The median over trials: `comparison.median("ecp", "mean_size")`; NaN where it is undefined in all."""
+        return self._over_trials(np.median, score, metric)
 
     def mean(self, score: str, metric: str) -> float:
         """The mean over trials."""
-        return float(np.nanmean(self.values(score, metric)))
+        return self._over_trials(np.mean, score, metric)
 
     def std(self, score: str, metric: str) -> float:
         """The standard deviation over trials."""
-        return float(np.nanstd(self.values(score, metric)))
+        return self._over_trials(np.std, score, metric)
+
+    def _over_trials(self, summary: Callable[[F64], Any], score: str, metric: str) -> float:
+        values = self.values(score, metric)
+        defined = values[~np.isnan(values)]
+        return float(summary(defined)) if defined.size else np.nan
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The head and the rows of the printed table."""
         head = ["score", *(title for title, _, _ in _COLUMNS)]
-        rows = []
-        for name in self.evaluations:
-            cells = (f"{self.median(name, m):.{d}f} ({self.std(name, m):.{d}f})" for _, m, d in _COLUMNS)
-            rows.append([name, *cells])
-        return head, rows
+        return head, [[name, *(self._cell(name, m, digits) for _, m, digits in _COLUMNS)] for name in self.evaluations]
+
+    def _cell(self, score: str, metric: str, digits: int) -> str:
+        median = self.median(score, metric)
+        return "-" if np.isnan(median) else f"{median:.{digits}f} ({self.std(score, metric):.{digits}f})"
 
     @property
     def caption(self) -> str:
@@ -151,15 +174,15 @@ class Comparison:
         """The comparison as a Markdown table."""
         return f"{markdown_table(*self.table())}\n\n{self.caption}"
 
+    def _repr_html_(self) -> str:
+        return f"{html_table(*self.table())}<p>{escape(self.caption)}</p>"
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Plain values, ready for JSON; None where a metric is undefined in every trial."""
+        summaries = {"median": self.median, "mean": self.mean, "std": self.std}
         scores = {
             name: {
-                metric: {
-                    "median": self.median(name, metric),
-                    "mean": self.mean(name, metric),
-                    "std": self.std(name, metric),
-                }
+                metric: {title: _plain(summary(name, metric)) for title, summary in summaries.items()}
                 for _, metric, _ in _COLUMNS
             }
             for name in self.evaluations
@@ -179,7 +202,7 @@ class Comparison:
 def compare(
     logits: Any,
     labels: Any,
-    scores: Sequence[ScoreLike | Tuned] = ("ecp", "lac", "aps", "raps", "base"),
+    scores: ScoreLike | Tuned | Sequence[ScoreLike | Tuned] = ("ecp", "lac", "aps", "raps", "base"),
     coverage: float | Fraction = 0.9,
     *,
     trials: int = 10,
@@ -213,12 +236,12 @@ def compare(
     checks.same_device(logits, labels)
     array = checks.as_logits(logits)
     truth = checks.as_labels(labels, *array.shape)
+    if not len(array):
+        raise LogitsError("compare needs labelled rows to split; got none.")
     exact = checks.as_coverage(coverage)
     trials, seed = checks.as_count(trials, "trials"), checks.as_count(seed, "seed", at_least=0)
-    methods = _unique_names([s if isinstance(s, Tuned) else as_score(s, conformal=False) for s in scores])
-    for method in methods.values():
-        if isinstance(method, Score):
-            warn_suspicious(method, array)
+    methods = _unique_names(scores)
+    _warn_suspicious(methods.values(), array)
     tunes = temperature == "split" or any(isinstance(m, Tuned) for m in methods.values())
     n_tuning = _as_rows(tuning, len(array), "tuning") if tunes else 0
     n_calibration = _as_rows(calibration, len(array), "calibration")
@@ -246,16 +269,27 @@ def compare(
     )
 
 
-def _unique_names(methods: Sequence[Score | Tuned]) -> dict[str, Score | Tuned]:
-    if not methods:
-        raise InputError("scores must name at least one score; got none.")
+def _unique_names(scores: Any) -> dict[str, Score | Tuned]:
+    """The methods to compare, each under the name its row of the table gets."""
+    many = isinstance(scores, Iterable) and not isinstance(scores, str)
     named: dict[str, Score | Tuned] = {}
-    for method in methods:
+    for item in scores if many else [scores]:
+        method = item if isinstance(item, Tuned) else as_score(item, conformal=False)
         name = method.describe()
         if name in named:
-            raise InputError(f"scores must differ; got {name} twice.")
+            raise InputError(f"scores must differ; got {name} twice. Functions need names of their own.")
         named[name] = method
+    if not named:
+        raise InputError("scores must name at least one score; got none.")
     return named
+
+
+def _warn_suspicious(methods: Iterable[Score | Tuned], logits: NDArray[Any]) -> None:
+    """As in calibrate, once for all methods."""
+    checks.warn_if_probabilities(logits)
+    scores = [as_score(m.score) if isinstance(m, Tuned) else m for m in methods]
+    if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
+        checks.warn_if_no_evidence(logits)
 
 
 def _as_rows(share: Any, n: int, what: str) -> int:
@@ -275,8 +309,10 @@ def _temperatures(
     if temperature in ("split", "holdout"):
         which = 0 if temperature == "split" else 1
         return [fit_temperature(logits[part[which]], labels[part[which]]).temperature for part in parts]
-    if isinstance(temperature, str):
-        raise InputError(f'temperature must be a positive number, "split" or "holdout"; got {temperature!r}.')
+    number = isinstance(temperature, int | float | np.integer | np.floating) and not isinstance(temperature, bool)
+    if not number or not 0 < temperature < np.inf:  # type: ignore[operator]
+        kind = InputError if number or isinstance(temperature, str) else InputTypeError
+        raise kind(f'temperature must be a positive number, "split" or "holdout"; got {temperature!r}.')
     return [None if temperature == 1.0 else float(temperature)] * len(parts)
 
 
@@ -299,15 +335,19 @@ def _run(
     min_count: int,
 ) -> list[Evaluation]:
     """One method on all trials; trials that end up with the same score share one pass over the logits."""
-    chosen: dict[Score, list[int]] = {}
+    chosen: list[tuple[Score, list[int]]] = []  # a list: a user's callable may have no hash
     for trial, (part, temperature) in enumerate(zip(parts, temperatures, strict=True)):
         if isinstance(method, Tuned):
             score = method.choose(logits[part[0]], labels[part[0]], coverage, seed, temperature)
         else:
             score = _with_temperature(method, temperature)
-        chosen.setdefault(score, []).append(trial)
+        alike = next((trials for other, trials in chosen if other == score), None)
+        if alike is None:
+            chosen.append((score, [trial]))
+        else:
+            alike.append(trial)
     results: dict[int, Evaluation] = {}
-    for score, which in chosen.items():
+    for score, which in chosen:
         splits = [(parts[trial][1], parts[trial][2]) for trial in which]
         evaluations = _evaluate_splits(score, logits, labels, splits, coverage, difficulty, min_count)
         results.update(zip(which, evaluations, strict=True))
@@ -355,6 +395,10 @@ def _evaluate_splits(
             )
         )
     return results
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else value
 
 
 def _note(temperature: float | str, n_tuning: int) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.errors import InputError, InputTypeError, missing_extra
+from evicp.errors import InputError, InputTypeError, RowError, missing_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,8 +58,10 @@ class PredictionSets:
     class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        self.offsets.flags.writeable = False
-        self.labels.flags.writeable = False
+        for name in ("offsets", "labels"):
+            view = getattr(self, name).view()  # the caller's own array stays as writeable as it was
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -76,7 +78,9 @@ class PredictionSets:
     def __getitem__(self, index: Any) -> I32 | PredictionSets:
         """The labels of one row, or the sets of several (a slice, row numbers, a mask)."""
         if isinstance(index, int | np.integer) and not isinstance(index, bool):
-            row = range(len(self))[index]
+            if not -len(self) <= index < len(self):
+                raise RowError(f"row {index} does not exist; there are {len(self):,} sets.")
+            row = int(index) % len(self)
             return self.labels[self.offsets[row] : self.offsets[row + 1]]
         if isinstance(index, slice) and index.step in (None, 1):
             start, stop, _ = index.indices(len(self))
@@ -88,10 +92,16 @@ class PredictionSets:
     def _row_numbers(self, index: Any) -> I64:
         if isinstance(index, slice):
             return np.arange(len(self))[index]
-        rows = np.asarray(index)
-        if rows.dtype.kind not in "iub" and rows.size:
-            raise InputTypeError(f"sets are indexed by row numbers, a slice or a mask; got dtype {rows.dtype}.")
-        return np.arange(len(self))[rows if rows.size else rows.astype(np.int64)]
+        try:
+            rows = np.asarray(index)
+        except ValueError:  # ragged lists
+            rows = np.asarray(None)
+        if rows.ndim != 1 or (rows.dtype.kind not in "iub" and rows.size):
+            raise InputTypeError(f"sets are indexed by row numbers, a slice or a mask; got {index!r}.")
+        try:
+            return np.arange(len(self))[rows if rows.size else rows.astype(np.int64)]
+        except IndexError as error:
+            raise RowError(f"the index does not fit {len(self):,} sets: {error}.") from error
 
     def _take(self, rows: I64) -> PredictionSets:
         sizes = self.sizes[rows]
@@ -137,22 +147,17 @@ class PredictionSets:
         except ImportError as error:
             raise missing_extra("pyarrow", "parquet", "an Arrow table") from error
 
-        offsets = pa.array(self.offsets)
+        small = len(self.labels) < 2**31  # the plain list type, which every reader knows, counts in 32 bits
+        lists = pa.ListArray if small else pa.LargeListArray
+        offsets, labels = pa.array(self.offsets, pa.int32() if small else pa.int64()), pa.array(self.labels)
         columns: dict[str, Any] = {
             "row": pa.array(np.arange(len(self))),
-            "labels": pa.LargeListArray.from_arrays(offsets, pa.array(self.labels)),
+            "labels": lists.from_arrays(offsets, labels),
             "size": pa.array(self.sizes.astype(np.int32)),
         }
         if self.class_names is not None:
-            names = pa.array(self.class_names, pa.string()).take(pa.array(self.labels))
-            columns["names"] = pa.LargeListArray.from_arrays(offsets, names)
-        table = pa.table(columns)
-        if len(self.labels) < 2**31:  # the plain list type every reader knows
-            for name in ("labels", "names"):
-                if name in columns:
-                    kind = pa.list_(table.schema.field(name).type.value_type)
-                    table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(kind))
-        return table
+            columns["names"] = lists.from_arrays(offsets, pa.array(self.class_names, pa.string()).take(labels))
+        return pa.table(columns)
 
     def to_pandas(self) -> pd.DataFrame:
         """A data frame with one row per set."""

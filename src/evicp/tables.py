@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
-__all__ = ["markdown_table", "text_table"]
+__all__ = ["html_table", "markdown_table", "text_table"]
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -29,6 +30,26 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    r"""A Markdown table; a cell cannot end its column or its line.
+
+    >>> print(markdown_table(["score", "size"], [["a|b", "2.1"]]))
+    | score | size |
+    | --- | --- |
+    | a\|b | 2.1 |
+    """
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines)
+
+
+def _markdown_cell(cell: str) -> str:
+    return " ".join(cell.replace("|", "\\|").split())
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An HTML table, every cell escaped."""
+    lines = [_html_row("th", head), *(_html_row("td", row) for row in rows)]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
