@@ -1,0 +1,108 @@
+"""The rank of the threshold, k = ceil((n + 1) coverage), against integers: every coverage of the 0.001 grid, n <= 2000."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from evicp import Calibration, conformal_rank
+from evicp.checks import as_coverage
+from evicp.scores import LAC
+from oracles import reference_rank
+
+pytestmark = pytest.mark.reliability
+
+GRID = range(1, 1000)
+LARGEST = 2000
+
+
+def exact_ranks() -> np.ndarray:
+    """K for n = 1..2000 (rows) and coverage = i/1000, i = 1..999 (columns), in integers."""
+    n, i = np.arange(1, LARGEST + 1)[:, None], np.array(GRID)[None, :]
+    return -((-(n + 1) * i) // 1000)
+
+
+def float_ranks(coverages: list[float]) -> np.ndarray:
+    """The control: the formula in doubles."""
+    n = np.arange(1, LARGEST + 1)[:, None]
+    return np.ceil((n + 1) * np.array(coverages)[None, :]).astype(np.int64)
+
+
+def ways_to_say(i: int) -> list:
+    """The coverage i/1000 as users write it."""
+    return [
+        i / 1000,
+        1 - (1000 - i) / 1000,  # 1 - delta
+        np.float64(i / 1000),
+        np.float32(i / 1000),
+        Fraction(i, 1000),
+        Decimal(i) / 1000,
+    ]
+
+
+def test_every_way_to_say_a_coverage_means_the_same_fraction():
+    for i in GRID:
+        for coverage in ways_to_say(i):
+            assert as_coverage(coverage) == Fraction(i, 1000), coverage
+
+
+def test_ranks_are_exact_on_the_whole_grid(long_run, record_property):
+    """With the test above this is the whole claim; the long run asks with doubles, one by one, all the same."""
+    wanted = exact_ranks()
+    mismatches = 0
+    for column, i in enumerate(GRID):
+        ways = ways_to_say(i)[:2] if long_run else [Fraction(i, 1000)]
+        for coverage in ways:
+            got = [conformal_rank(n, coverage) for n in range(1, LARGEST + 1)]
+            mismatches += int(np.sum(np.array(got) != wanted[:, column]))
+    record_property("mismatches", mismatches)
+    assert mismatches == 0
+
+
+def test_ranks_are_exact_wherever_doubles_are_wrong(record_property):
+    """Also the negative control: the formula in doubles must be found wrong, in more than 2,000 pairs."""
+    wanted = exact_ranks()
+    direct = float_ranks([i / 1000 for i in GRID])
+    from_delta = float_ranks([1 - (1000 - i) / 1000 for i in GRID])
+    for wrong, way in ((direct != wanted, 0), (from_delta != wanted, 1)):
+        pairs = np.argwhere(wrong)
+        assert len(pairs) > 2000
+        for row, column in pairs.tolist():
+            coverage = ways_to_say(GRID[column])[way]
+            assert conformal_rank(row + 1, coverage) == wanted[row, column]
+    record_property("float_ceil_mismatches", int(np.sum(direct != wanted)))
+
+
+@pytest.mark.parametrize(
+    "coverage", [0.9, 0.95, 1 / 3, 0.123456789, 1e-9, 1 - 1e-9, Fraction(1, 7), Decimal("0.99999")]
+)
+def test_ranks_agree_with_counting(coverage):
+    exact = as_coverage(coverage)
+    for n in (1, 2, 3, 9, 10, 99, 1000, 12345, 10**6, 10**12):
+        assert conformal_rank(n, coverage) == reference_rank(n, exact)
+
+
+def test_a_third_is_a_third():
+    """A double near 1/3 means 1/3: (n + 1) / 3 is whole for n = 2, and its ceiling must not be one more."""
+    assert conformal_rank(2, 1 / 3) == 1
+    assert conformal_rank(2, 2 / 3) == 2
+
+
+def test_the_threshold_is_the_kth_smallest_score():
+    for n in (1, 2, 9, 10, 19, 100, 999):
+        calibration = Calibration(LAC(), np.arange(1.0, n + 1), 2)
+        for i in GRID:
+            k = reference_rank(n, Fraction(i, 1000))
+            if k <= n:
+                assert calibration.threshold(i / 1000) == k
+
+
+def test_the_usual_quantile_is_off_by_one():
+    """np.quantile(scores, k/n, method="higher") is rank k + 1 at every n with k < n: the control of the law's test."""
+    for n in range(2, 300):
+        k = conformal_rank(n, 0.9)
+        if k < n:
+            assert np.quantile(np.arange(1.0, n + 1), k / n, method="higher") == k + 1
