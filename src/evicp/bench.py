@@ -100,7 +100,7 @@ def interleave(
 
 
 def imagenet_like(n: int, n_classes: int = 1000, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Logits shaped like a real network's: rows of the embedded sample with a little noise, cut or tiled to K classes."""
+    """Logits shaped like a real network's: rows of the embedded sample, a little noise, cut or tiled to K classes."""
     sample = load_imagenet_sample()
     rng = np.random.default_rng(seed)
     rows = np.arange(n) % len(sample.logits)
