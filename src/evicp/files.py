@@ -6,10 +6,12 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,16 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.calibration import Calibration
-from evicp.errors import ArtifactError, EvicpError, FileError, InputError, ScoreError, missing_extra
-from evicp.scores import SCORES, Custom, Score, as_score
+from evicp.errors import (
+    ArtifactError,
+    EvicpError,
+    FileError,
+    InputError,
+    InputTypeError,
+    ScoreError,
+    missing_extra,
+)
+from evicp.scores import ECP, SCORES, Custom, Score, as_score
 from evicp.sets import PredictionSets
 
 __all__ = ["LogitsFile", "load", "read_logits", "read_sets", "save_calibration", "write_sets"]
@@ -28,8 +38,12 @@ __all__ = ["LogitsFile", "load", "read_logits", "read_sets", "save_calibration",
 #: The artifact's format; a file of another one is refused.
 FORMAT_VERSION = 1
 
-#: Half a million class names fit; a hostile header does not get to allocate more.
-LARGEST_HEADER = 32 * 2**20
+#: Fifty thousand class names of sixty letters fit. Parsed, a header takes up to fifteen times its size: this bound
+#: keeps the promise that loading takes no more than the file's size plus 64 MiB.
+LARGEST_HEADER = 3 * 2**20
+
+#: No description has more objects, lists and keys than this (class names and base rates are one list each).
+_MOST_PARTS = 100
 
 _CUSTOM = "custom"
 
@@ -44,11 +58,10 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
 
     Whoever looks at the target, whenever, and whatever dies on the way, finds the old file or the new one.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise FileError(f"cannot write {target}: it is a directory. Give a file name.")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    target = _as_path(path)
+    temporary = target.parent / f".evicp-{secrets.token_hex(8)}.tmp"
     try:
+        _refuse_special(target, "write")
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -57,7 +70,24 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
     except OSError as error:
         raise FileError(f"cannot write {target}: {error.strerror or error}.") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _as_path(path: Any) -> Path:
+    if not isinstance(path, str | PathLike):
+        raise InputTypeError(f"a path must be a string or a pathlib.Path; got {path!r} ({type(path).__name__}).")
+    if "\0" in (text := os.fsdecode(path)):
+        raise FileError(f"a path must not hold a NUL character; got {text!r}.")
+    return Path(text)
+
+
+def _refuse_special(path: Path, act: str) -> None:
+    """A directory, a pipe or a device is no file: reading one may never end, replacing one may break a machine."""
+    if path.is_dir():
+        raise FileError(f"cannot {act} {path}: it is a directory. Give a file name.")
+    if path.exists() and not path.is_file():
+        raise FileError(f"cannot {act} {path}: it is not a regular file.")
 
 
 def _sync_directory(directory: Path) -> None:
@@ -79,6 +109,10 @@ def plain_parameters(score: Score) -> dict[str, Any]:
     return {name: _CUSTOM if callable(value) else value for name, value in score.parameters().items()}
 
 
+def _canonical(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def _description(calibration: Calibration) -> str:
     """What is known of a calibration, as canonical JSON."""
     content = {
@@ -88,7 +122,10 @@ def _description(calibration: Calibration) -> str:
         "n_classes": calibration.n_classes,
         "class_names": calibration.class_names,
     }
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        return _canonical(content)
+    except (TypeError, ValueError) as error:
+        raise ScoreError(f"the parameters of {calibration.score} cannot be stored as JSON: {error}.") from error
 
 
 def _digest(description: str, scores: NDArray[np.float64]) -> str:
@@ -104,13 +141,25 @@ def checksum(calibration: Calibration) -> str:
 
 
 def save_calibration(calibration: Calibration, path: str | PathLike[str]) -> None:
-    """Write a calibration, atomically."""
-    from safetensors.numpy import save
-
+    """Write a calibration, atomically. The same calibration gives the same bytes, always."""
+    scores = np.ascontiguousarray(calibration.scores, dtype="<f8")
     metadata = {"evicp": _description(calibration), "sha256": checksum(calibration)}
-    data = save({"scores": np.ascontiguousarray(calibration.scores)}, metadata)
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
+    header = _canonical({"__metadata__": metadata, "scores": _tensor(len(scores))}).encode()
+    header += b" " * (-len(header) % 8)  # so that the scores are aligned
+    if len(header) > LARGEST_HEADER:
+        raise InputError(
+            f"class names must fit into {LARGEST_HEADER:,} bytes; the file's header would have {len(header):,}. "
+            "Shorten them, or leave them out."
+        )
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
+        file.write(scores.data)
+
+
+def _tensor(n: int) -> dict[str, Any]:
+    """How a safetensors header describes n scores that fill the rest of the file."""
+    return {"dtype": "F64", "shape": [n], "data_offsets": [0, 8 * n]}
 
 
 def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = None) -> Calibration:
@@ -122,46 +171,40 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
     score : needed where the calibration used a function of yours (a score, ECP's evidence or utility): the file only
         says "custom", so supply it again
     """
-    header, scores = _read_artifact(Path(path))
+    file = _check_readable(_as_path(path))
+    supplied = None if score is None else as_score(score)
     try:
-        description = _strict_json(header["evicp"])
-        if _digest(header["evicp"], scores) != header["sha256"]:
-            raise ArtifactError(f"{path} is damaged: its checksum does not match its content. Calibrate again.")
-        return _rebuild(description, scores, score)
-    except ArtifactError:
-        raise
-    except (EvicpError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ArtifactError(f"{path} is not a calibration evicp can use: {error}") from error
+        metadata, scores = _read_artifact(file)
+        if _digest(metadata["evicp"], scores) != metadata["sha256"]:
+            raise ArtifactError("it is damaged: its checksum does not match its content. Calibrate again.")
+        return _rebuild(_strict_json(metadata["evicp"]), scores, supplied)
+    except (EvicpError, OSError, TypeError, ValueError) as error:
+        raise ArtifactError(f"cannot load {file}: {error}") from error
 
 
 def _read_artifact(path: Path) -> tuple[dict[str, str], NDArray[np.float64]]:
-    """The metadata and scores of a safetensors file, of the expected shape and no other."""
-    from safetensors import SafetensorError, safe_open
-
-    _check_readable(path)
+    """The metadata and scores of a safetensors file with the parts of a calibration and no others."""
     with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
-    if length > min(LARGEST_HEADER, path.stat().st_size - 8):
-        raise ArtifactError(f"{path} is not a calibration: its header claims {length:,} bytes.")
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata, names = file.metadata() or {}, set(file.keys())
-            if set(metadata) != {"evicp", "sha256"} or names != {"scores"}:
-                raise ArtifactError(f"{path} is a safetensors file, but not one written by evicp.")
-            part = file.get_slice("scores")
-            if part.get_dtype() != "F64" or len(part.get_shape()) != 1:
-                raise ArtifactError(
-                    f"{path} holds scores of type {part.get_dtype()}, shape {part.get_shape()}; expected F64, (n,)."
-                )
-            return metadata, file.get_tensor("scores")
-    except (SafetensorError, OSError, ValueError, OverflowError) as error:
-        if isinstance(error, ArtifactError):
-            raise
-        raise ArtifactError(f"{path} is not a calibration: {error}") from error
+        if length > min(LARGEST_HEADER, size - 8):
+            raise ArtifactError(f"it is not a calibration: its header claims {length:,} bytes.")
+        header = _strict_json(file.read(length).decode())
+        n, rest = divmod(size - 8 - length, 8)
+        if set(header) != {"__metadata__", "scores"} or rest or _canonical(header["scores"]) != _canonical(_tensor(n)):
+            raise ArtifactError("it is not a calibration: it must hold one F64 tensor, scores, that fills the file.")
+        metadata = header["__metadata__"]
+        if not isinstance(metadata, dict) or set(metadata) != {"evicp", "sha256"}:
+            raise ArtifactError("it is a safetensors file, but not one written by evicp.")
+        return metadata, np.fromfile(file, "<f8", n).astype(np.float64, copy=False)
 
 
-def _strict_json(text: str) -> dict[str, Any]:
-    """JSON without duplicate keys, NaN or infinities."""
+#: A string of JSON text, or what is left of the text where its end is missing: one pass, whatever the text.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+def _strict_json(text: Any) -> dict[str, Any]:
+    """JSON of few parts, without duplicate keys, NaN or infinities."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
@@ -172,52 +215,64 @@ def _strict_json(text: str) -> dict[str, Any]:
     def refuse(literal: str) -> None:
         raise ArtifactError(f"its description holds {literal}.")
 
+    if not isinstance(text, str):
+        raise ArtifactError("its description is not text.")
+    if sum(map(_STRING.sub("", text).count, "[{:")) > _MOST_PARTS:
+        raise ArtifactError("its description has more parts than any calibration.")
     content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     if not isinstance(content, dict):
         raise ArtifactError("its description is not an object.")
     return content
 
 
-def _rebuild(content: dict[str, Any], scores: NDArray[np.float64], supplied: Any) -> Calibration:
+def _rebuild(content: dict[str, Any], scores: NDArray[np.float64], supplied: Score | None) -> Calibration:
     """A calibration from a description whose every field is checked."""
     if content.get("version") != FORMAT_VERSION:
         raise ArtifactError(
             f"its format is version {content.get('version')!r}; this evicp reads version {FORMAT_VERSION}."
         )
     if set(content) != {"version", "score", "n", "n_classes", "class_names"}:
-        raise ArtifactError(f"its description has the fields {sorted(content)}.")
+        raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
     n_classes = checks.as_count(content["n_classes"], "n_classes", at_least=2)
     if checks.as_count(content["n"], "n") != len(scores):
         raise ArtifactError(f"it says n = {content['n']} but holds {len(scores)} scores.")
-    if np.isnan(scores).any() or np.any(scores[1:] < scores[:-1]):
+    if not _ascending(scores):
         raise ArtifactError("its scores are not ascending numbers.")
     names = content["class_names"]
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise ArtifactError("its class names are not strings.")
-    return Calibration(
-        _rebuild_score(content["score"], supplied), scores, n_classes, checks.as_class_names(names, n_classes)
-    )
+    score = _rebuild_score(content["score"], supplied)
+    if isinstance(score, ECP):
+        score.rates(n_classes)  # refuses base rates of another K
+    return Calibration(score, scores, n_classes, checks.as_class_names(names, n_classes))
 
 
-def _rebuild_score(stored: dict[str, Any], supplied: Any) -> Score:
+def _ascending(scores: NDArray[np.float64], step: int = 1 << 20) -> bool:
+    """Whether no score is NaN or below the one before; in steps, so that no second array of n is made."""
+    parts = (scores[start : start + step + 1] for start in range(0, len(scores), step))
+    return not np.isnan(scores[0]) and all(bool(np.all(part[:-1] <= part[1:])) for part in parts)
+
+
+def _rebuild_score(stored: Any, supplied: Score | None) -> Score:
     """The score a file names, with the functions the user supplies again."""
-    if set(stored) != {"name", "parameters"} or not isinstance(stored["parameters"], dict):
+    if not isinstance(stored, dict) or set(stored) != {"name", "parameters"}:
         raise ArtifactError("its score is malformed.")
     name, parameters = stored["name"], stored["parameters"]
-    needs_user = name == _CUSTOM or _CUSTOM in parameters.values()
-    if supplied is None and needs_user:
-        raise ScoreError("it was made with a function of yours; supply it again: evicp.load(path, score=...).")
+    if not isinstance(name, str) or not isinstance(parameters, dict):
+        raise ArtifactError("its score is malformed.")
     if supplied is not None:
-        given = as_score(supplied)
-        if (given.name, plain_parameters(given)) != (name, _retupled(parameters)):
+        if (supplied.name, plain_parameters(supplied)) != (name, _retupled(parameters)):
             raise ScoreError(
-                f"it was made with the score {name} {parameters}; got {given.name} {plain_parameters(given)}."
+                f"it was made with the score {name} {parameters}; got {supplied.name} {plain_parameters(supplied)}."
             )
-        return given
+        return supplied
+    if name == _CUSTOM or _CUSTOM in parameters.values():
+        raise ScoreError("it was made with a function of yours. Supply it again: evicp.load(path, score=...).")
     kind = SCORES.get(name)
     if kind is None or kind is Custom or set(parameters) != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]
         raise ScoreError(
-            f"it names the score {name!r} with parameters {sorted(parameters)}, which this evicp does not know."
+            f"it names the score {name!r} with parameters {', '.join(sorted(parameters)) or 'none'}, which this evicp "
+            "does not know. If it is a score of yours, supply it: evicp.load(path, score=...)."
         )
     return as_score(kind(**parameters))
 
@@ -245,26 +300,31 @@ def read_logits(path: str | PathLike[str], labels: str | PathLike[str] | None = 
     npz and safetensors hold arrays `logits` and `labels`; parquet holds a fixed-size list column `logits` and an
     integer column `labels`.
     """
-    file = Path(path)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors, ".parquet": _read_parquet}
-    if file.suffix not in readers:
-        raise FileError(f"cannot read {file}: unknown suffix {file.suffix!r}; known are {', '.join(readers)}.")
-    _check_readable(file)
-    try:
-        result = readers[file.suffix](file)
-    except EvicpError:
-        raise
-    except Exception as error:  # whatever a parser raises on a malformed file becomes one typed error
-        raise FileError(f"cannot read {file}: it is not a {file.suffix} file of logits ({error}).") from error
+    result = _parsed(_as_path(path), readers, "logits")
     if labels is not None:
-        result = dataclasses.replace(result, labels=_read_npy(_check_readable(Path(labels))).logits)
+        result = dataclasses.replace(result, labels=_parsed(_as_path(labels), {".npy": _read_npy}, "labels").logits)
     return result
 
 
-def _check_readable(path: Path) -> Path:
-    if path.is_dir():
-        raise FileError(f"cannot read {path}: it is a directory. Give a file name.")
+def _parsed(path: Path, readers: Mapping[str, Callable[[Path], Any]], what: str) -> Any:
+    """What the reader for this suffix makes of a file; whatever a parser raises becomes one typed error."""
+    if path.suffix not in readers:
+        raise FileError(
+            f"cannot read {what} from {path}: unknown suffix {path.suffix!r}; known are {', '.join(readers)}."
+        )
+    _check_readable(path)
     try:
+        return readers[path.suffix](path)
+    except EvicpError as error:
+        raise (error if isinstance(error, ImportError) else FileError(f"cannot read {path}: {error}")) from error
+    except Exception as error:
+        raise FileError(f"cannot read {path}: it is not a {path.suffix} file of {what} ({error}).") from error
+
+
+def _check_readable(path: Path) -> Path:
+    try:
+        _refuse_special(path, "read")
         with path.open("rb"):
             return path
     except FileNotFoundError as error:
@@ -273,23 +333,25 @@ def _check_readable(path: Path) -> Path:
         raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
-def _named(arrays: Any, names: set[str], path: Path) -> LogitsFile:
+def _named(arrays: Any, names: Sequence[str]) -> LogitsFile:
     if "logits" not in names:
-        raise FileError(f"cannot read {path}: it has no array 'logits'; it has {', '.join(sorted(names)) or 'none'}.")
+        raise FileError(f"it has no array 'logits'; it has {', '.join(sorted(names)) or 'none'}.")
     return LogitsFile(arrays["logits"], arrays["labels"] if "labels" in names else None)
 
 
 def _read_npz(path: Path) -> LogitsFile:
-    with np.load(path, allow_pickle=False) as arrays:
-        if not isinstance(arrays, np.lib.npyio.NpzFile):
-            raise FileError(f"cannot read {path}: it is an npy file, not npz. Rename it.")
-        return _named(arrays, set(arrays.files), path)
+    arrays = np.load(path, allow_pickle=False)
+    if isinstance(arrays, np.ndarray):
+        raise FileError("it is an npy file, not npz. Rename it.")
+    with arrays:
+        return _named(arrays, arrays.files)
 
 
 def _read_npy(path: Path) -> LogitsFile:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray):
-        raise FileError(f"cannot read {path}: it is an npz file, not npy. Rename it.")
+        array.close()
+        raise FileError("it is an npz file, not npy. Rename it.")
     return LogitsFile(array, None)
 
 
@@ -297,33 +359,58 @@ def _read_safetensors(path: Path) -> LogitsFile:
     from safetensors import safe_open
 
     with safe_open(path, framework="np") as file:
-        names = set(file.keys())
-        return _named({name: file.get_tensor(name) for name in names & {"logits", "labels"}}, names, path)
+        names = list(file.keys())
+        arrays = {name: _safe_tensor(file, path, name) for name in ("logits", "labels") if name in names}
+    return _named(arrays, names)
 
 
-def _read_parquet(path: Path) -> LogitsFile:
+def _safe_tensor(file: Any, path: Path, name: str) -> NDArray[Any]:
+    """One tensor; bfloat16, which the NumPy interface cannot read, is widened exactly to float32."""
+    if file.get_slice(name).get_dtype() != "BF16":
+        return file.get_tensor(name)
+    with path.open("rb") as raw:
+        length = int.from_bytes(raw.read(8), "little")
+        entry = json.loads(raw.read(length))[name]
+        start, stop = entry["data_offsets"]
+        raw.seek(8 + length + start)
+        bits = np.frombuffer(raw.read(stop - start), "<u2")
+    return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
+
+
+def _parquet_file(path: Path) -> Any:
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise missing_extra("pyarrow", "parquet", "a parquet file") from error
+    return pq.ParquetFile(path)
 
-    table = pq.read_table(path, columns=[n for n in pq.read_schema(path).names if n in ("logits", "labels")])
-    arrays = {}
-    for name in table.column_names:
-        column = table[name].combine_chunks()
-        if name == "logits":
-            flat = column.flatten().to_numpy(zero_copy_only=False)
-            if len(flat) % max(1, len(column)):
-                raise FileError(f"cannot read {path}: its logits are lists of different lengths.")
-            arrays[name] = flat.reshape(len(column), -1)
-        else:
-            arrays[name] = column.to_numpy(zero_copy_only=False)
-    return _named(arrays, set(arrays), path)
+
+def _read_parquet(path: Path) -> LogitsFile:
+    with _parquet_file(path) as file:
+        names = file.schema_arrow.names
+        table = file.read([name for name in ("logits", "labels") if name in names])
+    arrays = {name: table[name].combine_chunks() for name in table.column_names}
+    if "logits" in arrays:
+        arrays["logits"] = _matrix(arrays["logits"])
+    if "labels" in arrays:
+        arrays["labels"] = arrays["labels"].to_numpy(zero_copy_only=False)
+    return _named(arrays, names)
+
+
+def _matrix(column: Any) -> NDArray[Any]:
+    """A list column whose lists all have one length, as an (n, K) array."""
+    import pyarrow.compute as pc
+
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
+    if column.null_count or len(lengths) > 1:
+        raise FileError("its logits are lists of different lengths, or missing.")
+    width = lengths[0] if lengths else getattr(column.type, "list_size", 0)
+    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), width)
 
 
 def write_sets(sets: PredictionSets, path: str | PathLike[str]) -> None:
     """Write sets to parquet, npz or JSON lines, as the suffix says, atomically."""
-    file = Path(path)
+    file = _as_path(path)
     writers = {".parquet": _write_parquet, ".npz": _write_npz, ".jsonl": _write_jsonl}
     if file.suffix not in writers:
         raise FileError(f"cannot write {file}: unknown suffix {file.suffix!r}; known are {', '.join(writers)}.")
@@ -367,44 +454,45 @@ def _write_jsonl(sets: PredictionSets, path: Path) -> None:
 
 def read_sets(path: str | PathLike[str]) -> PredictionSets:
     """Read sets written to parquet or npz (JSON lines do not keep what the sets remember)."""
-    from fractions import Fraction
-
-    file = _check_readable(Path(path))
+    about, offsets, labels = _parsed(_as_path(path), {".parquet": _sets_parquet, ".npz": _sets_npz}, "sets")
     try:
-        if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as arrays:
-                about, offsets, labels = str(arrays["about"]), arrays["offsets"], arrays["labels"]
-        elif file.suffix == ".parquet":
-            about, offsets, labels = _read_sets_parquet(file)
-        else:
-            raise FileError(f"cannot read sets from {file}: give a .parquet or .npz file.")
-        content = _strict_json(about)
-        names = content.pop("class_names")
-        exact = checks.as_coverage(Fraction(content.pop("coverage")))
-        names = checks.as_class_names(names, content["n_classes"])
-        sets = PredictionSets(
-            offsets.astype(np.int64), labels.astype(np.int32), coverage=exact, class_names=names, **content
-        )
-        if (
-            offsets[0]
-            or offsets[-1] != len(labels)
-            or np.any(np.diff(offsets) < 0)
-            or np.any((labels < 0) | (labels >= sets.n_classes))
-        ):
-            raise InputError("offsets and labels do not fit together")
-        return sets
-    except FileError:
-        raise
-    except Exception as error:  # as in read_logits
-        raise FileError(f"cannot read {file}: it does not hold sets written by evicp ({error}).") from error
+        return _rebuild_sets(_strict_json(about), offsets, labels)
+    except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
 
 
-def _read_sets_parquet(path: Path) -> tuple[str, NDArray[np.int64], NDArray[np.int32]]:
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise missing_extra("pyarrow", "parquet", "a parquet file") from error
+def _sets_npz(path: Path) -> tuple[str, NDArray[Any], NDArray[Any]]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return str(arrays["about"]), arrays["offsets"], arrays["labels"]
 
-    table = pq.read_table(path)
+
+def _sets_parquet(path: Path) -> tuple[str, NDArray[Any], NDArray[Any]]:
+    with _parquet_file(path) as file:
+        table = file.read(["labels"])
     column = table["labels"].combine_chunks()
     return table.schema.metadata[b"evicp"].decode(), np.asarray(column.offsets), np.asarray(column.values)
+
+
+def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any]) -> PredictionSets:
+    """Sets from a file's parts, each of which is checked."""
+    n_classes = checks.as_count(about["n_classes"], "n_classes", at_least=2)
+    names, n_calibration = about["class_names"], about["n_calibration"]
+    if offsets.ndim != 1 or labels.ndim != 1 or offsets.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
+        raise InputError("offsets and labels are not whole numbers")
+    if not len(offsets) or offsets[0] or offsets[-1] != len(labels) or np.any(offsets[1:] < offsets[:-1]):
+        raise InputError("offsets and labels do not fit together")
+    if np.any((labels < 0) | (labels >= n_classes)):
+        raise InputError(f"labels are not in [0, {n_classes})")
+    if not isinstance(about["score"], str) or not isinstance(about["filled"], bool):
+        raise InputError("its description is malformed")
+    numerator, denominator = about["coverage"].split("/")
+    return PredictionSets(
+        offsets.astype(np.int64),
+        labels.astype(np.int32),
+        n_classes=n_classes,
+        coverage=checks.as_coverage(Fraction(int(numerator), int(denominator))),
+        score=about["score"],
+        n_calibration=None if n_calibration is None else checks.as_count(n_calibration, "n_calibration"),
+        filled=about["filled"],
+        class_names=checks.as_class_names(names, n_classes),
+    )
