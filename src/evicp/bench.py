@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import __version__
+from evicp import __version__, calibrate, fit_temperature
 from evicp.datasets import load_imagenet_sample
 from evicp.tables import text_table
 
-__all__ = ["FLOOR", "Timing", "Timings", "imagenet_like", "interleave", "machine", "peak_memory"]
+__all__ = ["FLOOR", "Timing", "Timings", "imagenet_like", "interleave", "machine", "measure_ours", "peak_memory"]
 
 #: The name of the workload all others are compared with.
 FLOOR = "one read: logits.sum()"
@@ -112,6 +112,18 @@ def imagenet_like(n: int, n_classes: int = 1000, seed: int = 0) -> tuple[NDArray
         logits[start : start + block] = tiled + rng.normal(0, 0.1, tiled.shape).astype(np.float32)
     labels = np.where(sample.labels[rows] < n_classes, sample.labels[rows], 0)
     return logits, labels.astype(np.int64)
+
+
+def measure_ours(n: int, n_classes: int, rounds: int = 7) -> Timings:
+    """What `evicp bench` shows: calibration scores, sets and a temperature fit, against one read of the logits."""
+    logits, labels = imagenet_like(n, n_classes)
+    workloads: dict[str, Callable[[], Any]] = {FLOOR: logits.sum}
+    for name in ("ecp", "lac", "aps", "raps"):
+        calibration = calibrate(logits, labels, name)
+        workloads[f"{name}: calibrate"] = lambda name=name: calibrate(logits, labels, name)
+        workloads[f"{name}: sets at 0.9"] = lambda calibration=calibration: calibration.predict(logits, 0.9)
+    workloads["fit a temperature"] = lambda: fit_temperature(logits, labels)
+    return interleave(f"{n:,} x {n_classes:,} float32 logits", workloads, rounds=rounds)
 
 
 def machine() -> dict[str, Any]:

@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 
 import evicp
+from evicp.cli.bench import bench
 from evicp.cli.demo import demo
+from evicp.cli.export import export
 from evicp.errors import MissingExtraError
 
 __all__ = ["app", "main"]
@@ -30,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo,):
+for command in (demo, bench, export):
     app.command(epilog=getattr(command, "epilog", None))(command)
 
 

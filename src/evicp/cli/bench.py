@@ -1,0 +1,29 @@
+"""`evicp bench`: what a computation costs here, in reads of the logits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from evicp.cli.common import Json, examples, print_json, print_text, progress
+
+__all__ = ["bench"]
+
+
+@examples("evicp bench", "evicp bench --rows 5000 --classes 100 --json")
+def bench(
+    rows: Annotated[int, typer.Option(help="Rows of logits.", min=100)] = 50_000,
+    classes: Annotated[int, typer.Option(help="Classes.", min=2)] = 1000,
+    rounds: Annotated[int, typer.Option(help="Measured rounds; medians are reported.", min=1)] = 7,
+    as_json: Json = False,
+) -> None:
+    """Measure calibration scores, prediction sets and a temperature fit against one plain read of the logits."""
+    from evicp.bench import measure_ours
+
+    with progress("measuring"):
+        timings = measure_ours(rows, classes, rounds)
+    if as_json:
+        print_json(timings.to_dict())
+    else:
+        print_text(timings)

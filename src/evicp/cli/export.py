@@ -1,0 +1,36 @@
+"""`evicp export`: a classifier's ONNX file with its prediction sets built in."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from evicp.cli.common import Coverage, Force, Json, check_output, examples, print_json, print_text
+
+__all__ = ["export"]
+
+
+@examples("evicp export model.onnx cal.safetensors --coverage 0.9 -o model_with_sets.onnx")
+def export(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX classifier.", show_default=False)],
+    calibration: Annotated[
+        str, typer.Argument(metavar="CALIBRATION", help="A file of `evicp calibrate`.", show_default=False)
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write.", show_default=False)],
+    coverage: Coverage = 0.9,
+    logits: Annotated[
+        str | None, typer.Option("--logits", metavar="NAME", help="The output that holds the logits.")
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Append the calibrated set predictor to an ONNX graph: standard operators, dynamic batch, any server."""
+    from evicp import onnx
+
+    target = check_output(output, force=force, suffixes=[".onnx"])
+    onnx.export(model, calibration, coverage, target, logits=logits)
+    if as_json:
+        print_json({"path": target, "coverage": coverage, "outputs": list(onnx.OUTPUTS)})
+    else:
+        print_text(f"{target}: {model} with the outputs {', '.join(onnx.OUTPUTS)} at coverage {coverage:g}")

@@ -1,0 +1,179 @@
+"""The ONNX export: the same memberships through onnxruntime as from the library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import evicp
+from evicp.datasets import load_imagenet_sample
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+from evicp.onnx import export  # noqa: E402 - after the packages it needs are known to be here
+
+RATES = np.arange(1, 11) / 55
+
+SCORES = [
+    evicp.ECP(),
+    evicp.ECP(stabilizer=0),
+    evicp.ECP(evidence="softplus", temperature=1.7),
+    evicp.ECP(evidence="exp", stabilizer="scaled"),
+    evicp.LAC(temperature=0.7),
+    evicp.APS(randomized=False),
+    evicp.RAPS(randomized=False, lam=0.01, k_reg=2),
+    evicp.SAPS(randomized=False),
+    evicp.TopK(),
+    evicp.Margin(),
+]
+
+
+def linear_model(path, n_inputs, n_classes, *, dtype=np.float32, opset=18, weights=None):
+    """A classifier in one MatMul, so that its logits are known exactly: the identity."""
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    weights = np.eye(n_inputs, n_classes, dtype=dtype) if weights is None else weights
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["logits"])],
+        "linear",
+        [onnx.helper.make_tensor_value_info("x", kind, ["batch", n_inputs])],
+        [onnx.helper.make_tensor_value_info("logits", kind, ["batch", n_classes])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def run(path, x):
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    outputs = session.run(None, {"x": x})
+    return dict(zip([o.name for o in session.get_outputs()], outputs, strict=True))
+
+
+@pytest.mark.parametrize("score", SCORES, ids=lambda score: score.describe())
+@pytest.mark.parametrize("opset", [16, 18, 21])
+def test_small_rows_with_ties_have_the_same_sets(tmp_path, score, opset):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 400)
+    logits = np.round(rng.normal(size=(400, 10)) * 2 + 3 * np.eye(10)[labels], 1).astype(np.float32)
+    calibration = evicp.calibrate(logits[:200], labels[:200], score)
+    model = linear_model(tmp_path / "model.onnx", 10, 10, opset=opset)
+    export(model, calibration, 0.9, tmp_path / "sets.onnx")
+    result = run(tmp_path / "sets.onnx", logits)
+    sets = calibration.predict(logits, 0.9)
+    np.testing.assert_array_equal(result["logits"], logits)
+    np.testing.assert_array_equal(result["set_mask"], sets.mask())
+    np.testing.assert_array_equal(result["set_size"], sets.sizes)
+    evidence = score.evidence if isinstance(score, evicp.ECP) else "relu"
+    np.testing.assert_allclose(result["uncertainty"], evicp.opinion(logits, evidence).uncertainty, rtol=1e-12)
+
+
+def test_uneven_base_rates(tmp_path):
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 10, 500)
+    logits = (rng.normal(size=(500, 10)) * 2 + 3 * np.eye(10)[labels]).astype(np.float32)
+    calibration = evicp.calibrate(logits[:200], labels[:200], evicp.ECP(base_rates=RATES))
+    export(linear_model(tmp_path / "m.onnx", 10, 10), calibration, 0.9, tmp_path / "s.onnx")
+    mask = run(tmp_path / "s.onnx", logits)["set_mask"]
+    np.testing.assert_array_equal(mask, calibration.predict(logits, 0.9).mask())
+
+
+@pytest.mark.parametrize("score", [evicp.ECP(), evicp.LAC(), evicp.RAPS(randomized=False)], ids=lambda s: s.name)
+def test_real_logits_have_the_same_sets(tmp_path, score):
+    sample = load_imagenet_sample()
+    logits = sample.logits.astype(np.float32)
+    calibration = evicp.calibrate(logits[:1200], sample.labels[:1200], score)
+    export(linear_model(tmp_path / "m.onnx", 1000, 1000), calibration, 0.9, tmp_path / "s.onnx")
+    rows = logits[:2000]
+    result = run(tmp_path / "s.onnx", rows)
+    np.testing.assert_array_equal(result["set_mask"], calibration.predict(rows, 0.9).mask())
+    assert run(tmp_path / "s.onnx", rows[:1])["set_size"].shape == (1,)  # the batch is dynamic
+
+
+def test_masked_labels_stay_out(tmp_path):
+    rng = np.random.default_rng(2)
+    logits = rng.normal(size=(100, 5)).astype(np.float32)
+    labels = logits.argmax(1)
+    calibration = evicp.calibrate(logits, labels, evicp.APS(randomized=False))
+    # A model that masks its last class itself.
+    graph_path = tmp_path / "m.onnx"
+    mask = onnx.numpy_helper.from_array(np.array([[0, 0, 0, 0, -np.inf]], np.float32), "mask")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Add", ["x", "mask"], ["logits"])],
+        "masked",
+        [onnx.helper.make_tensor_value_info("x", 1, ["batch", 5])],
+        [onnx.helper.make_tensor_value_info("logits", 1, ["batch", 5])],
+        [mask],
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), graph_path)
+    for score in ("lac", evicp.APS(randomized=False), "ecp", "margin", "topk"):
+        calibration = evicp.calibrate(logits, labels, score)
+        export(graph_path, calibration, 0.95, tmp_path / "s.onnx")
+        result = run(tmp_path / "s.onnx", logits)
+        expected = calibration.predict(result["logits"], 0.95).mask()
+        np.testing.assert_array_equal(result["set_mask"], expected)
+        assert not result["set_mask"][:, 4].any()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_precisions(tmp_path, dtype):
+    rng = np.random.default_rng(3)
+    logits = rng.normal(size=(300, 6)).astype(dtype)
+    labels = logits.argmax(1)
+    calibration = evicp.calibrate(logits[:150], labels[:150])
+    export(linear_model(tmp_path / "m.onnx", 6, 6, dtype=dtype), calibration, 0.8, tmp_path / "s.onnx")
+    result = run(tmp_path / "s.onnx", logits)
+    np.testing.assert_array_equal(result["set_mask"], calibration.predict(logits, 0.8).mask())
+
+
+def test_only_standard_operators_of_the_documented_list(tmp_path):
+    import evicp.onnx as module
+
+    listed = set(module.__doc__.split("dynamic batch")[1].split(":")[1].split(".")[0].split())
+    used = set()
+    for score in SCORES:
+        head = module._Head(onnx, 10, 18, 9).build(score, -1.0, 1)
+        assert {node.domain for node in head.graph.node} == {""}
+        used |= {node.op_type for node in head.graph.node}
+    assert used <= listed
+    assert listed - used == set()
+
+
+def test_what_cannot_be_exported_says_so(tmp_path):
+    rng = np.random.default_rng(4)
+    logits = rng.normal(size=(50, 4)).astype(np.float32)
+    labels = logits.argmax(1)
+    model = linear_model(tmp_path / "m.onnx", 4, 4)
+    target = tmp_path / "s.onnx"
+
+    def calibrated(score):
+        return evicp.calibrate(logits, labels, score)
+
+    with pytest.raises(evicp.EvicpError, match=r"RAPS\(randomized=False\)"):
+        export(model, calibrated("raps"), 0.8, target)
+    with pytest.raises(evicp.EvicpError, match="only built-in scores"):
+        export(model, calibrated(lambda z: -z), 0.8, target)
+    with pytest.raises(evicp.EvicpError, match="holds no Python"):
+        export(model, calibrated(evicp.ECP(utility=np.exp)), 0.8, target)
+    with pytest.raises(evicp.EvicpError, match="opset 13"):
+        export(linear_model(tmp_path / "old.onnx", 4, 4, opset=13), calibrated("lac"), 0.8, target)
+    with pytest.raises(evicp.EvicpError, match=r"\(batch, 4\)"):
+        export(linear_model(tmp_path / "five.onnx", 5, 5), calibrated("lac"), 0.8, target)
+    with pytest.raises(evicp.EvicpError, match="no output 'scores'"):
+        export(model, calibrated("lac"), 0.8, target, logits="scores")
+    (tmp_path / "junk.onnx").write_bytes(b"not a model")
+    with pytest.raises(evicp.EvicpError, match="not an ONNX model"):
+        export(tmp_path / "junk.onnx", calibrated("lac"), 0.8, target)
+    with pytest.raises(evicp.EvicpError, match="cannot read"):
+        export(tmp_path / "absent.onnx", calibrated("lac"), 0.8, target)
+    assert not target.exists()
+
+
+def test_calibration_from_a_file(tmp_path):
+    rng = np.random.default_rng(5)
+    logits = rng.normal(size=(80, 4)).astype(np.float32)
+    calibration = evicp.calibrate(logits, logits.argmax(1))
+    calibration.save(tmp_path / "c.safetensors")
+    export(linear_model(tmp_path / "m.onnx", 4, 4), tmp_path / "c.safetensors", 0.8, tmp_path / "s.onnx")
+    np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], calibration.predict(logits, 0.8).mask())
