@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -120,8 +121,8 @@ def measure_ours(n: int, n_classes: int, rounds: int = 7) -> Timings:
     workloads: dict[str, Callable[[], Any]] = {FLOOR: logits.sum}
     for name in ("ecp", "lac", "aps", "raps"):
         calibration = calibrate(logits, labels, name)
-        workloads[f"{name}: calibrate"] = lambda name=name: calibrate(logits, labels, name)
-        workloads[f"{name}: sets at 0.9"] = lambda calibration=calibration: calibration.predict(logits, 0.9)
+        workloads[f"{name}: calibrate"] = partial(calibrate, logits, labels, name)
+        workloads[f"{name}: sets at 0.9"] = partial(calibration.predict, logits, 0.9)
     workloads["fit a temperature"] = lambda: fit_temperature(logits, labels)
     return interleave(f"{n:,} x {n_classes:,} float32 logits", workloads, rounds=rounds)
 
