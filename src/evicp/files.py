@@ -178,8 +178,10 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
         if _digest(metadata["evicp"], scores) != metadata["sha256"]:
             raise ArtifactError("it is damaged: its checksum does not match its content. Calibrate again.")
         return _rebuild(_strict_json(metadata["evicp"]), scores, supplied)
-    except (EvicpError, OSError, TypeError, ValueError) as error:
+    except EvicpError as error:
         raise ArtifactError(f"cannot load {file}: {error}") from error
+    except (OSError, TypeError, ValueError) as error:
+        raise ArtifactError(f"cannot load {file}: it is not a calibration ({error}).") from error
 
 
 def _read_artifact(path: Path) -> tuple[dict[str, str], NDArray[np.float64]]:
@@ -435,7 +437,8 @@ def _write_parquet(sets: PredictionSets, path: Path) -> None:
     import pyarrow.parquet as pq
 
     about = {"evicp": json.dumps(_about(sets))}
-    pq.write_table(table.replace_schema_metadata(about), path)
+    with path.open("wb") as file:  # not by name: Arrow's own errors are of another kind
+        pq.write_table(table.replace_schema_metadata(about), file)
 
 
 def _write_npz(sets: PredictionSets, path: Path) -> None:
