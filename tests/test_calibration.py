@@ -1,0 +1,493 @@
+"""From the scores of true labels to thresholds, sets, p-values and certificates."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import evicp
+from evicp import APS, ECP, LAC, RAPS, Calibration, Calibrator, Margin, TopK, calibrate, files
+from evicp.errors import (
+    CoverageError,
+    EvicpError,
+    InputError,
+    InputTypeError,
+    LabelsError,
+    LogitsError,
+    ScoreError,
+    SmallCalibrationWarning,
+    SuspiciousInputWarning,
+)
+from oracles import reference_rank
+
+K = 6
+ALL = [ECP(), LAC(), APS(), RAPS(), evicp.SAPS(), TopK(), Margin()]
+
+
+def make(n: int, seed: int = 0, dtype: type = np.float64) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of a classifier that is right most of the time, and labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, K, n)
+    return (rng.normal(size=(n, K)) + 2.5 * np.eye(K)[labels]).astype(dtype), labels
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    return calibrate(*make(200))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Thresholds
+
+
+@pytest.mark.parametrize("score", ALL, ids=lambda s: s.name)
+def test_the_threshold_is_the_kth_smallest_score_of_the_true_labels(cpu_backend, score):
+    z, y = make(157)
+    calibration = calibrate(z, y, score)
+    own = np.sort(score.scores(z)[np.arange(157), y])
+    assert calibration.scores.tobytes() == own.tobytes()
+    for i in range(1, 100):
+        k = reference_rank(157, Fraction(i, 100))
+        assert calibration.threshold(i / 100) == own[k - 1]
+
+
+@pytest.mark.parametrize("coverage", [0.9, np.float32(0.9), np.float64(0.9), Fraction(9, 10), Decimal("0.9"), 1 - 0.1])
+def test_every_kind_of_number_is_a_coverage(calibration, coverage):
+    sets = calibration.predict(make(5)[0], coverage)
+    assert sets.coverage == Fraction(9, 10)
+    assert calibration.threshold(coverage) == calibration.threshold(0.9)
+
+
+@pytest.mark.parametrize(
+    ("coverage", "error", "message"),
+    [
+        (0, CoverageError, "strictly between 0 and 1; got 0"),
+        (1, CoverageError, "strictly between 0 and 1; got 1"),
+        (-0.1, CoverageError, "got -0.1"),
+        (90, CoverageError, "Did you mean 0.9"),
+        (float("nan"), CoverageError, "got nan"),
+        ("0.9", InputTypeError, "got '0.9'"),
+        (True, InputTypeError, "got True"),
+        (None, InputTypeError, "got None"),
+        ([], InputError, "got an empty one"),
+        ([0.9, 2], CoverageError, "got 2"),
+    ],
+)
+def test_what_is_no_coverage(calibration, coverage, error, message):
+    with pytest.raises(error, match=message):
+        calibration.predict(make(3)[0], coverage)
+
+
+@pytest.mark.parametrize(
+    "coverage", [0.501, 0.8, 0.9, 0.95, 0.99, 0.999, 2 / 3, Fraction(6, 7), 0.723, 1 - 1e-6, 0.55, 0.9999]
+)
+def test_too_few_rows_name_the_smallest_n_that_would_do(coverage):
+    """The n in the warning works, and n - 1 does not."""
+    with pytest.warns(SmallCalibrationWarning) as caught:
+        assert Calibration(LAC(), np.zeros(1), 2).threshold(coverage) == np.inf
+    assert len(caught) == 1
+    needed = int(re.fullmatch(r"1 calibration row.* at least (\d+) rows\.", str(caught[0].message))[1])
+    exact = evicp.checks.as_coverage(coverage)
+    assert reference_rank(needed, exact) <= needed
+    assert reference_rank(needed - 1, exact) > needed - 1
+
+
+def test_just_enough_rows_do_not_warn():
+    for n, coverage in ((9, 0.9), (19, 0.95), (99, 0.99), (1, 0.5)):
+        calibration = Calibration(LAC(), np.arange(float(n)), 2)
+        assert calibration.threshold(coverage) == n - 1
+
+
+def test_one_row_too_few_gives_full_sets_and_one_warning_per_coverage(cpu_backend):
+    z, y = make(8)
+    calibration = calibrate(z, y)
+    with pytest.warns(SmallCalibrationWarning, match="8 calibration row.* coverage 0.9: .* at least 9 rows") as caught:
+        sets = calibration.predict(np.where(np.arange(K) == 2, -np.inf, z), 0.9)
+    assert len(caught) == 1
+    assert np.all(sets.sizes == K)  # an infinite threshold takes masked labels too
+    with pytest.warns(SmallCalibrationWarning) as caught:
+        low, high = calibration.predict(z, [0.5, 0.95])
+    assert len(caught) == 1
+    assert low.sizes.max() < K
+    assert np.all(high.sizes == K)
+
+
+def test_masked_true_labels_push_the_threshold_to_infinity():
+    """Every second true label is impossible: the promise of 0.9 can only be kept with full sets."""
+    z, y = make(100)
+    z[np.arange(0, 100, 2), y[::2]] = -np.inf
+    calibration = calibrate(z, y)
+    assert np.isposinf(calibration.scores[50:]).all()
+    assert np.isfinite(calibration.threshold(0.4))
+    assert calibration.threshold(0.9) == np.inf  # not too few rows: no warning
+    assert np.all(calibration.predict(z, 0.9).sizes == K)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Sets
+
+
+@pytest.mark.parametrize("score", ALL, ids=lambda s: s.name)
+def test_several_coverages_in_one_call_equal_single_calls(cpu_backend, score):
+    calibration = calibrate(*make(120), score)
+    z = make(80, seed=1)[0]
+    coverages = [0.9, 0.5, Fraction(19, 20), 0.05]
+    for allow_empty in (True, False):
+        together = calibration.predict(z, coverages, allow_empty=allow_empty)
+        assert together == [calibration.predict(z, c, allow_empty=allow_empty) for c in coverages]
+    assert calibration.predict(z, tuple(coverages)) == calibration.predict(z, np.array([0.9, 0.5, 0.95, 0.05]))
+
+
+@pytest.mark.parametrize("score", ALL, ids=lambda s: s.name)
+def test_filled_sets_hold_the_top_label_and_say_so(cpu_backend, score):
+    calibration = calibrate(*make(120), score)
+    z = make(300, seed=2)[0] * 0.2
+    empty = calibration.predict(z, 0.05)
+    filled = calibration.predict(z, 0.05, allow_empty=False)
+    assert filled.filled
+    assert not empty.filled
+    assert filled.sizes.min() == 1
+    assert score.name == "topk" or np.any(empty.sizes == 0)
+    for row in np.flatnonzero(empty.sizes == 0):
+        assert filled[int(row)].tolist() == [int(z[row].argmax())]
+    for row in np.flatnonzero(empty.sizes):
+        assert filled[int(row)].tolist() == empty[int(row)].tolist()
+
+
+def test_sets_remember_what_was_promised(calibration):
+    sets = calibration.predict(make(4)[0], 0.9)
+    assert (sets.coverage, sets.n_classes, sets.score, sets.n_calibration) == (Fraction(9, 10), K, "ecp", 200)
+    assert sets.offsets.dtype == np.int64
+    assert sets.labels.dtype == np.int32
+    with pytest.raises(ValueError, match="read-only"):
+        sets.labels[0] = 1
+
+
+def test_labels_ascend_by_score_then_descend_by_logit_then_ascend_by_index(cpu_backend):
+    flat = Calibration(evicp.Custom(np.zeros_like), np.zeros(10), 4)
+    assert flat.predict([[1.0, 3.0, 3.0, 2.0]], 0.5).to_lists() == [[1, 2, 3, 0]]
+    halves = Calibration(evicp.Custom(lambda z: np.round(-z / 2)), np.zeros(10), 4)
+    assert halves.predict([[1.2, 3.0, 2.9, 1.3]], 0.5).to_lists() == [[1, 2, 3, 0]]
+
+
+def test_one_row_and_no_rows(cpu_backend, calibration):
+    z = make(3, seed=4)[0]
+    assert calibration.predict(z[1], 0.9) == calibration.predict(z[1:2], 0.9)
+    assert calibration.predict(z[1].tolist(), 0.9).to_lists() == calibration.predict(z, 0.9).to_lists()[1:2]
+    for allow_empty in (True, False):
+        none = calibration.predict(np.empty((0, K)), 0.9, allow_empty=allow_empty)
+        assert len(none) == 0
+        assert none.to_lists() == []
+    assert calibration.p_values(z[1]).shape == (1, K)
+    assert calibration.p_values(np.empty((0, K))).shape == (0, K)
+
+
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_allow_empty_is_true_or_false(calibration, value):
+    with pytest.raises(InputTypeError, match="allow_empty must be True or False"):
+        calibration.predict(make(2)[0], 0.9, allow_empty=value)
+
+
+def test_another_k_is_refused(calibration):
+    for call in (calibration.p_values, lambda z: calibration.predict(z, 0.9)):
+        with pytest.raises(LogitsError, match="must have 6 classes, as in the calibration; got 5"):
+            call(np.zeros((2, 5)))
+
+
+def test_class_names_travel_along():
+    names = [f"class {i}" for i in range(K)]
+    calibration = calibrate(*make(50), class_names=names)
+    assert calibration.class_names == tuple(names)
+    sets = calibration.predict(make(3)[0], 0.9)
+    assert sets.names(0) == [f"class {i}" for i in sets[0]]
+    for bad in (names[:-1], "abcdef", ["a\0b", *names[1:]]):
+        with pytest.raises(EvicpError, match="class_names must"):
+            calibrate(*make(50), class_names=bad)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# p-values
+
+
+def test_p_values_count_the_scores_at_least_as_large(cpu_backend, calibration):
+    z = make(20, seed=5)[0]
+    p = calibration.p_values(z)
+    scores = ECP().scores(z)
+    for row in range(20):
+        for label in range(K):
+            at_least = int(np.sum(calibration.scores >= scores[row, label]))
+            assert p[row, label] == (1 + at_least) / 201
+    labels = np.arange(20) % K
+    assert np.array_equal(calibration.p_values(z, labels), p[np.arange(20), labels])
+
+
+def test_p_values_of_masked_labels_are_the_smallest_possible(calibration):
+    p = calibration.p_values([[1.0, 2.0, -np.inf, 0.0, 0.0, 0.0]])
+    assert p[0, 2] == 1 / 201
+
+
+def test_p_values_of_exchangeable_rows_are_super_uniform(cpu_backend):
+    """Pooled over calibrations, P(p <= t) <= t: what a p-value means."""
+    p = []
+    for seed in range(150):
+        z, y = make(60, seed=seed)
+        p += calibrate(z[:39], y[:39], "aps").p_values(z[39:], y[39:]).tolist()
+    for t in (0.05, 0.1, 0.25, 0.5):
+        share = np.mean(np.array(p) <= t + 1e-12)
+        assert share == pytest.approx(t, abs=0.03)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Batches and shards
+
+
+@pytest.mark.parametrize("score", ALL, ids=lambda s: s.name)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_batches_and_shards_equal_one_call_to_the_bit(cpu_backend, score, dtype):
+    z, y = make(103, dtype=dtype)
+    whole = calibrate(z, y, score)
+    batches = Calibrator(score)
+    for start in range(0, 103, 10):
+        assert batches.update(z[start : start + 10], y[start : start + 10]) is batches
+    assert batches.n == 103
+    shards = [Calibrator(score).update(z[i::3], y[i::3]) for i in range(3)]
+    merged = Calibrator(score).merge(*shards)
+    assert shards[0].merge(shards[2], shards[1]).finish() == whole
+    assert batches.finish() == merged.finish() == whole
+    assert batches.finish().scores.tobytes() == whole.scores.tobytes()
+
+
+def test_a_calibrator_goes_on_after_finish():
+    z, y = make(60)
+    calibrator = Calibrator("lac").update(z[:30], y[:30])
+    first = calibrator.finish()
+    kept = first.scores.copy()
+    assert calibrator.update(z[30:], y[30:]).finish() == calibrate(z, y, "lac")
+    assert np.array_equal(first.scores, kept)
+
+
+def test_merge_refuses_what_does_not_belong_together_and_changes_nothing():
+    z, y = make(20)
+    mine = Calibrator("lac").update(z, y)
+    before = mine.finish()
+    good = Calibrator("lac").update(z, y)
+    with pytest.raises(InputError, match="only calibrators of one score can be merged"):
+        mine.merge(good, Calibrator("ecp").update(z, y))
+    with pytest.raises(InputError, match="only calibrators of one score"):
+        mine.merge(Calibrator(LAC(temperature=2.0)).update(z, y))
+    with pytest.raises(InputError, match="only calibrators of one K can be merged; got 6 and 5"):
+        mine.merge(good, Calibrator("lac").update(z[:, :5], y % 5))
+    assert mine.finish() == before
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "error"),
+    [
+        (np.full((2, K), np.nan), [0, 1], LogitsError),
+        (np.array([[0.0] * K, [np.inf] * K]), [0, 1], LogitsError),
+        (np.full((2, K), -np.inf), [0, 1], LogitsError),
+        (np.zeros((2, K - 1)), [0, 1], LogitsError),
+        (np.zeros((2, K)), [0, K], LabelsError),
+        (np.zeros((2, K)), [0, -1], LabelsError),
+        (np.zeros((2, K)), [0], LabelsError),
+        (np.zeros((2, K)), [0.0, 1.0], InputTypeError),
+        (np.zeros(K), [0], LogitsError),
+        (np.zeros((2, K), complex), [0, 1], InputTypeError),
+    ],
+)
+def test_an_update_that_fails_leaves_the_calibrator_unchanged(cpu_backend, logits, labels, error):
+    z, y = make(30)
+    calibrator = Calibrator("lac").update(z, y)
+    with pytest.raises(error):
+        calibrator.update(logits, labels)
+    assert (calibrator.n, calibrator.n_classes) == (30, K)
+    assert calibrator.finish() == calibrate(z, y, "lac")
+
+
+def test_a_first_update_that_fails_fixes_no_number_of_classes():
+    calibrator = Calibrator("lac")
+    with pytest.raises(LogitsError):
+        calibrator.update(np.full((2, 3), np.nan), [0, 1])
+    assert calibrator.n_classes is None
+    calibrator.update(*make(5))
+    assert calibrator.finish().n_classes == K
+
+
+def test_no_rows_are_fine_in_update_and_an_error_at_the_end(cpu_backend):
+    calibrator = Calibrator("lac").update(np.empty((0, K)), np.empty(0, int))
+    assert calibrator.n == 0
+    with pytest.raises(LogitsError, match="calibration needs at least one row; got none"):
+        calibrator.finish()
+    with pytest.raises(LogitsError, match="at least one row"):
+        Calibrator("lac").finish()
+    with pytest.raises(LogitsError, match="at least one row"):
+        calibrate(np.empty((0, K)), [])
+    calibrator.update(*make(10)).update(np.empty((0, K)), [])
+    assert calibrator.finish() == calibrate(*make(10), "lac")
+
+
+def test_labels_of_every_integer_kind():
+    z, y = make(40)
+    wanted = calibrate(z, y, "lac")
+    for kind in (np.int8, np.uint8, np.int32, np.uint64):
+        assert calibrate(z, y.astype(kind), "lac") == wanted
+    assert calibrate(z.tolist(), y.tolist(), "lac") == wanted
+
+
+def test_probabilities_for_logits_are_warned_of():
+    z, y = make(40)
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    with pytest.warns(SuspiciousInputWarning, match="look like probabilities"):
+        calibration = calibrate(p, y, "lac")
+    with pytest.warns(SuspiciousInputWarning, match="look like probabilities"):
+        calibration.predict(p, 0.9)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A user's own score
+
+
+def test_a_callable_is_a_score():
+    def squared_distance(z):
+        return (z.max(1, keepdims=True) - z) ** 2
+
+    z, y = make(99)
+    calibration = calibrate(z, y, squared_distance)
+    own = np.sort(squared_distance(z)[np.arange(99), y])
+    assert np.array_equal(calibration.scores, own)
+    new = make(50, seed=3)[0]
+    assert np.array_equal(calibration.predict(new, 0.9).mask(), squared_distance(new) <= own[89])
+    assert repr(calibration) == "Calibration(squared_distance, 99 rows, 6 classes)"
+
+
+def test_a_callable_that_fails_leaves_its_own_error():
+    def broken(z):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        calibrate(*make(9), broken)
+
+
+def test_a_callable_that_returns_nonsense():
+    with pytest.raises(ScoreError, match="shape"):
+        calibrate(*make(9), lambda z: z.sum(1))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The certificate
+
+
+def test_a_certificate_states_what_may_be_promised(calibration):
+    certificate = calibration.certificate(0.9, date="2024-09-09")
+    k, n = 181, 200
+    assert certificate.rank == k == reference_rank(n, Fraction(9, 10))
+    assert (certificate.n, certificate.n_classes, certificate.coverage) == (n, K, 0.9)
+    assert certificate.threshold == calibration.scores[k - 1]
+    assert certificate.gamma == pytest.approx((n - 20) / (n + 1))
+    assert certificate.uncertainty == pytest.approx(2 / (n + 1))
+    assert certificate.expected_coverage == pytest.approx(k / (n + 1))
+    beta = scipy.stats.beta(k, n + 1 - k)
+    assert certificate.coverage_interval == pytest.approx((beta.ppf(0.025), beta.ppf(0.975)), abs=1e-12)
+    assert (certificate.score, certificate.parameters["stabilizer"]) == ("ecp", 1e-8)
+    assert (certificate.version, certificate.date) == (evicp.__version__, "2024-09-09")
+    assert certificate.observed is None
+    assert certificate.checksum == files.checksum(calibration)
+
+
+def test_a_certificate_judges_an_evaluation(calibration):
+    z, y = make(500, seed=9)
+    sets = calibration.predict(z, 0.9)
+    evaluation = evicp.evaluate(sets, y)
+    observed = calibration.certificate(0.9, evaluation).observed
+    law = scipy.stats.betabinom(500, 181, 20)
+    assert observed["coverage"] == evaluation.coverage
+    assert (observed["low"], observed["high"]) == (law.ppf(0.025) / 500, law.ppf(0.975) / 500)
+    assert observed["compatible"] == (observed["low"] <= evaluation.coverage <= observed["high"])
+    wrong = evicp.evaluate(sets, (y + 1) % K)
+    assert not calibration.certificate(0.9, wrong).observed["compatible"]
+
+
+def test_a_certificate_refuses_an_evaluation_of_something_else(calibration):
+    z, y = make(50, seed=9)
+    evaluation = evicp.evaluate(calibration.predict(z, 0.9), y)
+    with pytest.raises(InputError, match=r"of sets of this calibration at coverage 0\.95; got coverage 0\.9"):
+        calibration.certificate(0.95, evaluation)
+    with pytest.raises(InputError, match="n = 200"):
+        calibrate(*make(100)).certificate(0.9, evaluation)
+
+
+def test_a_certificate_prints_and_travels(calibration):
+    z, y = make(50, seed=9)
+    certificate = calibration.certificate(0.9, evicp.evaluate(calibration.predict(z, 0.9), y), date="2024-09-09")
+    content = json.loads(certificate.to_json())
+    assert content["threshold"] == certificate.threshold
+    assert content["coverage_interval"] == list(certificate.coverage_interval)
+    assert set(content) == {field.name for field in dataclasses.fields(certificate)}
+    text = str(certificate)
+    assert "not a statistical confidence" in text
+    assert "exchangeable" in text
+    assert certificate.checksum in text
+    assert certificate.to_html().count("<tr>") == len(certificate._lines())
+
+
+def test_a_certificate_without_a_finite_threshold_is_still_json():
+    with pytest.warns(SmallCalibrationWarning):
+        certificate = calibrate(*make(5)).certificate(0.9)
+    assert json.loads(certificate.to_json())["threshold"] == "inf"
+    assert certificate.coverage_interval == (1.0, 1.0)
+    assert certificate.expected_coverage == 1
+
+
+def test_the_saved_checksum_is_the_certificates(calibration, tmp_path):
+    from safetensors import safe_open
+
+    path = tmp_path / "calibration.safetensors"
+    calibration.save(path)
+    with safe_open(path, framework="np") as file:
+        assert file.metadata()["sha256"] == calibration.certificate(0.9).checksum
+    again = evicp.load(path)
+    assert again == calibration
+    assert again.certificate(0.9).checksum == calibration.certificate(0.9).checksum
+
+
+def test_the_checksum_sees_every_part(calibration):
+    changed = [
+        dataclasses.replace(calibration, scores=np.nextafter(calibration.scores, 1)),
+        dataclasses.replace(calibration, score=ECP(temperature=1.0000001)),
+        dataclasses.replace(calibration, class_names=tuple("abcdef")),
+        dataclasses.replace(calibration, n_classes=K + 1),
+        dataclasses.replace(calibration, scores=calibration.scores[:-1]),
+    ]
+    sums = {files.checksum(c) for c in [calibration, *changed]}
+    assert len(sums) == len(changed) + 1
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The object
+
+
+def test_equality_is_by_value(calibration):
+    assert calibration == calibrate(*make(200))
+    assert calibration != calibrate(*make(200), "lac")
+    assert calibration != calibrate(*make(201))
+    assert calibration != "a calibration"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(calibration)
+
+
+def test_a_calibration_cannot_be_changed(calibration):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        calibration.n_classes = 3
+    with pytest.raises(ValueError, match="read-only"):
+        calibration.scores[0] = 0
+
+
+def test_reliability_is_that_of_n_rows(calibration):
+    assert calibration.reliability(0.9) == evicp.Reliability(200, Fraction(9, 10))

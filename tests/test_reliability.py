@@ -1,0 +1,240 @@
+"""What n calibration rows can promise: the Beta law, Theorem 2, the beta-binomial check, the planner."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+from math import floor
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from evicp import Reliability, plan, reliability
+from evicp.errors import CoverageError, InputError, InputTypeError
+from evicp.reliability import beta_binomial_cdf
+from oracles import reference_rank
+
+COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99, Fraction(2, 3))
+SIZES = (1, 2, 9, 10, 19, 50, 99, 100, 1000, 12345)
+
+
+def cases():
+    return [(n, coverage) for n in SIZES for coverage in COVERAGES]
+
+
+@pytest.mark.parametrize(("n", "coverage"), cases())
+def test_theorem_2(n, coverage):
+    """l = floor((n + 1) delta), gamma = (n - l) / (n + 1), U_C = 2 / (n + 1), and the theorem's inequality."""
+    law = Reliability(n, coverage)
+    delta = 1 - law.coverage
+    l = floor((n + 1) * delta)  # noqa: E741 - the paper's letter
+    assert law.l == l
+    assert law.k == n + 1 - l == reference_rank(n, law.coverage)
+    gamma = Fraction(n - l, n + 1)
+    assert law.gamma == float(gamma)
+    assert Fraction(n, n + 1) - delta <= gamma < 1 - delta
+    assert law.uncertainty == 2 / (n + 1)
+    assert law.gamma == pytest.approx(law.expected_coverage - 1 / (n + 1), abs=1e-15)
+
+
+@pytest.mark.parametrize(("n", "coverage"), cases())
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
+def test_the_interval_is_that_of_the_beta_law(n, coverage, confidence):
+    law = Reliability(n, coverage)
+    low, high = law.interval(confidence)
+    if law.l == 0:
+        assert (low, high) == (1, 1)
+        return
+    beta = scipy.stats.beta(law.k, law.l)
+    assert low == pytest.approx(beta.ppf((1 - confidence) / 2), abs=1e-12)
+    assert high == pytest.approx(beta.ppf((1 + confidence) / 2), abs=1e-12)
+    assert law.expected_coverage == pytest.approx(beta.mean(), rel=1e-14)
+    x = np.array([0.0, 0.3, 0.9, 0.95, 0.999, 1.0])
+    assert law.density(x) == pytest.approx(beta.pdf(x), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "coverage"), [(8, 0.9), (1, 0.6), (98, 0.99)])
+def test_too_few_rows_are_a_point_mass_at_one(n, coverage):
+    law = Reliability(n, coverage)
+    assert (law.l, law.k) == (0, n + 1)
+    assert law.expected_coverage == 1
+    assert law.interval() == (1.0, 1.0)
+    assert law.quantile(0.001) == 1
+    assert law.observed_interval(50) == (1.0, 1.0)
+    assert law.compatible(1.0, 50).compatible
+    assert not law.compatible(0.98, 50).compatible
+    assert np.isnan(law.density(np.array([0.5]))).all()
+    assert law.gamma == n / (n + 1)
+    assert "1.0000, 1.0000" in str(law)
+
+
+def test_one_row_more_is_a_beta_again():
+    law = Reliability(9, 0.9)
+    assert (law.k, law.l) == (9, 1)
+    assert law.interval(0.9) == pytest.approx(tuple(scipy.stats.beta(9, 1).ppf([0.05, 0.95])))
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 1), (9, 1), (90, 10), (1, 99), (901, 100), (10**5, 10**4)])
+@pytest.mark.parametrize("m", [1, 7, 100, 2000])
+def test_the_beta_binomial_is_scipys(m, a, b):
+    got = beta_binomial_cdf(m, a, b)
+    assert np.allclose(got, scipy.stats.betabinom(m, a, b).cdf(np.arange(m + 1)), rtol=0, atol=1e-9)
+    assert got[-1] == 1
+    assert np.all(np.diff(got) >= 0)
+
+
+@pytest.mark.parametrize("m", [1, 10, 100, 3500])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize(("n", "coverage"), [(9, 0.9), (99, 0.9), (1500, 0.95), (50, 0.5)])
+def test_the_observed_interval_is_that_of_the_beta_binomial(n, coverage, m, confidence):
+    law = Reliability(n, coverage)
+    exact = scipy.stats.betabinom(m, law.k, law.l)
+    low, high = law.observed_interval(m, confidence)
+    tail = (1 - confidence) / 2
+    assert high == exact.ppf(1 - tail) / m
+    # Every count in the interval is one the tails do not claim: P(X <= low) > tail, P(X < low) <= tail.
+    count = round(low * m)
+    assert exact.cdf(count) > tail - 1e-12
+    assert count == 0 or exact.cdf(count - 1) <= tail + 1e-12
+    inside = exact.cdf(round(high * m)) - (exact.cdf(count - 1) if count else 0)
+    assert inside >= confidence - 1e-9
+
+
+def test_compatibility_says_yes_inside_and_no_outside():
+    law = Reliability(1000, 0.9)
+    low, high = law.observed_interval(500)
+    step = 1 / 500
+    for observed, verdict in ((low, True), (high, True), (low - step, False), (high + step, False), (0.9, True)):
+        check = law.compatible(observed, 500)
+        assert check.compatible is verdict
+        assert ("NOT" in str(check)) is not verdict
+    assert (check.low, check.high, check.m) == (low, high, 500)
+
+
+def test_compatible_coverages_are_as_frequent_as_promised():
+    """Draw coverages from the law and counts given them: 95 % are called compatible, or a little more."""
+    rng = np.random.default_rng(0)
+    law = Reliability(99, 0.9)
+    hits = rng.binomial(200, rng.beta(law.k, law.l, 4000))
+    low, high = law.observed_interval(200)
+    share = np.mean((hits >= round(low * 200)) & (hits <= round(high * 200)))
+    assert 0.945 < share < 0.975
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: Reliability(0, 0.9), InputError),
+        (lambda: Reliability(True, 0.9), InputTypeError),
+        (lambda: Reliability(10.0, 0.9), InputTypeError),
+        (lambda: Reliability(10, 1.0), CoverageError),
+        (lambda: Reliability(10, 0.9).interval(1.0), InputError),
+        (lambda: Reliability(10, 0.9).interval("0.9"), InputTypeError),
+        (lambda: Reliability(10, 0.9).observed_interval(10, 0), InputError),
+        (lambda: Reliability(10, 0.9).compatible(1.1, 10), InputError),
+        (lambda: Reliability(10, 0.9).compatible(float("nan"), 10), InputError),
+        (lambda: Reliability(10, 0.9).compatible(0.9, 0), InputError),
+        (lambda: Reliability(10, 0.9).compatible(0.9, 2.5), InputTypeError),
+        (lambda: plan(0.9, 0.0), InputError),
+        (lambda: plan(0.9, 0.01, 1.0), InputError),
+        (lambda: plan(90, 0.01), CoverageError),
+    ],
+)
+def test_bad_questions_are_refused(call, error):
+    with pytest.raises(error):
+        call()
+
+
+def test_a_law_is_a_value():
+    assert Reliability(99, 0.9) == Reliability(99, Fraction(9, 10))
+    assert hash(Reliability(99, 0.9)) == hash(Reliability(99, 0.9))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Reliability(99, 0.9).n = 100
+    assert "gamma" in str(Reliability(99, 0.9))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The planner
+
+
+def concentration(n: int, coverage: Fraction, tolerance: float) -> float:
+    """P(|C - coverage| <= tolerance) for one n, from scipy's Beta distribution."""
+    k = reference_rank(n, coverage)
+    if k > n:
+        return float(1 - coverage <= Fraction(tolerance).limit_denominator(10**9))
+    law = scipy.stats.beta(k, n + 1 - k)
+    return float(law.cdf(float(coverage) + tolerance) - law.cdf(float(coverage) - tolerance))
+
+
+def brute_force_plan(coverage: Fraction, tolerance: float, confidence: float, bound: int) -> int:
+    """One more than the last n up to the bound that misses the confidence."""
+    missing = [n for n in range(1, bound + 1) if concentration(n, coverage, tolerance) < confidence]
+    return missing[-1] + 1 if missing else 1
+
+
+@pytest.mark.parametrize(
+    ("coverage", "tolerance", "confidence"),
+    [
+        (0.9, 0.05, 0.9),
+        (0.9, 0.05, 0.95),
+        (0.9, 0.03, 0.9),
+        (0.95, 0.03, 0.9),
+        (0.99, 0.01, 0.9),
+        (0.99, 0.02, 0.5),
+        (0.8, 0.1, 0.95),
+        (0.5, 0.1, 0.95),
+        (0.5, 0.4, 0.3),
+        (Fraction(2, 3), 0.08, 0.8),
+        (0.9, 0.1, 0.9),
+        (0.7, 0.3, 0.99),
+        (0.93, 0.07, 0.6),
+        (0.1, 0.05, 0.9),
+        (0.05, 0.2, 0.9),
+        (0.9, 0.9, 0.5),
+    ],
+)
+def test_the_plan_is_the_smallest_n_from_which_on_the_promise_holds(coverage, tolerance, confidence):
+    exact = Reliability(1, coverage).coverage
+    got = plan(coverage, tolerance, confidence)
+    bound = max(300, 3 * got)
+    assert got == brute_force_plan(exact, tolerance, confidence, bound)
+    assert got == 1 or concentration(got - 1, exact, tolerance) < confidence
+    assert all(concentration(n, exact, tolerance) >= confidence for n in range(got, bound, max(1, bound // 200)))
+
+
+def test_the_plan_grows_as_the_tolerance_shrinks():
+    plans = [plan(0.9, t) for t in (0.1, 0.05, 0.02, 0.01)]
+    assert plans == sorted(plans)
+    assert plan(0.9, 0.02, 0.99) > plan(0.9, 0.02, 0.9)
+
+
+def test_a_plan_across_blocks_of_the_search(monkeypatch):
+    """Small tolerances search several blocks of n; every n is asked, and the last that fails decides."""
+    wanted = plan(0.9, 0.004, 0.9)
+    assert wanted > 10_000
+    asked = []
+    real = reliability._concentration
+
+    def spy(n, coverage, tolerance):
+        asked.append(n)
+        return real(n, coverage, tolerance)
+
+    monkeypatch.setattr(reliability, "_concentration", spy)
+    assert plan(0.9, 0.004, 0.9) == wanted
+    ns = np.concatenate(asked)
+    assert len(np.unique(ns)) == len(ns)
+    assert ns.min() <= wanted - 1
+    assert np.array_equal(np.sort(ns), np.arange(ns.min(), ns.max() + 1))
+    exact = Fraction(9, 10)
+    assert concentration(wanted - 1, exact, 0.004) < 0.9
+    assert all(concentration(n, exact, 0.004) >= 0.9 for n in range(wanted, wanted + 200))
+
+
+def test_the_plans_exact_ranks_survive_large_denominators():
+    """A coverage with nine digits times a large n does not fit 62 bits: the arithmetic must widen, not wrap."""
+    coverage = Fraction(123456789, 137174211)
+    n = np.array([10**10, 10**10 + 1])
+    got = reliability._concentration(n, coverage, 1e-5)
+    wanted = [concentration(int(x), coverage, 1e-5) for x in n]
+    assert got == pytest.approx(wanted, rel=1e-6)
