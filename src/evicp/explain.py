@@ -113,7 +113,7 @@ def explain(
         utility=phi[0],
         expected_utility=evidence.expected_utility(phi, p)[0],
         rank=evidence.evidential_ranks(e, z, rates)[0],
-        score=score.formula(z)[0],
+        score=score.scores(array)[0],  # by the road a calibration's scores take, so that a threshold decides alike
         uncertainty=float(u[0, 0]),
         threshold=threshold,
         class_names=checks.as_class_names(class_names, n_classes),

@@ -1,0 +1,112 @@
+"""Every ingredient of a label's cost, and the table that shows them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import evicp
+from evicp import ECP, LAC, explain
+from evicp.errors import EvicpError, InputTypeError, LogitsError
+from oracles import FAMILIES, adversarial_row, reference_mpmath_ecp
+
+INGREDIENTS = (
+    "evidence",
+    "belief",
+    "probability",
+    "focal_uncertainty",
+    "surprisal",
+    "focal_surprisal",
+    "utility",
+    "expected_utility",
+)
+
+
+@pytest.mark.parametrize(
+    "score", [ECP(), ECP("softplus", tuple(np.arange(1, 7) / 21), 0.7, 0.0)], ids=["plain", "uneven"]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_ingredient_is_the_equations(family, score):
+    z = adversarial_row(family, 6, np.random.default_rng(1))
+    explanation = explain(z, score)
+    wanted = reference_mpmath_ecp(
+        z,
+        evidence=score.evidence,
+        base_rates=score.base_rates,
+        temperature=score.temperature,
+        stabilizer=score.epsilon(6),
+    )
+    for name in INGREDIENTS:
+        got, reference = getattr(explanation, name), np.array([float(x) for x in wanted[name]])
+        assert np.all(np.abs(got - reference) <= 1e-12 * np.maximum(1, np.abs(reference))), name
+    assert explanation.rank.tolist() == wanted["rank"]
+    assert explanation.uncertainty == pytest.approx(float(wanted["uncertainty"][0]), rel=1e-13)
+    assert np.array_equal(explanation.logit, z)
+
+
+@pytest.mark.parametrize(
+    "score", [ECP(), ECP(stabilizer=0), ECP("exp"), ECP(base_rates=(0.1, 0.2, 0.3, 0.4))], ids=repr
+)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_score_is_the_scores_to_the_bit(cpu_backend, score, dtype):
+    """Else a label at the threshold could be in the set and explained as being out of it."""
+    rng = np.random.default_rng(2)
+    for z in (3 * rng.normal(size=(50, 4))).astype(dtype):
+        z[3] = -np.inf
+        assert explain(z, score).score.tobytes() == score.scores(z[None]).tobytes()
+
+
+def test_a_users_parts_are_explained_too():
+    score = ECP(evidence=np.abs, utility=lambda z: np.full(z.shape, 0.25))
+    explanation = explain([2.0, 1.0, -1.0, -np.inf], score)
+    assert explanation.evidence.tolist() == [2.0, 1.0, 1.0, 0.0]
+    assert np.allclose(explanation.utility, [0.25, 0.25, 0.25, 0.0])
+
+
+def test_labels_are_listed_from_the_most_plausible():
+    explanation = explain([0.5, 3.0, -np.inf, 3.0, -2.0])
+    assert explanation.order.tolist() == [1, 3, 0, 4, 2]
+    lines = explanation.table(top=3).splitlines()
+    assert [line.split()[0] for line in lines] == ["label", "-----", "1", "3", "0"]
+    assert len(explain(np.arange(30.0)).table().splitlines()) == 12
+
+
+def test_a_threshold_says_who_is_in():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 300)
+    calibration = evicp.calibrate(rng.normal(size=(300, 5)) + 2 * np.eye(5)[labels], labels)
+    row = rng.normal(size=5)
+    threshold = calibration.threshold(0.9)
+    explanation = explain(row, calibration.score, threshold=threshold)
+    inside = calibration.predict(row, 0.9)[0].tolist()
+    body = [line.split() for line in explanation.table().splitlines()[2:]]
+    assert {int(line[0]) for line in body if line[-1] == "yes"} == set(inside)
+    assert {int(line[0]) for line in body if line[-1] == "no"} == set(range(5)) - set(inside)
+    assert f"in the set if ln score <= {threshold:.4f}" in repr(explanation)
+
+
+def test_class_names_are_shown():
+    text = repr(explain([2.0, 1.0, -1.0], class_names=["cat", "dog", "axolotl"]))
+    assert "0 cat" in text
+    assert "2 axolotl" in text
+    assert "uncertainty u = 0.5000" in text
+    assert "in set" not in text
+
+
+def test_one_row_of_either_shape():
+    assert np.array_equal(explain([[2.0, 1.0, -1.0]]).score, explain(np.array([2.0, 1.0, -1.0], np.float16)).score)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (([[1.0, 2.0], [3.0, 4.0]],), {}, LogitsError, "one row of logits; got 2"),
+        ((np.empty((0, 3)),), {}, LogitsError, "one row of logits; got 0"),
+        (([1.0, np.nan],), {}, LogitsError, "NaN"),
+        (([1.0, 2.0], LAC()), {}, InputTypeError, "only the evidential score can be explained"),
+        (([1.0, 2.0],), {"class_names": ["a"]}, EvicpError, "one name per class"),
+    ],
+)
+def test_what_cannot_be_explained(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        explain(*arguments, **options)
