@@ -1,0 +1,378 @@
+"""What the gate lets in, and as what: arrays of every kind, numbers, names.
+
+What it refuses is in reliability/test_bad_input.py.
+"""
+
+from __future__ import annotations
+
+import warnings
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import evicp
+from evicp import checks
+from evicp.errors import InputError, InputTypeError, ScoreError
+
+K = 5
+
+
+@pytest.fixture
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    """Logits that float16 and bfloat16 hold exactly, so that every container of them holds the same numbers."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, K, 60)
+    logits = np.round(4 * (rng.normal(size=(60, K)) + 1.5 * np.eye(K)[labels])) / 4
+    logits[5, 1] = -np.inf
+    return logits, labels
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Every container of the same numbers gives the same scores and the same sets
+
+
+class Wrapped:
+    """An object with `__array__` alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self.array if dtype is None else self.array.astype(dtype)
+
+
+class Exporter:
+    """An object with DLPack alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def memory_map(array: np.ndarray, folder: Path) -> np.ndarray:
+    np.save(folder / "logits.npy", array)
+    return np.load(folder / "logits.npy", mmap_mode="r")
+
+
+def bfloat16(array: np.ndarray, _: Path) -> Any:
+    return array.astype(pytest.importorskip("ml_dtypes").bfloat16)
+
+
+def torch_tensor(array: np.ndarray, dtype: str, **options: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.tensor(array, dtype=getattr(torch, dtype), **options)
+
+
+def frame(array: np.ndarray, package: str) -> Any:
+    module = pytest.importorskip(package)
+    return module.DataFrame({f"class {k}": array[:, k] for k in range(array.shape[1])})
+
+
+def mixed_frame(array: np.ndarray, _: Path) -> Any:
+    """Columns of different numeric types, one of them nullable."""
+    result = frame(array, "pandas")
+    return result.astype({"class 0": "Float64", "class 2": "float32"})
+
+
+CONTAINERS = {
+    "float64": lambda a, _: a,
+    "float32": lambda a, _: a.astype(np.float32),
+    "float16": lambda a, _: a.astype(np.float16),
+    "longdouble": lambda a, _: a.astype(np.longdouble),
+    "big-endian float64": lambda a, _: a.astype(">f8"),
+    "big-endian float32": lambda a, _: a.astype(">f4"),
+    "big-endian float16": lambda a, _: a.astype(">f2"),
+    "bfloat16": bfloat16,
+    "Fortran order": lambda a, _: np.asfortranarray(a),
+    "strided": lambda a, _: np.repeat(np.repeat(a, 2, 0), 3, 1)[::2, ::3],
+    "reversed": lambda a, _: np.ascontiguousarray(a[::-1, ::-1])[::-1, ::-1],
+    "read-only": lambda a, _: np.frombuffer(a.tobytes()).reshape(a.shape),
+    "unaligned": lambda a, _: np.frombuffer(b"x" + a.tobytes(), np.uint8)[1:].view(np.float64).reshape(a.shape),
+    "broadcast rows": lambda a, _: np.broadcast_to(a[None], (1, *a.shape))[0],
+    "memory map": memory_map,
+    "matrix": lambda a, _: _quiet_matrix(a),
+    "unmasked masked array": lambda a, _: np.ma.array(a),
+    "lists": lambda a, _: a.tolist(),
+    "tuples": lambda a, _: tuple(map(tuple, a.tolist())),
+    "list of arrays": lambda a, _: list(a),
+    "__array__": lambda a, _: Wrapped(a),
+    "DLPack": lambda a, _: Exporter(a),
+    "torch float64": lambda a, _: torch_tensor(a, "float64"),
+    "torch float32": lambda a, _: torch_tensor(a, "float32"),
+    "torch float16": lambda a, _: torch_tensor(a, "float16"),
+    "torch bfloat16": lambda a, _: torch_tensor(a, "bfloat16"),
+    "torch with gradient": lambda a, _: torch_tensor(a, "float32", requires_grad=True),
+    "torch inside a graph": lambda a, _: torch_tensor(a, "float32", requires_grad=True) * 1.0,
+    "torch bfloat16 with gradient": lambda a, _: torch_tensor(a, "bfloat16", requires_grad=True),
+    "torch transposed": lambda a, _: torch_tensor(a.T.copy(), "float32").T,
+    "torch negated view": lambda a, _: torch_tensor(a, "float64")._neg_view().neg(),
+    "pandas": lambda a, _: frame(a, "pandas"),
+    "pandas of mixed types": mixed_frame,
+    "polars": lambda a, _: frame(a, "polars"),
+}
+
+
+def _quiet_matrix(array: np.ndarray) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        return np.matrix(array)
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+@pytest.mark.parametrize("score", ["ecp", "raps"])
+def test_every_container_gives_the_same_answer(
+    name: str, score: str, rows: Any, tmp_path: Path, cpu_backend: str
+) -> None:
+    logits, labels = rows
+    expected = evicp.calibrate(logits, labels, score)
+    given_logits = CONTAINERS[name](logits, tmp_path)
+    calibration = evicp.calibrate(given_logits, labels, score)
+    # float32 sums may round differently, half precision is upcast before any arithmetic
+    np.testing.assert_allclose(calibration.scores, expected.scores, rtol=0, atol=1e-5)
+    assert calibration.predict(given_logits, 0.8).to_lists() == expected.predict(logits, 0.8).to_lists()
+    top = logits[np.arange(len(logits)), labels] == logits.max(1)
+    assert evicp.evaluate(calibration.predict(given_logits, 0.8), labels, given_logits).accuracy == top.mean()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "torch float16", "torch bfloat16"])
+def test_half_precision_equals_its_upcast_bit_for_bit(name: str, rows: Any, tmp_path: Path, cpu_backend: str) -> None:
+    logits, labels = rows
+    calibration = evicp.calibrate(CONTAINERS[name](logits, tmp_path), labels)
+    np.testing.assert_array_equal(calibration.scores, evicp.calibrate(logits.astype(np.float32), labels).scores)
+
+
+def test_bfloat16_keeps_its_own_rounding() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = np.array([[1.00390625, 3.14159, -0.1], [65504.0, 1e30, -1e-30]])
+    array = checks.as_logits(values.astype(ml_dtypes.bfloat16))
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array, values.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+def test_narrow_torch_floats_are_widened() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor([[1.0, 2.0, -0.5]]).to(torch.float8_e4m3fn)
+    np.testing.assert_array_equal(checks.as_logits(tensor), [[1.0, 2.0, -0.5]])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint64, ">i4"])
+def test_whole_numbers_are_logits_too(dtype: Any) -> None:
+    logits = np.array([[3, 1, 0], [0, 9, 2], [1, 0, 4]], dtype)
+    np.testing.assert_array_equal(checks.as_logits(logits), logits.astype(np.float64))
+    assert checks.as_logits(logits).dtype == np.float64
+    assert evicp.LAC().scores(logits).tolist() == evicp.LAC().scores(logits.astype(float)).tolist()
+
+
+LABEL_CONTAINERS = {
+    "int8": lambda y: y.astype(np.int8),
+    "uint64": lambda y: y.astype(np.uint64),
+    "big-endian": lambda y: y.astype(">i2"),
+    "list": lambda y: y.tolist(),
+    "tuple": tuple,
+    "torch": lambda y: torch_tensor(y, "int64"),
+    "torch uint8": lambda y: torch_tensor(y, "uint8"),
+    "pandas": lambda y: pytest.importorskip("pandas").Series(y),
+    "pandas nullable": lambda y: pytest.importorskip("pandas").Series(y, dtype="Int64"),
+    "polars": lambda y: pytest.importorskip("polars").Series(y),
+    "arrow": lambda y: pytest.importorskip("pyarrow").array(y),
+    "DLPack": Exporter,
+}
+
+
+@pytest.mark.parametrize("name", LABEL_CONTAINERS)
+def test_labels_of_every_kind(name: str, rows: Any) -> None:
+    logits, labels = rows
+    array = checks.as_labels(LABEL_CONTAINERS[name](labels), *logits.shape)
+    assert array.dtype == np.int64
+    np.testing.assert_array_equal(array, labels)
+    assert evicp.calibrate(logits, LABEL_CONTAINERS[name](labels), "lac") == evicp.calibrate(logits, labels, "lac")
+
+
+def test_small_unsigned_labels_of_many_classes() -> None:
+    """Comparing uint8 labels with K = 1000 must neither overflow nor wrap."""
+    labels = np.array([0, 255], np.uint8)
+    assert checks.as_labels(labels, 2, 1000).tolist() == [0, 255]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Nothing is copied needlessly, nothing of the caller's is changed
+
+
+def test_no_copy_where_none_is_needed(rows: Any, tmp_path: Path) -> None:
+    logits, labels = rows
+    assert np.shares_memory(checks.as_logits(logits), logits)
+    assert np.shares_memory(checks.as_logits(logits.astype(np.float16)[::2]), logits) is False
+    assert np.shares_memory(checks.as_labels(labels, *logits.shape), labels)
+    mapped = memory_map(logits, tmp_path)
+    assert np.shares_memory(checks.as_logits(mapped), mapped)
+    frame64 = frame(logits, "pandas")
+    assert checks.as_logits(frame64).dtype == np.float64
+    torch = pytest.importorskip("torch")
+    tensor = torch.from_numpy(logits)
+    assert np.shares_memory(checks.as_logits(tensor), logits)
+
+
+@pytest.mark.parametrize(
+    "score", ["ecp", "lac", "aps", "raps", "saps", "topk", "margin", lambda z: np.negative(z, out=z)]
+)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_input_is_never_modified(score: Any, dtype: Any, rows: Any, cpu_backend: str) -> None:
+    logits, labels = rows[0].astype(dtype), rows[1].copy()
+    before = logits.copy(), labels.copy()
+    calibration = evicp.calibrate(logits, labels, score)
+    sets = calibration.predict(logits, [0.5, 0.9], allow_empty=False)
+    calibration.p_values(logits)
+    evicp.evaluate(sets[0], labels, logits)
+    evicp.compare(logits, labels, [score], 0.8, trials=2, temperature="split", tuning=25)
+    finite = np.isfinite(logits[np.arange(60), labels])
+    evicp.fit_temperature(logits[finite], labels[finite])
+    evicp.opinion(logits)
+    np.testing.assert_array_equal(logits, before[0])
+    np.testing.assert_array_equal(labels, before[1])
+    assert logits.flags.writeable
+    assert labels.flags.writeable
+
+
+def test_read_only_input_is_enough(rows: Any, cpu_backend: str) -> None:
+    logits, labels = (array.copy() for array in rows)
+    logits.flags.writeable = labels.flags.writeable = False
+    calibration = evicp.calibrate(logits, labels)
+    assert len(calibration.predict(logits, 0.9)) == 60
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Blocks
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 3), (7, 3), (400, 1000), (3, 200_000)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_blocks_tile_the_rows(shape: tuple[int, int], dtype: Any) -> None:
+    logits = (np.arange(shape[0] * shape[1]).reshape(shape) % 97).astype(dtype)
+    seen = 0
+    for rows, block in checks.blocks(logits):
+        assert rows.start == seen
+        seen = rows.stop
+        assert block.dtype == np.float64
+        assert block.flags.c_contiguous
+        assert len(block) == 1 or block.size <= checks.BLOCK_LOGITS
+        np.testing.assert_array_equal(block, logits[rows])
+    assert seen == len(logits)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Coverage: the number a person typed, exactly
+
+
+@pytest.mark.parametrize("thousandths", range(1, 1000, 7))
+def test_a_coverage_is_the_decimal_that_was_typed(thousandths: int) -> None:
+    exact = Fraction(thousandths, 1000)
+    typed = thousandths / 1000
+    assert checks.as_coverage(typed) == exact
+    assert checks.as_coverage(1 - (1000 - thousandths) / 1000) == exact  # though 1 - x is another double
+    assert checks.as_coverage(np.float64(typed)) == exact
+    assert checks.as_coverage(np.float32(typed)) == exact
+    assert checks.as_coverage(Decimal(str(typed))) == exact
+    assert checks.as_coverage(exact) == exact
+
+
+def test_half_precision_coverage_is_read_as_printed() -> None:
+    assert checks.as_coverage(np.float16(0.9)) == Fraction(9, 10)
+    assert checks.as_coverage(np.longdouble("0.95")) == Fraction(19, 20)
+
+
+@given(st.fractions(0, 1).filter(lambda f: 0 < f < 1))
+def test_fractions_and_decimals_are_taken_as_they_are(fraction: Fraction) -> None:
+    assert checks.as_coverage(fraction) == fraction
+    decimal = Decimal(fraction.numerator) / Decimal(fraction.denominator)
+    if 0 < decimal < 1:
+        assert checks.as_coverage(decimal) == Fraction(decimal)
+
+
+def test_several_coverages() -> None:
+    assert checks.is_many([0.9])
+    assert checks.is_many((0.9, 0.95))
+    assert checks.is_many(np.array([0.9]))
+    for one in (0.9, np.float64(0.9), "0.9", np.array(0.9), None):
+        assert not checks.is_many(one)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Base rates, names, a user's functions
+
+
+def test_base_rates_are_plain_and_sum_to_one() -> None:
+    assert checks.as_base_rates(np.array([0.5, 0.25, 0.25], np.float32)) == (0.5, 0.25, 0.25)
+    nearly = checks.as_base_rates([1 / 3, 1 / 3, 1 / 3 + 1e-8])
+    assert sum(nearly) == pytest.approx(1, abs=1e-15)
+    assert all(type(rate) is float for rate in nearly)
+    for bad in ([0.5, np.nan, 0.5], [0.5, 0.6, -0.1], [[0.5, 0.5]], [1.0], [], [1, 0]):
+        with pytest.raises(ScoreError, match=r"^base_rates must be one number in \(0, 1\) per class"):
+            checks.as_base_rates(bad)
+    for bad in (None, ["a", "b"], [True, False], [0.5 + 0j, 0.5]):
+        with pytest.raises(InputTypeError, match=r"^base_rates must be numbers; got dtype "):
+            checks.as_base_rates(bad)
+
+
+def test_class_names_become_strings() -> None:
+    assert checks.as_class_names(np.array(["a", "b"]), 2) == ("a", "b")
+    assert checks.as_class_names([1, "zwei"], 2) == ("1", "zwei")
+    assert checks.as_class_names((name for name in ("x", "y")), 2) == ("x", "y")
+    assert checks.as_class_names(["<script>", "../x"], 2) == ("<script>", "../x")
+    assert checks.as_class_names(["crane", "crane"], 2) == ("crane", "crane")  # ImageNet has two of them
+    assert checks.as_class_names(None, 2) is None
+    for control in ("\0", "\n", "\x1b[31m", "\x7f", "\ud800"):
+        with pytest.raises(InputError, match=r"^class_names must be printable; name 1, "):
+            checks.as_class_names(["a", f"b{control}"], 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda z: z[:, :1], "evidence must return an array of shape (2, 3); got (2, 1)."),
+        (lambda z: z, "evidence must return finite values >= 0; got -1.0."),
+        (lambda z: z * np.nan, "evidence must return finite values >= 0; got nan."),
+        (lambda z: z * 0 + np.inf, "evidence must return finite values >= 0; got inf."),
+    ],
+)
+def test_what_a_users_function_returns_is_checked(function: Any, message: str) -> None:
+    z = np.array([[1.0, -1.0, 2.0], [0.0, 1.0, -2.0]])
+    with pytest.raises(ScoreError) as caught:
+        checks.from_user(function, z, "evidence")
+    assert str(caught.value) == message
+
+
+def test_a_users_function_may_do_what_it_likes_with_its_copy() -> None:
+    z = np.array([[1.0, -np.inf, 2.0]])
+
+    def wild(x: np.ndarray) -> list[list[float]]:
+        x[:] = 7.0
+        return x.tolist()
+
+    assert checks.from_user(wild, z, "evidence").tolist() == [[7.0, 0.0, 7.0]]  # what is impossible has no evidence
+    assert z.tolist() == [[1.0, -np.inf, 2.0]]
+
+
+@pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3)])
+def test_counts(value: Any) -> None:
+    assert checks.as_count(value, "n") == 3
+    assert type(checks.as_count(value, "n")) is int
+
+
+def test_torch_is_never_imported_to_look_at_an_array() -> None:
+    """The user's array chooses: a class called Tensor from elsewhere is read as any other array-like."""
+
+    class Tensor(Wrapped):
+        pass
+
+    np.testing.assert_array_equal(checks.as_logits(Tensor(np.ones((2, 3)))), np.ones((2, 3)))
