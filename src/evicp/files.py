@@ -486,7 +486,8 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         raise InputError("offsets and labels do not fit together")
     if np.any((labels < 0) | (labels >= n_classes)):
         raise InputError(f"labels are not in [0, {n_classes})")
-    if not isinstance(about["score"], str) or not isinstance(about["filled"], bool):
+    kinds = {"score": str, "filled": bool, "coverage": str}
+    if not all(isinstance(about[name], kind) for name, kind in kinds.items()):
         raise InputError("its description is malformed")
     numerator, denominator = about["coverage"].split("/")
     return PredictionSets(

@@ -1,0 +1,308 @@
+"""Ragged sets against their dense and their list-of-lists renderings."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import evicp
+from evicp import PredictionSets, files
+from evicp.errors import FileError, RowError
+
+NAMES = ("cat", "dog", "<b>", 'naïve, "quoted"', "日本")
+
+
+def sets_of(rows: list[list[int]], n_classes: int = 5, **about: Any) -> PredictionSets:
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    labels = np.array([label for row in rows for label in row], np.int32)
+    return PredictionSets(offsets, labels, n_classes=n_classes, coverage=Fraction(9, 10), **about)
+
+
+ROWS = [[4, 1], [], [0], [3, 2, 1, 0, 4], [], [2]]
+SETS = sets_of(ROWS, class_names=NAMES, score="ecp", n_calibration=99)
+
+#: Rows of distinct labels in any order, empty ones among them.
+ragged = st.integers(2, 8).flatmap(
+    lambda k: st.tuples(st.just(k), st.lists(st.lists(st.integers(0, k - 1), unique=True, max_size=k), max_size=12))
+)
+
+
+@given(ragged, st.data())
+def test_contains_mask_and_lists_agree(case: tuple[int, list[list[int]]], data: st.DataObject) -> None:
+    n_classes, rows = case
+    sets = sets_of(rows, n_classes)
+    labels = data.draw(st.lists(st.integers(0, n_classes - 1), min_size=len(rows), max_size=len(rows)))
+    assert sets.to_lists() == rows
+    assert [row.tolist() for row in sets] == rows
+    assert sets.sizes.tolist() == [len(row) for row in rows]
+    assert sets.contains(labels).tolist() == [label in row for label, row in zip(labels, rows, strict=True)]
+    mask = sets.mask()
+    assert mask.shape == (len(rows), n_classes)
+    assert mask.dtype == bool
+    assert [set(np.flatnonzero(m)) for m in mask] == [set(row) for row in rows]
+
+
+@given(ragged, st.data())
+def test_every_index_is_what_a_list_would_give(case: tuple[int, list[list[int]]], data: st.DataObject) -> None:
+    n_classes, rows = case
+    sets = sets_of(rows, n_classes)
+    cut = data.draw(st.slices(len(rows)))
+    assert sets[cut].to_lists() == rows[cut]
+    keep = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    kept = [row for row, wanted in zip(rows, keep, strict=True) if wanted]
+    assert sets[np.array(keep, bool)].to_lists() == kept
+    assert sets[keep].to_lists() == kept
+    if rows:
+        index = st.integers(-len(rows), len(rows) - 1)
+        one = data.draw(index)
+        assert sets[one].tolist() == rows[one]
+        assert sets[np.int8(one)].tolist() == rows[one]
+        some = data.draw(st.lists(index, max_size=6))
+        assert sets[some].to_lists() == [rows[i] for i in some]
+        assert sets[np.array(some, int)].to_lists() == [rows[i] for i in some]
+
+
+def test_a_part_remembers_what_the_whole_was() -> None:
+    for part in (SETS[1:4], SETS[::-2], SETS[[5, 0]], SETS[np.arange(6) % 2 == 0], SETS[:0]):
+        assert isinstance(part, PredictionSets)
+        about = (part.n_classes, part.coverage, part.score, part.n_calibration, part.filled, part.class_names)
+        assert about == (5, Fraction(9, 10), "ecp", 99, False, NAMES)
+        assert part.offsets[0] == 0
+        assert part.offsets.dtype == np.int64
+        assert part.labels.dtype == np.int32
+    assert SETS[2:].to_lists(names=True) == [["cat"], ['naïve, "quoted"', "<b>", "dog", "cat", "日本"], [], ["<b>"]]
+    assert SETS[4:1].to_lists() == []
+    assert SETS[[]].to_lists() == []
+
+
+def test_parts_of_parts() -> None:
+    assert SETS[1:][2:][:1].to_lists() == [[3, 2, 1, 0, 4]]
+    assert SETS[1:].contains([0, 0, 4, 1, 2]).tolist() == [False, True, True, False, True]
+    assert SETS[::2][1:].mask().sum() == 1
+
+
+def test_iteration_ends_and_may_be_repeated() -> None:
+    assert list(map(list, SETS)) == ROWS
+    assert len(list(SETS)) == len(SETS) == 6
+    assert sets_of([]).to_lists() == []
+
+
+def test_sets_cannot_be_changed_and_leave_the_callers_arrays_alone() -> None:
+    offsets, labels = np.array([0, 1]), np.array([2], np.int32)
+    sets = PredictionSets(offsets, labels, n_classes=3, coverage=Fraction(1, 2))
+    for array in (sets.offsets, sets.labels, sets[0], sets[:1].labels):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    with pytest.raises(AttributeError):
+        sets.coverage = Fraction(1, 3)  # type: ignore[misc]
+    assert offsets.flags.writeable
+    assert labels.flags.writeable
+
+
+def test_equality_is_of_content() -> None:
+    assert sets_of(ROWS) == sets_of(ROWS)
+    assert sets_of(ROWS) != sets_of(ROWS[:-1])
+    assert sets_of([[0, 1]]) != sets_of([[1, 0]])  # the order says which label is more plausible
+    assert sets_of(ROWS) != sets_of(ROWS, filled=True)
+    assert sets_of(ROWS) != sets_of(ROWS, class_names=NAMES)
+    assert sets_of(ROWS) != sets_of(ROWS, 6)
+    assert sets_of(ROWS) != ROWS
+    with pytest.raises(TypeError):
+        hash(SETS)
+
+
+def test_the_same_labels_cut_differently_are_other_sets() -> None:
+    assert sets_of([[0, 1], [2]]) != sets_of([[0], [1, 2]])
+
+
+def test_repr() -> None:
+    assert repr(SETS) == (
+        "PredictionSets(6 rows of 5 classes, coverage 0.9; mean size 1.50, 2 empty, 2 of one label, largest 5)"
+    )
+    assert repr(sets_of([])) == "PredictionSets(0 rows of 5 classes, coverage 0.9)"
+
+
+def test_names() -> None:
+    assert SETS.names(0) == ["日本", "dog"]
+    assert SETS.names(-1) == ["<b>"]
+    assert SETS.names(1) == []
+    with pytest.raises(RowError):
+        SETS.names(6)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Other forms
+
+
+@given(ragged, st.booleans())
+def test_arrow_holds_the_same_rows(case: tuple[int, list[list[int]]], named: bool) -> None:
+    pa = pytest.importorskip("pyarrow")
+    n_classes, rows = case
+    names = tuple(f"class {k}" for k in range(n_classes)) if named else None
+    table = sets_of(rows, n_classes, class_names=names).to_arrow()
+    fields = {"row": pa.int64(), "labels": pa.list_(pa.int32()), "size": pa.int32()}
+    if named:
+        fields["names"] = pa.list_(pa.string())
+        assert table["names"].to_pylist() == [[f"class {k}" for k in row] for row in rows]
+    assert dict(zip(table.schema.names, table.schema.types, strict=True)) == fields
+    assert table["row"].to_pylist() == list(range(len(rows)))
+    assert table["labels"].to_pylist() == rows
+    assert table["size"].to_pylist() == [len(row) for row in rows]
+    table.validate(full=True)
+
+
+def test_pandas_holds_the_same_rows() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = SETS.to_pandas()
+    assert [list(row) for row in frame["labels"]] == ROWS
+    assert frame["size"].tolist() == [2, 0, 1, 5, 0, 1]
+    assert frame["names"].tolist() == SETS.to_lists(names=True)
+    assert frame.index.equals(pd.RangeIndex(6, name="row"))
+    assert list(sets_of(ROWS).to_pandas().columns) == ["labels", "size"]
+
+
+ABOUT = [
+    {},
+    {"class_names": NAMES, "score": "ecp", "n_calibration": 99},
+    {"filled": True, "score": "raps", "n_calibration": 10**12},
+]
+
+
+@pytest.mark.parametrize("rows", [ROWS, [], [[]], [[], [1]], [[0, 1, 2, 3, 4]] * 3], ids=len)
+@pytest.mark.parametrize("about", ABOUT, ids=["plain", "named", "filled"])
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_round_trip(rows: list[list[int]], about: dict[str, Any], suffix: str, tmp_path: Path) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    sets = sets_of(rows, **about)
+    files.write_sets(sets, tmp_path / f"sets{suffix}")
+    again = files.read_sets(tmp_path / f"sets{suffix}")
+    assert again == sets
+    assert (again.offsets.dtype, again.labels.dtype) == (np.int64, np.int32)
+    assert again.coverage == Fraction(9, 10)
+
+
+def test_a_coverage_survives_exactly(tmp_path: Path) -> None:
+    for coverage in (Fraction(1, 3), Fraction(10**30 - 1, 10**30), Fraction(1, 2**80)):
+        sets = PredictionSets(np.array([0, 1]), np.array([0], np.int32), n_classes=2, coverage=coverage)
+        files.write_sets(sets, tmp_path / "sets.npz")
+        assert files.read_sets(tmp_path / "sets.npz").coverage == coverage
+
+
+def test_parquet_is_as_specified_for_any_reader(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    files.write_sets(SETS, tmp_path / "sets.parquet")
+    table = pq.read_table(tmp_path / "sets.parquet")
+    assert table.schema.field("row").type == pa.int64()
+    assert table.schema.field("labels").type.value_type == pa.int32()
+    assert table.schema.field("size").type == pa.int32()
+    assert table["labels"].to_pylist() == ROWS
+    assert table["names"].to_pylist() == SETS.to_lists(names=True)
+
+
+def test_many_row_groups(tmp_path: Path) -> None:
+    """More rows than a row group holds come back as one column."""
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    sets = sets_of([[i % 5] * (i % 2) for i in range(1000)])
+    files.write_sets(sets, tmp_path / "one.parquet")
+    pq.write_table(pq.read_table(tmp_path / "one.parquet"), tmp_path / "many.parquet", row_group_size=64)
+    assert files.read_sets(tmp_path / "many.parquet") == sets
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    files.write_sets(SETS, tmp_path / "sets.jsonl")
+    lines = (tmp_path / "sets.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"row": i, "labels": row, "size": len(row), "names": [NAMES[k] for k in row]} for i, row in enumerate(ROWS)
+    ]
+    files.write_sets(sets_of(ROWS), tmp_path / "sets.jsonl")
+    assert json.loads((tmp_path / "sets.jsonl").read_text().splitlines()[0]) == {"row": 0, "labels": [4, 1], "size": 2}
+
+
+ABSENT = object()
+
+
+def spoil(path: Path, **changes: Any) -> None:
+    """Rewrite an npz file of sets with some of its arrays, or fields of its description, changed."""
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    about = json.loads(str(content["about"]))
+    for name, value in changes.items():
+        if name in content and name != "about":
+            content[name] = value
+        elif value is ABSENT:
+            del about[name]
+        else:
+            about[name] = value
+    content["about"] = np.array(changes.get("about", json.dumps(about)))
+    np.savez(path, **content)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"offsets": np.array([0, 2, 1, 3, 3, 9, 9])},
+        {"offsets": np.array([1, 2, 2, 3, 8, 8, 9])},
+        {"offsets": np.array([0, 2, 2, 3, 8, 8, 10])},
+        {"offsets": np.array([0, 2, 2, 3, 8, 8, 8])},
+        {"offsets": np.array([0.0, 9.0])},
+        {"offsets": np.array([[0, 9]])},
+        {"offsets": np.array([], int)},
+        {"labels": np.array([4, 1, 0, 3, 2, 1, 0, 5, 2], np.int32)},
+        {"labels": np.array([4, 1, 0, 3, 2, 1, 0, -1, 2], np.int32)},
+        {"labels": np.array([4.0] * 9)},
+        {"n_classes": 2.5},
+        {"n_classes": 0},
+        {"n_classes": "5"},
+        {"n_classes": ABSENT},
+        {"coverage": "1/0"},
+        {"coverage": "1e999999999"},
+        {"coverage": "3/2"},
+        {"coverage": 0.9},
+        {"coverage": "nan/1"},
+        {"score": ["ecp"]},
+        {"filled": "yes"},
+        {"n_calibration": -1},
+        {"n_calibration": 1.5},
+        {"class_names": ["a"]},
+        {"class_names": "abcde"},
+        {"about": "[]"},
+        {"about": "{"},
+        {"about": '{"n_classes": NaN}'},
+        {"about": '{"n_classes": 5, "n_classes": 5}'},
+        {"about": "[" * 100_000},
+    ],
+    ids=str,
+)
+def test_a_spoilt_file_of_sets_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "sets.npz"
+    files.write_sets(SETS, path)
+    assert files.read_sets(path) == SETS
+    spoil(path, **changes)
+    with pytest.raises(
+        FileError, match=r"^cannot read .*sets\.npz: it does not hold sets written by evicp \("
+    ) as caught:
+        files.read_sets(path)
+    assert type(caught.value) is FileError
+
+
+def test_sets_of_a_real_prediction_hold_the_most_plausible_first() -> None:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 6, 200)
+    logits = np.round(rng.normal(size=(200, 6)) * 2) / 2 + np.eye(6)[labels]  # with many ties
+    calibration = evicp.calibrate(logits, labels, "lac")
+    sets = calibration.predict(logits, 0.95)
+    scores = evicp.LAC().scores(logits)
+    for row, members in enumerate(sets):
+        assert sorted(members, key=lambda k: (scores[row, k], -logits[row, k], k)) == list(members)

@@ -1,0 +1,73 @@
+"""Tables of text, Markdown and HTML: aligned, and nothing in a cell can break out of it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+
+from evicp.tables import html_table, markdown_table, text_table
+
+HOSTILE = [
+    "a|b",
+    "<script>alert(1)</script>",
+    "line\nbreak",
+    "&amp;",
+    "'\"",
+    "back\\slash|",
+    "",
+    "| --- |",
+]
+
+
+def test_numbers_to_the_right_sentences_to_the_left() -> None:
+    table = text_table(["name", "size", "note"], [["ecp", "2.1", "the best"], ["longer", "12.25", "no"]])
+    assert table.splitlines() == [
+        "name     size  note",
+        "------  -----  --------",
+        "ecp       2.1  the best",
+        "longer  12.25  no",
+    ]
+
+
+def test_a_table_without_rows_is_its_head() -> None:
+    assert text_table(["a", "b"], []) == "a  b\n-  -"
+    assert markdown_table(["a", "b"], []) == "| a | b |\n| --- | --- |"
+
+
+def test_a_row_of_another_length_is_an_error() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        text_table(["a", "b"], [["1"]])
+
+
+@pytest.mark.parametrize("cell", HOSTILE)
+def test_no_cell_ends_its_markdown_row(cell: str) -> None:
+    lines = markdown_table(["name", "value"], [[cell, "1"]]).split("\n")
+    assert len(lines) == 3
+    unescaped = lines[2].replace("\\|", "")
+    assert unescaped.count("|") == 3
+
+
+class Reader(HTMLParser):
+    """Collects tags and the text inside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+        self.text.append("")
+
+    def handle_data(self, data: str) -> None:
+        self.text[-1] += data
+
+
+@pytest.mark.parametrize("cell", HOSTILE)
+def test_html_cells_are_text(cell: str) -> None:
+    reader = Reader()
+    reader.feed(html_table(["name", "value"], [[cell, "1"]]))
+    reader.close()
+    assert reader.tags == ["table", "tr", "th", "th", "tr", "td", "td"]
+    assert reader.text[-2:] == [cell, "1"]
