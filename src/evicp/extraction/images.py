@@ -1,0 +1,143 @@
+"""From an image to a network's input: reading, and one transform that most networks share."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import InputError
+from evicp.extraction.optional import need
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["PAPER", "Preprocess", "read_image"]
+
+#: Files that are taken for images in a folder.
+IMAGE_SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"))
+
+_INTERPOLATIONS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
+_MODES = {1: "L", 3: "RGB"}
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Resize, crop at the centre, and normalise: `(x / scale - mean) / std`.
+
+    Parameters
+    ----------
+    size : (height, width) of the network's input, or one number for a square
+    resize : the length of the short side before the crop; None crops the largest central square first (or its
+        `fraction`) and resizes that
+    fraction : the part of the short side that is kept where `resize` is None
+    interpolation : "bilinear", "bicubic", "nearest", "lanczos", "box" or "hamming", with antialiasing, as Pillow does
+    scale : what a pixel of 0..255 is divided by
+    mean, std : one number per channel, after the division
+    layout : "CHW" or "HWC"
+
+    >>> Preprocess(size=2, resize=2, mean=0, std=1).size
+    (2, 2)
+    """
+
+    size: tuple[int, int] = (224, 224)
+    resize: int | None = 256
+    fraction: float = 1.0
+    interpolation: str = "bilinear"
+    scale: float = 255.0
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    layout: str = "CHW"
+
+    def __post_init__(self) -> None:
+        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
+        mean, std = _channels(self.mean), _channels(self.std)
+        channels = max(len(mean), len(std))
+        mean, std = (values * (channels if len(values) == 1 else 1) for values in (mean, std))
+        for name, value in (("size", (height, width)), ("mean", mean), ("std", std)):
+            object.__setattr__(self, name, value)
+        _check(self)
+
+    @property
+    def channels(self) -> int:
+        """1 for grey images, 3 for colour."""
+        return len(self.mean)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of one input."""
+        return (self.channels, *self.size) if self.layout == "CHW" else (*self.size, self.channels)
+
+    def __call__(self, image: Image) -> NDArray[np.float32]:
+        """An image as one input, float32."""
+        image = image.convert(_MODES[self.channels])
+        image = self._square_first(image) if self.resize is None else self._resize_first(image, self.resize)
+        pixels: NDArray[np.float32] = np.array(image, dtype=np.float32).reshape(*self.size, self.channels)
+        pixels /= np.float32(self.scale)
+        pixels -= np.array(self.mean, np.float32)
+        pixels /= np.array(self.std, np.float32)
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1) if self.layout == "CHW" else pixels)
+
+    def _resize_first(self, image: Image, short: int) -> Image:
+        width, height = image.size
+        long = int(short * max(width, height) / min(width, height))
+        resized = (short, long) if width <= height else (long, short)
+        image = image.resize(resized, _INTERPOLATIONS[self.interpolation])
+        top, left = (round((have - want) / 2) for have, want in zip(resized[::-1], self.size, strict=True))
+        return image.crop((left, top, left + self.size[1], top + self.size[0]))
+
+    def _square_first(self, image: Image) -> Image:
+        width, height = image.size
+        side = max(1, int(self.fraction * min(width, height)))
+        top, left = (height - side + 1) // 2, (width - side + 1) // 2
+        square = image.crop((left, top, left + side, top + side))
+        return square.resize(self.size[::-1], _INTERPOLATIONS[self.interpolation])
+
+    def changed(self, changes: Mapping[str, Any]) -> Preprocess:
+        """The same transform with some fields changed."""
+        known = {field.name for field in fields(self)}
+        unknown = sorted(set(changes) - known)
+        if unknown:
+            raise InputError(f"a transform has no {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
+        return replace(self, **changes)
+
+
+def _channels(values: Any) -> tuple[float, ...]:
+    return tuple(float(v) for v in values) if isinstance(values, Sequence | np.ndarray) else (float(values),)
+
+
+def _check(transform: Preprocess) -> None:
+    """Refuse what could not be computed."""
+    if transform.interpolation not in _INTERPOLATIONS:
+        raise InputError(f"interpolation must be one of {', '.join(_INTERPOLATIONS)}; got {transform.interpolation!r}.")
+    if transform.layout not in ("CHW", "HWC"):
+        raise InputError(f"layout must be CHW or HWC; got {transform.layout!r}.")
+    if len(transform.mean) not in _MODES or len(transform.std) != len(transform.mean):
+        raise InputError(
+            f"mean and std must have one number for each of 1 or 3 channels; got {transform.mean}, {transform.std}."
+        )
+    if min(transform.size) < 1 or not 0 < transform.fraction <= 1 or 0 in (transform.scale, *transform.std):
+        raise InputError(
+            f"a transform needs a size of at least 1, 0 < fraction <= 1 and no zero scale; got {transform}."
+        )
+    if transform.resize is not None and transform.resize < max(transform.size):
+        raise InputError(
+            f"resize must be at least the size of the crop, {max(transform.size)}; got {transform.resize}."
+        )
+
+
+#: What the authors of the ECP paper fed to all nine networks, Inception included.
+PAPER = Preprocess()
+
+
+def read_image(source: str | PathLike[str] | bytes) -> Image:
+    """Decode an image wholly; whatever Pillow raises on a damaged one comes through."""
+    pillow = need("PIL.Image", "pillow", "extract", "reading images")
+    with pillow.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        image.load()
+        return cast("Image", image)

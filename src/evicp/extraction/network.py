@@ -1,0 +1,95 @@
+"""A network, as extraction sees it: something that turns a batch of inputs into logits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import InputError, InputTypeError, LogitsError
+from evicp.extraction.images import PAPER, Preprocess
+from evicp.extraction.optional import need
+from evicp.extraction.sources import Modality
+
+__all__ = ["Network", "Transform", "choose_transform", "probe_classes"]
+
+#: "weights": the network's own; "paper": the ECP authors'; a Preprocess; changes to the network's own; a function.
+Transform = str | Preprocess | Mapping[str, Any] | Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Network:
+    """A classifier with what it needs to be run and to be recognised again.
+
+    Parameters
+    ----------
+    name : how it is called in messages
+    n_classes : K
+    prepare : one image or text to one input; called from several threads
+    logits : a list of inputs to (batch, K) float32
+    settings : what its logits depend on, as JSON values
+    modality : "image" or "text"
+    class_names : K names, where they are known
+    """
+
+    name: str
+    n_classes: int
+    prepare: Callable[[Any], Any]
+    logits: Callable[[list[Any]], NDArray[np.float32]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    modality: Modality = "image"
+    class_names: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"Network({self.name}, {self.n_classes:,} classes)"
+
+
+def choose_transform(
+    wanted: Transform, own: Preprocess | Callable[[Any], Any] | None
+) -> tuple[Callable[[Any], Any], Any]:
+    """The transform to use and its description as JSON values.
+
+    Parameters
+    ----------
+    wanted : see `Transform`
+    own : the network's own, where it has one
+    """
+    if isinstance(wanted, str):
+        if wanted not in ("weights", "paper"):
+            raise InputError(f"transform must be 'weights' or 'paper'; got {wanted!r}.")
+        chosen: Any = PAPER if wanted == "paper" else own
+        if chosen is None:
+            raise InputError(
+                "this network does not say how its images are prepared. Give transform='paper' (resize to 256, crop "
+                "224, ImageNet's mean and deviation) or a Preprocess (--size, --resize, --mean, --std)."
+            )
+    elif isinstance(wanted, Mapping):
+        if own is not None and not isinstance(own, Preprocess):
+            raise InputError("this network brings a transform of its own that cannot be changed in part.")
+        chosen = (own or PAPER).changed(wanted)
+    elif callable(wanted):
+        chosen = wanted
+    else:
+        raise InputTypeError(f"transform must be a name, a Preprocess, a mapping or a function; got {wanted!r}.")
+    return chosen, asdict(chosen) if isinstance(chosen, Preprocess) else _described(chosen)
+
+
+def _described(transform: object) -> str:
+    """A transform's repr without memory addresses, which differ from run to run."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(transform))
+
+
+def probe_classes(name: str, prepare: Callable[[Any], Any], logits: Callable[[list[Any]], NDArray[np.float32]]) -> int:
+    """K, from a blank image: also an early end for a network that does not fit its transform."""
+    image = need("PIL.Image", "pillow", "extract", "reading images").new("RGB", (256, 256))
+    try:
+        result = logits([prepare(image), prepare(image)])
+    except Exception as error:  # a network may raise anything at all
+        raise InputError(f"{name} cannot be run on images prepared so: {error}") from error
+    if result.ndim != 2 or len(result) != 2 or result.shape[1] < 2:
+        raise LogitsError(f"{name} must give logits of shape (batch, classes); got {result.shape} for 2 images.")
+    return int(result.shape[1])

@@ -1,0 +1,85 @@
+"""From what a user writes to a network."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from evicp.errors import InputError
+from evicp.extraction.huggingface_models import huggingface_network
+from evicp.extraction.network import Network, Transform
+from evicp.extraction.onnx_models import onnx_network
+from evicp.extraction.torch_models import (
+    factory_network,
+    given_network,
+    lite_network,
+    timm_network,
+    torchvision_network,
+)
+from evicp.extraction.torch_modules import open_device
+
+__all__ = ["open_network"]
+
+_LITE = re.compile("efficientnet-lite[0-4]")
+_BUILDERS = {"torchvision": torchvision_network, "timm": timm_network, "huggingface": huggingface_network}
+
+
+def open_network(
+    network: Any,
+    *,
+    weights: str | PathLike[str] | None = "default",
+    transform: Transform = "weights",
+    device: str = "auto",
+    precision: str = "auto",
+) -> Network:
+    """A network by name, from a file or folder, or from a torch module.
+
+    Parameters
+    ----------
+    network : one of
+        a torchvision name such as "resnet152" (also "torchvision:resnet152"), a timm name ("timm:convnext_tiny"),
+        "efficientnet-lite0" to "efficientnet-lite4", a path to an ONNX file, a folder of a Hugging Face model (or
+        "huggingface:name" for one on the hub), "package.module:function", a torch module, or a `Network`
+    weights : "default", "none" (random), a set's name (torchvision), or a file of weights
+    transform : "weights" (the network's own), "paper" (resize 256, crop 224), a `Preprocess`, a mapping of changes to
+        the network's own, or a function of a Pillow image
+    device : "auto", "cpu", "cuda", "cuda:1", "mps"
+    precision : "auto" (mixed on a GPU, float32 elsewhere), "float32", "float16", "bfloat16"
+    """
+    if isinstance(network, Network):
+        return network
+    weights = "none" if weights is None else str(weights)
+    if str(network).endswith(".onnx"):
+        return _open_onnx(Path(network), weights, transform, device, precision)
+    where = open_device(device, precision)
+    if not isinstance(network, str | PathLike):
+        return given_network(type(network).__name__, network, None, weights, transform, where)
+    prefix, _, rest = str(network).partition(":")
+    if Path(network).is_dir():
+        prefix, rest = "huggingface", str(network)
+    build = _BUILDERS.get(prefix, factory_network)
+    if not rest:
+        rest, build = prefix, lite_network if _LITE.fullmatch(prefix) else _by_plain_name(prefix)
+    return build(rest if build is not factory_network else str(network), weights, transform, where)
+
+
+def _open_onnx(path: Path, weights: str, transform: Transform, device: str, precision: str) -> Network:
+    if weights != "default" or device not in ("auto", "cpu") or precision not in ("auto", "float32"):
+        raise InputError("an ONNX file brings its weights and precision and is run on the CPU; drop those options.")
+    return onnx_network(path, transform)
+
+
+def _by_plain_name(name: str) -> Any:
+    """Torchvision where it knows the name, timm where only that does."""
+    if find_spec("torchvision") is None or find_spec("timm") is None:
+        return torchvision_network
+    from evicp.extraction.torch_models import import_torchvision
+
+    torchvision = import_torchvision()
+    import timm
+
+    unknown = name not in torchvision.models.list_models(module=torchvision.models)
+    return timm_network if unknown and timm.is_model(name.split(".", maxsplit=1)[0]) else torchvision_network

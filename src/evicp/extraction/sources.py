@@ -1,0 +1,278 @@
+"""Where inputs and labels come from: image folders, lists of files, tables of text, Hugging Face data sets on disk."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks
+from evicp.errors import FileError, InputError, LabelsError
+from evicp.extraction.classes import match_classes
+from evicp.extraction.ground_truth import read_ground_truth
+from evicp.extraction.images import IMAGE_SUFFIXES, read_image
+from evicp.extraction.optional import need
+
+__all__ = ["Modality", "Source", "natural_key", "network_labels", "open_source"]
+
+Modality = Literal["image", "text"]
+
+_PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "imageid")
+_TEXT_COLUMNS = ("text", "sentence", "document")
+_LABEL_COLUMNS = ("label", "labels", "class", "target", "synset", "predictionstring")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Source:
+    """Inputs in a fixed order, with labels where there are any.
+
+    Parameters
+    ----------
+    location : the folder or file
+    inputs : what each row is called: a path, or a row number
+    read : the content of a row: an image or a text; raises on a damaged one
+    modality : "image" or "text"
+    labels : (n,) numbers of `class_names` where those are given, otherwise of the network's classes; None if unknown
+    class_names : the source's own classes
+    version : tells apart data of the same names
+    """
+
+    location: Path
+    inputs: tuple[str, ...]
+    read: Callable[[int], Any]
+    modality: Modality = "image"
+    labels: NDArray[np.int64] | None = None
+    class_names: tuple[str, ...] | None = None
+    version: str = ""
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __repr__(self) -> str:
+        labelled = "no labels" if self.labels is None else "labelled"
+        return f"Source({self.location}, {len(self):,} {self.modality}s, {labelled})"
+
+    def digest(self, labels: NDArray[np.int64] | None) -> str:
+        """SHA-256 of the list of inputs and the labels they are given."""
+        digest = hashlib.sha256(self.version.encode())
+        for name in self.inputs:
+            digest.update(b"\0" + name.encode("utf-8", "surrogateescape"))
+        digest.update(b"\0\0" if labels is None else np.ascontiguousarray(labels, "<i8").tobytes())
+        return digest.hexdigest()
+
+
+def open_source(
+    source: str | os.PathLike[str] | Source,
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    split: str | None = None,
+    input_column: str | None = None,
+    label_column: str | None = None,
+) -> Source:
+    """Find out what a path holds, and list it.
+
+    Parameters
+    ----------
+    source : a folder with one folder of images per class (called by synset, name or number), a flat folder of images,
+        a Hugging Face data set saved to disk, or a CSV file of paths (or texts) and labels
+    labels : a ground-truth file for a flat folder: lines of `file label`, or one label per image in the order of names
+    split : which split of a Hugging Face data set
+    input_column, label_column : columns of a CSV file or a data set, where their names do not tell
+    """
+    if isinstance(source, Source):
+        return source
+    path = Path(source)
+    if not path.exists():
+        raise FileError(f"cannot read {path}: no such file or folder.")
+    if path.is_file():
+        opened = _from_csv(path, input_column, label_column)
+    elif (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        opened = _from_dataset(path, split, input_column, label_column)
+    elif labels is not None:
+        opened = _from_flat_folder(path, Path(labels))
+    else:
+        opened = _from_folder(path)
+    if not len(opened):
+        raise FileError(f"{path} holds no inputs. Give a folder of images, a data set or a CSV file with rows.")
+    return opened
+
+
+def natural_key(name: str) -> list[str | int]:
+    """Sort numbers inside names by value: "2" before "10".
+
+    >>> sorted(["10", "9", "2/b", "2/a"], key=natural_key)
+    ['2/a', '2/b', '9', '10']
+    """
+    pieces = re.split("([0-9]+)", name)
+    return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
+
+
+def network_labels(
+    source: Source, n_classes: int, class_names: Sequence[str] | None, *, trusted: bool = False
+) -> NDArray[np.int64] | None:
+    """The labels of a source as the network numbers its classes, checked.
+
+    Parameters
+    ----------
+    trusted : take the source's numbers as they are, whatever its classes are called
+    """
+    if source.labels is None:
+        return None
+    labels = source.labels
+    if source.class_names is not None and not trusted:
+        labels = match_classes(source.class_names, n_classes, class_names)[
+            checks.as_labels(labels, len(source), len(source.class_names))
+        ]
+    return checks.as_labels(labels, len(source), n_classes)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Folders
+
+
+def _from_folder(root: Path) -> Source:
+    """A folder of class folders, or of images without labels."""
+    names = _list_images(root)
+    flat = [name for name in names if "/" not in name]
+    if len(flat) == len(names):
+        return Source(root, tuple(names), _image_reader(root, names))
+    if flat:
+        raise FileError(
+            f"{root} holds images both directly ({flat[0]}) and in folders: which are the classes? "
+            "Move them apart, or give a ground-truth file."
+        )
+    folders = sorted((f.name for f in root.iterdir() if f.is_dir() and not _hidden(f.name)), key=natural_key)
+    if all(folder.isascii() and folder.isdigit() for folder in folders):
+        labels, class_names = [int(name.split("/")[0]) for name in names], None
+    else:
+        number = {folder: i for i, folder in enumerate(folders)}
+        labels, class_names = [number[name.split("/")[0]] for name in names], tuple(folders)
+    return Source(root, tuple(names), _image_reader(root, names), "image", np.array(labels), class_names)
+
+
+def _list_images(root: Path) -> list[str]:
+    """All images below a folder as relative paths, class by class and name by name, numbers by value."""
+    found = []
+    for folder, below, names in os.walk(root, followlinks=True):
+        below[:] = [name for name in below if not _hidden(name)]
+        relative = Path(folder).relative_to(root)
+        found += [
+            (relative / name).as_posix()
+            for name in names
+            if not _hidden(name) and Path(name).suffix.lower() in IMAGE_SUFFIXES
+        ]
+    return sorted(found, key=lambda name: (natural_key(name), name))
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith((".", "__MACOSX"))
+
+
+def _image_reader(root: Path, names: Sequence[str]) -> Callable[[int], Any]:
+    return lambda row: read_image(root / names[row])
+
+
+def _from_flat_folder(root: Path, labels: Path) -> Source:
+    """A folder of images and a file that says what they show."""
+    names = _list_images(root)
+    texts = read_ground_truth(labels, names)
+    numbers, class_names = _numbered(texts)
+    return Source(root, tuple(names), _image_reader(root, names), "image", numbers, class_names)
+
+
+def _numbered(labels: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+    """Labels written as text: class numbers as they are, anything else as numbered names."""
+    try:
+        return np.array([int(label) for label in labels], dtype=np.int64), None
+    except ValueError:
+        class_names, numbers = np.unique(np.array(labels, dtype=str), return_inverse=True)
+        return numbers.astype(np.int64), tuple(class_names.tolist())
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Tables and data sets
+
+
+def _from_csv(path: Path, input_column: str | None, label_column: str | None) -> Source:
+    """A CSV file with a header: a column of paths (relative to the file) or texts, and a column of labels."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FileError(f"cannot read {path}: it is not a CSV file in UTF-8 ({error}).") from error
+    uneven = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
+    if uneven is not None:
+        raise FileError(f"cannot read {path}: data row {uneven} has {len(rows[uneven])} fields, not {len(header)}.")
+    column = _find_column(header, input_column, (*_PATH_COLUMNS, *_TEXT_COLUMNS), path)
+    if column is None:
+        raise FileError(
+            f"{path} needs a header with a column of paths ({', '.join(_PATH_COLUMNS[:3])}) or texts "
+            f"({_TEXT_COLUMNS[0]}); it has {', '.join(header)}. Name the column with input_column."
+        )
+    labels = _find_column(header, label_column, _LABEL_COLUMNS, path)
+    values = [row[header.index(column)] for row in rows]
+    numbers, class_names = _numbered([row[header.index(labels)].strip() for row in rows]) if labels else (None, None)
+    if column.lower() in _TEXT_COLUMNS:
+        version = hashlib.sha256("\0".join(values).encode()).hexdigest()
+        inputs = tuple(f"row {i}" for i in range(len(values)))
+        return Source(path, inputs, values.__getitem__, "text", numbers, class_names, version)
+    return Source(path, tuple(values), _image_reader(path.parent, values), "image", numbers, class_names)
+
+
+def _find_column(header: Sequence[str], wanted: str | None, known: Sequence[str], path: Path) -> str | None:
+    if wanted is not None:
+        if wanted not in header:
+            raise FileError(f"{path} has no column {wanted!r}; it has {', '.join(header)}.")
+        return wanted
+    return next((name for name in header if name.lower() in known), None)
+
+
+def _from_dataset(path: Path, split: str | None, input_column: str | None, label_column: str | None) -> Source:
+    """A data set written with `save_to_disk`, or one of its splits."""
+    datasets = need("datasets", "datasets", "huggingface", "a Hugging Face data set")
+    data = datasets.load_from_disk(str(path))
+    if isinstance(data, datasets.DatasetDict):
+        if split not in data:
+            raise InputError(f"{path} has the splits {', '.join(data)}; got split {split!r}. Name one of them.")
+        data = data[split]
+    kinds = {name: type(feature).__name__ for name, feature in data.features.items()}
+    column = _find_column(list(kinds), input_column, (*_PATH_COLUMNS, *_TEXT_COLUMNS), path)
+    column = column or next((name for name, kind in kinds.items() if kind == "Image"), None)
+    if column is None:
+        raise FileError(f"{path} has no column of images or texts that is known by name; it has {', '.join(kinds)}.")
+    label = _find_column(list(kinds), label_column, _LABEL_COLUMNS, path)
+    label = label or next((name for name, kind in kinds.items() if kind == "ClassLabel"), None)
+    numbers, class_names = _dataset_labels(data, label)
+    inputs = tuple(f"row {i}" for i in range(len(data)))
+    version = str(getattr(data, "_fingerprint", ""))
+    if kinds[column] == "Image":
+        raw = data.cast_column(column, datasets.Image(decode=False))
+        return Source(path, inputs, _stored_image_reader(raw, column), "image", numbers, class_names, version)
+    return Source(path, inputs, lambda row: data[row][column], "text", numbers, class_names, version)
+
+
+def _dataset_labels(data: Any, label: str | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
+    if label is None:
+        return None, None
+    values, names = data[label][:], getattr(data.features[label], "names", None)
+    if any(value is None for value in values):
+        raise LabelsError(f"the column {label!r} has rows without a label. Filter them out first.")
+    if names is None and any(isinstance(value, str) for value in values):
+        return _numbered(values)
+    return np.asarray(values), None if names is None else tuple(names)
+
+
+def _stored_image_reader(data: Any, column: str) -> Callable[[int], Any]:
+    def read(row: int) -> Any:
+        stored = data[row][column]
+        return read_image(stored["path"] if stored["bytes"] is None else stored["bytes"])
+
+    return read

@@ -1,0 +1,241 @@
+"""What extraction keeps on disk: shards while it runs, then one file of logits and a manifest that says what made it.
+
+    val.npz.parts/manifest.json       the settings the shards were made with
+    val.npz.parts/shard-00000.npz     rows of logits, and which inputs could not be read
+    val.npz, val.npz.manifest.json    the result; the parts are removed
+
+Every file is written whole or not at all. None holds a date or a machine's name, so the same work gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import FileError
+from evicp.files import atomic_path
+
+__all__ = ["Parts", "Shard", "Stacked", "check_output", "read_manifest", "write_arrays", "write_manifest"]
+
+SUFFIXES = (".npz", ".npy", ".safetensors")
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The logits of a run of inputs: (m, K) float32, the (m,) row numbers, and the rows that could not be read."""
+
+    logits: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    unreadable: NDArray[np.int64]
+    reasons: NDArray[np.str_]
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """An array on disk in pieces, to be written as one without holding it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    pieces: Callable[[], Iterator[NDArray[Any]]]
+
+    def whole(self) -> NDArray[Any]:
+        """All pieces in memory."""
+        return np.concatenate(list(self.pieces())).reshape(self.shape)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Parts
+
+
+class Parts:
+    """The folder of shards beside an unfinished output."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.folder = output.with_name(output.name + ".parts")
+        self._manifest = self.folder / "manifest.json"
+
+    def begin(self, settings: Mapping[str, Any], *, force: bool) -> None:
+        """Make the folder, or go on in it if its shards were made with the same settings."""
+        if force:
+            self.remove()
+        if self.started():
+            check_same_settings(self.output, _read_json(self._manifest), settings)
+        try:
+            self.folder.mkdir(parents=False, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot write {self.folder}: {error.strerror or error}.") from error
+        _write_json(self._manifest, settings)
+
+    def started(self) -> bool:
+        """Whether an earlier run left shards."""
+        return self._manifest.exists() and bool(self._shards())
+
+    def path(self, number: int) -> Path:
+        """Where a shard is kept."""
+        return self.folder / f"shard-{number:05d}.npz"
+
+    def has(self, number: int) -> bool:
+        """Whether a shard is there; it is whole if it is."""
+        return self.path(number).exists()
+
+    def store(self, number: int, shard: Shard) -> None:
+        """Write a shard, atomically."""
+        with atomic_path(self.path(number)) as temporary:
+            _write_npz(temporary, vars(shard))
+
+    def load(self, number: int) -> Shard:
+        """Read a shard."""
+        try:
+            with np.load(self.path(number), allow_pickle=False) as arrays:
+                return Shard(**arrays)
+        except Exception as error:  # whatever the parser raises on a damaged file becomes one typed error
+            raise FileError(f"cannot read {self.path(number)}: {error}. Delete it and run again.") from error
+
+    def _shards(self) -> list[Path]:
+        return list(self.folder.glob("shard-*.npz"))
+
+    def remove(self) -> None:
+        """Delete the shards and their folder; nothing else in it is touched."""
+        if self.folder.exists():
+            for file in (*self._shards(), *self.folder.glob(".*.tmp"), self._manifest):
+                file.unlink(missing_ok=True)
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Manifests
+
+
+def check_output(output: Path) -> None:
+    """Refuse an output that cannot be written, before any work is done."""
+    if output.suffix not in SUFFIXES:
+        raise FileError(f"cannot write {output}: unknown suffix {output.suffix!r}; known are {', '.join(SUFFIXES)}.")
+    if output.is_dir():
+        raise FileError(f"cannot write {output}: it is a directory. Give a file name.")
+    if not output.parent.is_dir():
+        raise FileError(f"cannot write {output}: there is no directory {output.parent}.")
+
+
+def manifest_path(output: Path) -> Path:
+    """Where the manifest of a finished output is."""
+    return output.with_name(output.name + ".manifest.json")
+
+
+def read_manifest(output: Path) -> dict[str, Any] | None:
+    """The manifest of a finished output; None if there is none, or if the output is not the file it describes."""
+    path = manifest_path(output)
+    if not (output.exists() and path.exists()):
+        return None
+    manifest = _read_json(path)
+    return manifest if manifest.get("sha256") == file_digest(output) else None
+
+
+def write_manifest(output: Path, content: Mapping[str, Any]) -> None:
+    """Write the manifest of an output that is in its place."""
+    _write_json(manifest_path(output), {**content, "sha256": file_digest(output)})
+
+
+def check_same_settings(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Shards of different settings must not be mixed: say what differs."""
+    now = json.loads(json.dumps(now))
+    differ = [name for name in (*before, *(n for n in now if n not in before)) if before.get(name) != now.get(name)]
+    if differ:
+        changes = "; ".join(f"{name} was {_short(before.get(name))}, is {_short(now.get(name))}" for name in differ)
+        raise FileError(
+            f"{output} was begun with other settings: {changes}. Repeat the first settings, choose another output, "
+            "or start afresh with force (--force)."
+        )
+
+
+def _short(value: Any, longest: int = 120) -> str:
+    text = value[:12] if isinstance(value, str) and len(value) == 64 else json.dumps(value)
+    return text if len(text) <= longest else text[:longest] + "..."
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            return content
+        raise ValueError("it is not an object")
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot read {path}: {error}. Delete it, or start afresh with force (--force).") from error
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def text_digest(lines: Iterable[str]) -> str:
+    """SHA-256 of a list of names."""
+    return hashlib.sha256("\0".join(lines).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Arrays
+
+
+def write_arrays(output: Path, arrays: Mapping[str, NDArray[Any] | Stacked]) -> None:
+    """Write arrays to npz or safetensors, or each to an npy file of its own, as the suffix says."""
+    if output.suffix == ".npy":
+        for name, array in reversed(list(arrays.items())):  # the logits last: once they are there, all is
+            with atomic_path(companion(output, name)) as temporary, temporary.open("wb") as file:
+                _write_npy(file, array)
+        return
+    with atomic_path(output) as temporary:
+        (_write_npz if output.suffix == ".npz" else _write_safetensors)(temporary, arrays)
+
+
+def companion(output: Path, name: str) -> Path:
+    """The npy file of an array: logits.npy, labels.npy; or val.npy, val.labels.npy.
+
+    >>> str(companion(Path("logits-val.npy"), "labels")), str(companion(Path("val.npy"), "labels"))
+    ('labels-val.npy', 'val.labels.npy')
+    """
+    if name == "logits":
+        return output
+    if "logits" in output.name:
+        return output.with_name(output.name.replace("logits", name))
+    return output.with_name(f"{output.stem}.{name}.npy")
+
+
+def _write_npz(path: Path, arrays: Mapping[str, NDArray[Any] | Stacked]) -> None:
+    """An npz file whose bytes depend on the arrays alone."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            with archive.open(member, "w", force_zip64=True) as file:
+                _write_npy(file, array)
+
+
+def _write_npy(file: IO[bytes], array: NDArray[Any] | Stacked) -> None:
+    header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    for piece in array.pieces() if isinstance(array, Stacked) else (array,):
+        file.write(np.ascontiguousarray(piece, array.dtype).tobytes())
+
+
+def _write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any] | Stacked]) -> None:
+    """Numbers as tensors; names as JSON lists in the metadata."""
+    from safetensors.numpy import save_file
+
+    held = {name: array.whole() if isinstance(array, Stacked) else array for name, array in arrays.items()}
+    texts = {name: json.dumps(array.tolist()) for name, array in held.items() if array.dtype.kind == "U"}
+    save_file({name: np.ascontiguousarray(a) for name, a in held.items() if name not in texts}, path, texts or None)

@@ -1,0 +1,195 @@
+"""Any torch module as a network: device, precision, weights from disk, and a digest to recognise it by."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import FileError, InputError
+from evicp.extraction.images import Preprocess
+from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
+from evicp.extraction.optional import need
+
+__all__ = ["Device", "load_weights", "module_network", "open_device", "seeded"]
+
+PRECISIONS = ("auto", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where torch runs and in which precision."""
+
+    name: str
+    precision: str
+
+    def settings(self) -> dict[str, str]:
+        """What logits depend on: the kind of device, not its number."""
+        return {"device": self.name.split(":")[0], "precision": self.precision}
+
+    def place(self, module: Any) -> Any:
+        """A module ready to be run here; channels last is how tensor cores like their images."""
+        torch = import_torch()
+        module = module.eval().requires_grad_(False).to(self.name)
+        return module.to(memory_format=torch.channels_last) if self.name.startswith("cuda") else module
+
+    @contextlib.contextmanager
+    def inference(self) -> Any:
+        """No gradients; mixed precision where it was chosen."""
+        torch = import_torch()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self.precision != "float32":
+                kind = torch.device(self.name).type
+                stack.enter_context(torch.autocast(kind, dtype=getattr(torch, self.precision)))
+            yield
+
+
+def import_torch() -> Any:
+    """Torch, or how to install it."""
+    return need("torch", "torch", "extract", "running a network")
+
+
+def open_device(device: str = "auto", precision: str = "auto") -> Device:
+    """A device that is there: "auto" takes a GPU if there is one. "auto" precision is mixed (float16) on a GPU only."""
+    torch = import_torch()
+    if precision not in PRECISIONS:
+        raise InputError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}.")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"device {device!r} cannot be used: {reason} Give 'auto', 'cpu' or 'cuda'.") from error
+    if precision == "auto":
+        precision = "float16" if device.startswith("cuda") else "float32"
+    return Device(device, precision)
+
+
+def module_network(
+    name: str,
+    module: Any,
+    device: Device,
+    *,
+    transform: Transform,
+    own: Preprocess | Callable[[Any], Any] | None,
+    n_classes: int | None = None,
+    class_names: tuple[str, ...] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Network:
+    """A torch module on images as a network.
+
+    Parameters
+    ----------
+    transform, own : what was asked for, and the network's own transform
+    n_classes : K; found by running a blank image where it is None
+    settings : what else its logits depend on
+    """
+    prepare, described = choose_transform(transform, own)
+    digest = parameters_digest(module)
+    module = device.place(module)
+
+    def logits(examples: list[Any]) -> NDArray[np.float32]:
+        torch = import_torch()
+        batch = torch.stack([torch.as_tensor(example) for example in examples]).to(device.name)
+        with device.inference():
+            return to_logits(module(batch))
+
+    if n_classes is None:
+        n_classes = probe_classes(name, prepare, logits)
+    return Network(
+        name=name,
+        n_classes=n_classes,
+        prepare=_single_threaded(prepare),
+        logits=logits,
+        settings={**(settings or {}), "parameters": digest, "transform": described, **device.settings()},
+        class_names=class_names if class_names is None or len(class_names) == n_classes else None,
+    )
+
+
+def _single_threaded(prepare: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Transforms run in several threads already; torch's setting is per thread, and so leaves the network alone."""
+    if isinstance(prepare, Preprocess):
+        return prepare
+
+    def prepared(image: Any) -> Any:
+        torch = import_torch()
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)
+        return prepare(image)
+
+    return prepared
+
+
+def to_logits(output: Any) -> NDArray[np.float32]:
+    """The logits in what a module returns: a tensor, something with `logits`, or a tuple that begins with them."""
+    if isinstance(output, Mapping):
+        output = output["logits"]
+    elif hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, tuple | list):
+        output = output[0]
+    array: NDArray[np.float32] = output.float().cpu().numpy()
+    return array
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Weights
+
+
+def load_weights(module: Any, path: Path) -> None:
+    """Load a state dict from disk without executing anything in it."""
+    torch = import_torch()
+    if not path.is_file():
+        raise FileError(f"cannot read {path}: no such file of weights.")
+    try:
+        if path.suffix == ".safetensors":
+            state = need("safetensors.torch", "safetensors", "extract", "weights").load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
+        raise FileError(f"cannot read {path}: it is not a file of plain weights ({_first_line(error)}).") from error
+    try:
+        module.load_state_dict(_plain_state(state))
+    except (RuntimeError, AttributeError, TypeError) as error:
+        raise FileError(f"the weights in {path} are not of this network: {_first_line(error, 3)}") from error
+
+
+def _plain_state(state: Any) -> dict[str, Any]:
+    """A state dict as modules name it today: unwrapped, without DataParallel's prefix and DenseNet's old names."""
+    for key in ("state_dict", "model"):
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    old = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.([12])\.")
+    return {old.sub(r"\1\2.", name.removeprefix("module.")): value for name, value in state.items()}
+
+
+def _first_line(error: Exception, lines: int = 1) -> str:
+    return " ".join(str(error).split("\n")[:lines])[:300]
+
+
+def parameters_digest(module: Any) -> str:
+    """SHA-256 over a module's parameters and buffers."""
+    torch = import_torch()
+    digest = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def seeded(seed: int = 0) -> Any:
+    """Random weights that are the same in every run; the caller's generator is left as it was."""
+    torch = import_torch()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
