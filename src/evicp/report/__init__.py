@@ -1,0 +1,262 @@
+"""Evaluation -> one HTML file that needs nothing else: no network, no server, no Python.
+
+>>> from evicp import report
+>>> from evicp.datasets import load_imagenet_sample
+>>> sample = load_imagenet_sample()
+>>> page = report.split(sample.logits[:200, :20], sample.labels[:200] % 20, ["ecp", "lac"])
+>>> page
+Report('Prediction sets', ecp and lac, 100 test rows)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+
+from evicp import checks, kernels
+from evicp.calibration import Calibration, calibrate
+from evicp.errors import InputError, InputTypeError
+from evicp.metrics import Evaluation
+from evicp.report import payload
+from evicp.report.curves import GRID, curves
+from evicp.report.explorer import LISTED, explore
+from evicp.report.page import assemble
+from evicp.scores import Base, Score, as_score
+from evicp.temperature import fit_temperature
+
+__all__ = ["Report", "build", "of_evaluation", "split", "write"]
+
+Method = Calibration | Base
+
+#: How many bytes the single rows may take before compression.
+_EXPLORER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Report:
+    """What a report holds, before it becomes HTML. Shows itself inside a notebook."""
+
+    title: str
+    lead: str
+    data: dict[str, Any]
+
+    def to_html(self) -> str:
+        """The whole page as text."""
+        return assemble(self.title, self.lead, self.data)
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """Write the page to one file, atomically."""
+        from evicp.files import atomic_path
+
+        page = self.to_html()
+        with atomic_path(path) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """The page inside a frame of its own, so that it and the notebook leave each other alone."""
+        from html import escape
+
+        source = escape(self.to_html(), quote=True)
+        return (
+            f'<iframe srcdoc="{source}" title="{escape(self.title)}" style="width:100%;height:900px;border:0"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        names = " and ".join(method["name"] for method in self.data["methods"])
+        return f"Report({self.title!r}, {names}, {self.data['m']:,} test rows)"
+
+
+def build(
+    logits: Any,
+    labels: Any,
+    calibrations: Method | Sequence[Method] | Mapping[str, Method],
+    *,
+    coverage: float | Fraction = 0.9,
+    class_names: Sequence[str] | None = None,
+    title: str = "Prediction sets",
+    note: str = "",
+    confidence: float = 0.95,
+    explored: int = 300,
+    date: str | None = None,
+) -> Report:
+    """A report of one or more calibrations on test rows that took no part in them.
+
+    Parameters
+    ----------
+    logits : (m, K) of the test rows
+    labels : (m,) their true labels
+    calibrations : one or several, or a mapping from names; the first is shown first. `Base` may be among them.
+    coverage : where the slider starts, from 0.5 to 0.999
+    class_names : K names; those of the first calibration if None
+    title, note : the heading and what to add to the line below it
+    confidence : of all intervals
+    explored : how many single rows, drawn at random, can be looked into; 0 for none
+    date : of the report; today if None
+    """
+    array = checks.as_logits(logits)
+    truth = checks.as_labels(labels, *array.shape)
+    if not len(truth):
+        raise InputError("a report needs at least one test row; got none.")
+    named = _named(calibrations, array.shape[1])
+    names = class_names if class_names is not None else getattr(next(iter(named.values())), "class_names", None)
+    checks.as_probability(confidence, "confidence")
+    start = _position(checks.as_coverage(coverage))
+    difficulty = kernels.label_ranks(array, truth)
+    lines = [curves(name, method, array, truth, difficulty) for name, method in named.items()]
+    listed = min(LISTED, array.shape[1])
+    room = _EXPLORER_BYTES // (listed * (4 + 4 * 5 + 6 * len(lines)))
+    wanted = min(checks.as_count(explored, "explored", at_least=0), room, len(truth))
+    data = payload.of_curves(
+        lines,
+        truth,
+        difficulty,
+        explore(array, truth, lines, wanted) if wanted else None,
+        class_names=checks.as_class_names(names, array.shape[1]),
+        confidence=float(confidence),
+    )
+    sizes = sorted({method.n for method in named.values() if isinstance(method, Calibration)})
+    calibrated = f"calibrated on {' or '.join(f'{n:,}' for n in sizes)} rows, " if sizes else ""
+    accuracy = f"{array.shape[1]:,} classes, top-1 accuracy {data['accuracy']:.1%}"
+    lead = f"{calibrated}tested on {len(truth):,} others; {accuracy}"
+    return _report(title, f"{lead[0].upper()}{lead[1:]}. {note}".strip(), data, start, date)
+
+
+def split(
+    logits: Any,
+    labels: Any,
+    scores: Sequence[str | Score | Callable[..., Any]] = ("ecp", "lac", "aps", "raps"),
+    *,
+    calibration: float = 0.5,
+    temperature: float | Literal["split"] = 1.0,
+    seed: int = 0,
+    class_names: Sequence[str] | None = None,
+    note: str = "",
+    **options: Any,
+) -> Report:
+    """A report from labelled rows alone: a random part is calibrated on, the rest is tested.
+
+    Parameters
+    ----------
+    logits, labels : the rows to split
+    scores : names, scores or callables
+    calibration : the share of rows to calibrate on
+    temperature : of every score without one of its own; "split" fits it on a tenth of the rows, used for nothing else
+    seed : which random split
+    options : as of `build`
+    """
+    array = checks.as_logits(logits)
+    truth = checks.as_labels(labels, *array.shape)
+    order = np.random.default_rng(checks.as_count(seed, "seed", at_least=0)).permutation(len(truth))
+    tuning = order[: len(order) // 10] if temperature == "split" else order[:0]
+    rest = order[len(tuning) :]
+    used = round(checks.as_probability(calibration, "calibration") * len(rest))
+    if not 0 < used < len(rest):
+        raise InputError(f"{len(truth):,} rows are too few to split into calibration and test rows.")
+    fitted = _temperature(temperature, array[tuning], truth[tuning])
+    chosen = [_at_temperature(as_score(score, conformal=False), fitted) for score in scores]
+    methods: list[Method] = [
+        score if isinstance(score, Base) else _calibrated(array, truth, rest[:used], score, class_names)
+        for score in chosen
+    ]
+    if fitted is not None:
+        note = (
+            f"{note} Temperature {fitted:.3f}{', fitted on rows of its own' if temperature == 'split' else ''}.".strip()
+        )
+    test = np.sort(rest[used:])
+    names = [as_score(score, conformal=False).describe() for score in scores]
+    if len(set(names)) < len(names):
+        raise InputError(f"scores must differ; got {', '.join(names)}.")
+    return build(
+        array[test],
+        truth[test],
+        dict(zip(names, methods, strict=True)),
+        class_names=class_names,
+        note=f"Split at random, seed {seed}. {note}".strip(),
+        **options,
+    )
+
+
+def of_evaluation(
+    evaluation: Evaluation,
+    *,
+    class_names: Sequence[str] | None = None,
+    title: str = "Prediction sets",
+    date: str | None = None,
+) -> Report:
+    """A report of one evaluation: the same page at its one coverage, without what needs the logits."""
+    if not isinstance(evaluation, Evaluation):
+        raise InputTypeError(f"a report needs an Evaluation; got a {type(evaluation).__name__}.")
+    data = payload.of_evaluation(evaluation, checks.as_class_names(class_names, evaluation.n_classes))
+    lead = f"{evaluation.n:,} test rows, {evaluation.n_classes:,} classes, coverage {float(evaluation.target):g}."
+    return _report(title, lead, data, 0, date)
+
+
+def write(report: Report, path: str | PathLike[str]) -> None:
+    """Write a report to one HTML file, atomically."""
+    report.write(path)
+
+
+def _report(title: str, lead: str, data: dict[str, Any], start: int, date: str | None) -> Report:
+    data["start"] = start
+    data["date"] = date or datetime.now(UTC).strftime("%Y-%m-%d")
+    json.dumps(data, allow_nan=False)
+    return Report(str(title), lead, data)
+
+
+def _position(coverage: Fraction) -> int:
+    """Where on the slider a coverage lies."""
+    if not GRID[0] <= coverage <= GRID[-1]:
+        raise InputError(f"a report starts at a coverage from 0.5 to 0.999; got {float(coverage):g}.")
+    return min(range(len(GRID)), key=lambda i: abs(GRID[i] - coverage))
+
+
+def _named(calibrations: Any, n_classes: int) -> dict[str, Method]:
+    """Calibrations by name, each of these classes."""
+    if isinstance(calibrations, Calibration | Base):
+        calibrations = [calibrations]
+    if not isinstance(calibrations, Mapping):
+        calibrations = _numbered(list(calibrations))
+    if not calibrations:
+        raise InputError("a report needs at least one calibration; got none.")
+    for name, method in calibrations.items():
+        if not isinstance(method, Calibration | Base):
+            raise InputTypeError(f"a report needs calibrations; got a {type(method).__name__} for {name}.")
+        if isinstance(method, Calibration) and method.n_classes != n_classes:
+            raise InputError(f"{name} was calibrated on {method.n_classes} classes; the logits have {n_classes}.")
+    return dict(calibrations)
+
+
+def _numbered(methods: list[Any]) -> dict[str, Any]:
+    """Calibrations by what they say of themselves; a second one of a kind gets a number."""
+    named: dict[str, Any] = {}
+    for method in methods:
+        score = getattr(method, "score", method)
+        name = score.describe() if isinstance(score, Score) else type(method).__name__
+        again = sum(other == name or other.startswith(f"{name} #") for other in named)
+        named[f"{name} #{again + 1}" if again else name] = method
+    return named
+
+
+def _temperature(temperature: Any, logits: Any, labels: Any) -> float | None:
+    if temperature == "split":
+        return fit_temperature(logits, labels).temperature
+    return None if temperature == 1.0 else float(temperature)
+
+
+def _at_temperature(score: Score, temperature: float | None) -> Score:
+    """The score at this temperature, unless it has none or was given one of its own."""
+    if temperature is None or getattr(score, "temperature", None) != 1.0:
+        return score
+    return dataclasses.replace(score, temperature=temperature)  # type: ignore[type-var]
+
+
+def _calibrated(logits: Any, labels: Any, rows: Any, score: Score, names: Sequence[str] | None) -> Calibration:
+    return calibrate(logits[rows], labels[rows], score, class_names=names)

@@ -1,0 +1,238 @@
+"""The report's data as JSON: small values as they are, arrays compressed."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import __version__
+from evicp import files as artifact
+from evicp.calibration import Calibration
+from evicp.metrics import SIZE_ENDS, Evaluation
+from evicp.reliability import Certificate, Reliability
+from evicp.report.curves import GRID, Bins, Curves, intervals
+from evicp.report.explorer import Explored
+
+__all__ = ["of_curves", "of_evaluation", "pack", "rows_needed"]
+
+I64 = NDArray[np.int64]
+Json = dict[str, Any]
+
+#: How the page names the types of arrays.
+_TYPES = {"float64": "f64", "float32": "f32", "uint8": "u8", "uint16": "u16", "uint32": "u32"}
+
+
+def pack(array: NDArray[Any]) -> Json:
+    """An array for the page: type, shape and base64 of its compressed little-endian bytes.
+
+    >>> pack(np.array([1, 2, 300]))["type"], pack(np.array([0.5]))["shape"]
+    ('u16', [1])
+    """
+    if array.dtype.kind in "iub":
+        largest = int(array.max(initial=0))
+        array = array.astype(np.uint8 if largest < 2**8 else np.uint16 if largest < 2**16 else np.uint32)
+    data = zlib.compress(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes(), 9)
+    return {"type": _TYPES[array.dtype.name], "shape": list(array.shape), "data": base64.b64encode(data).decode()}
+
+
+@cache
+def _planned() -> dict[str, list[int]]:
+    import json
+
+    content: dict[str, list[int]] = json.loads((files("evicp.report") / "rows_needed.json").read_text())
+    return content
+
+
+def rows_needed(grid: Sequence[Fraction]) -> I64 | None:
+    """`plan(coverage, 0.01)` for the slider's coverages, worked out in advance: it would take seconds each time."""
+    return np.array(_planned()["rows"]) if tuple(grid) == GRID else None
+
+
+def law(n: int, m: int, grid: Sequence[Fraction], confidence: float) -> Json:
+    """What n calibration rows promise at each coverage, and where the coverage observed on m rows should lie."""
+    laws = [Reliability(n, coverage) for coverage in grid]
+    observed = np.array([r.observed_interval(m, confidence) for r in laws])
+    interval = np.array([r.interval(confidence) for r in laws])
+    return {
+        "n": n,
+        "rank": pack(np.array([r.k for r in laws])),
+        "low": pack(interval[:, 0]),
+        "high": pack(interval[:, 1]),
+        "observed_low": pack(observed[:, 0]),
+        "observed_high": pack(observed[:, 1]),
+    }
+
+
+def _shares(hits: I64, counts: I64, confidence: float) -> Json:
+    low, high = intervals(hits, counts, confidence)
+    return {"hits": pack(hits), "counts": pack(counts), "low": pack(low), "high": pack(high)}
+
+
+def _sorted_by_class(first: I64, labels: I64) -> I64:
+    """Entry positions, class after class, ascending within each: what the page counts covered rows from."""
+    return first[np.lexsort((first, labels))]
+
+
+def _class_intervals(counts: I64, confidence: float) -> Json:
+    """Clopper-Pearson intervals of h hits of c, for every c that occurs; the page looks them up by (c, h)."""
+    sizes = np.unique(counts[counts > 0])
+    hits = np.concatenate([np.arange(c + 1) for c in sizes])
+    low, high = intervals(hits, np.repeat(sizes, sizes + 1), confidence)
+    starts = np.concatenate([[0], np.cumsum(sizes + 1)[:-1]])
+    return {
+        "sizes": sizes.tolist(),
+        "starts": starts.tolist(),
+        "low": pack(low.astype(np.float32)),
+        "high": pack(high.astype(np.float32)),
+    }
+
+
+def _classes(labels_counts: I64, names: Sequence[str] | None, confidence: float) -> Json:
+    return {
+        "counts": pack(labels_counts),
+        "names": None if names is None else list(names),
+        "intervals": _class_intervals(labels_counts, confidence),
+    }
+
+
+def _score_facts(name: str, method: Any) -> Json:
+    """What a certificate says of a score, beside the numbers that move."""
+    if not isinstance(method, Calibration):
+        return {"name": name, "n": None}
+    return {
+        "name": name,
+        "n": method.n,
+        "score": method.score.name,
+        "parameters": artifact.plain_parameters(method.score),
+        "checksum": artifact.checksum(method),
+    }
+
+
+def _method(curve: Curves, labels: I64, confidence: float) -> Json:
+    counts, hits = curve.strata
+    violation, smallest = curve.sscv
+    m = np.full(len(curve.grid), len(curve.first))
+    return {
+        **_score_facts(curve.name, curve.method),
+        "threshold": pack(curve.thresholds),
+        "coverage": _shares(curve.hits, m, confidence),
+        "total_size": pack(curve.total_size.astype(np.float64)),
+        "bins": pack(curve.bin_counts),
+        "strata": _shares(hits, counts, confidence),
+        "sscv": pack(violation),
+        "sscv_count": pack(smallest),
+        "sat": pack(curve.sat),
+        "difficulty_hits": pack(curve.difficulty_hits),
+        "difficulty_sizes": pack(curve.difficulty_sizes.astype(np.float64)),
+        "first": pack(_sorted_by_class(curve.first, labels)),
+    }
+
+
+def _explorer(explored: Explored) -> Json:
+    return {
+        "rows": pack(explored.rows),
+        "truth": pack(explored.truth),
+        "labels": pack(explored.labels),
+        "places": pack(explored.places),
+        "uncertainty": pack(explored.uncertainty),
+        "ingredients": {name: pack(values) for name, values in explored.ingredients.items()},
+        "scores": pack(explored.scores),
+        "entries": pack(explored.entries),
+        "sizes": pack(explored.sizes),
+    }
+
+
+def of_curves(
+    curves: Sequence[Curves],
+    labels: I64,
+    difficulty: I64,
+    explored: Explored | None,
+    *,
+    class_names: Sequence[str] | None,
+    confidence: float,
+) -> Json:
+    """The data of a report with a slider."""
+    head, n_classes = curves[0], curves[0].n_classes
+    hard = Bins.ending(SIZE_ENDS, n_classes, 1)
+    group = np.searchsorted(hard.highs, difficulty)
+    sizes = sorted({curve.method.n for curve in curves if isinstance(curve.method, Calibration)})
+    needed = rows_needed(head.grid)
+    return {
+        **_frame(head.grid, len(labels), n_classes, confidence),
+        "accuracy": float(np.mean(difficulty == 1)),
+        "bins": head.bins.labels,
+        "difficulty": {
+            "labels": hard.labels,
+            "counts": np.bincount(group, minlength=len(hard.highs)).tolist(),
+        },
+        "laws": [law(n, len(labels), head.grid, confidence) for n in sizes],
+        "rows_needed": None if needed is None else pack(needed),
+        "methods": [_method(curve, labels, confidence) for curve in curves],
+        "classes": _classes(np.bincount(labels, minlength=n_classes), class_names, confidence),
+        "explorer": None if explored is None else _explorer(explored),
+    }
+
+
+def _frame(grid: Sequence[Fraction], m: int, n_classes: int, confidence: float) -> Json:
+    return {
+        "grid": [float(c) for c in grid],
+        "m": m,
+        "n_classes": n_classes,
+        "confidence": confidence,
+        "strata": Bins.ending(SIZE_ENDS, n_classes).labels,
+        "assumption": Certificate.assumption,
+        "version": __version__,
+    }
+
+
+def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> Json:
+    """The data of a report of one evaluation: one coverage, no slider, nothing about single rows."""
+    e, m = evaluation, evaluation.n
+    covered = np.rint(np.nan_to_num(e.class_coverage.coverage) * e.class_coverage.counts).astype(np.int64)
+    counts = e.class_coverage.counts
+    first = np.concatenate([np.repeat([0, 1], [hit, count - hit]) for hit, count in zip(covered, counts, strict=True)])
+    hard = e.difficulty_strata
+    method = {
+        "name": e.score,
+        "n": e.n_calibration,
+        "threshold": None,
+        "coverage": _shares(np.array([covered.sum()]), np.array([m]), e.confidence),
+        "total_size": pack(np.array([e.mean_size * m])),
+        "bins": None,
+        "empty": e.empty_share,
+        "singletons": e.singleton_share,
+        "strata": _shares(_hits(e.size_strata), _counts(e.size_strata), e.confidence),
+        "sscv": pack(np.array([np.nan if e.sscv is None else e.sscv])),
+        "sscv_count": pack(np.array([e.sscv_smallest_count or 0])),
+        "sat": pack(np.array([np.nan if e.sat is None else e.sat])),
+        "difficulty_hits": None if hard is None else pack(_hits(hard)),
+        "difficulty_sizes": None if hard is None else pack(np.array([[(s.mean_size or 0.0) * s.count for s in hard]])),
+        "first": pack(first),
+    }
+    return {
+        **_frame([e.target], m, e.n_classes, e.confidence),
+        "accuracy": e.accuracy,
+        "bins": None,
+        "difficulty": hard and {"labels": [s.label for s in hard], "counts": [s.count for s in hard]},
+        "laws": [] if e.n_calibration is None else [law(e.n_calibration, m, [e.target], e.confidence)],
+        "rows_needed": None,
+        "methods": [method],
+        "classes": _classes(counts, class_names, e.confidence),
+        "explorer": None,
+    }
+
+
+def _counts(strata: Any) -> I64:
+    return np.array([[s.count for s in strata]])
+
+
+def _hits(strata: Any) -> I64:
+    return np.array([[round((s.coverage or 0.0) * s.count) for s in strata]])
