@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from math import ceil
 from typing import Any, TypeVar
 
 import numpy as np
@@ -392,8 +393,12 @@ def evaluate_counts(
 
 
 def _quantiles(sizes: I64, shares: Sequence[float]) -> dict[str, float]:
-    values = np.quantile(sizes, shares, method="inverted_cdf")
-    return {f"{100 * share:g}%": float(value) for share, value in zip(shares, values, strict=True)}
+    """The smallest sizes that at least these shares of the rows do not exceed, by exact ranks."""
+    at_most = np.cumsum(np.bincount(sizes))
+    ranks = [ceil(checks.as_coverage(share) * len(sizes)) for share in shares]
+    return {
+        f"{100 * share:g}%": float(size) for share, size in zip(shares, np.searchsorted(at_most, ranks), strict=True)
+    }
 
 
 def _strata(
@@ -401,18 +406,16 @@ def _strata(
 ) -> tuple[Stratum, ...]:
     """Rows grouped by `values` into [low, end], (end, next end], ..., (last end, K]."""
     highs = [end for end in ends if end < n_classes] + [n_classes]
-    group = np.searchsorted(highs, values)
-    counts = np.bincount(group, minlength=len(highs))
-    hits = np.bincount(group, weights=covered, minlength=len(highs))
-    total = np.bincount(group, weights=sizes, minlength=len(highs))
-    strata = []
-    for high, count, hit, size in zip(highs, counts.tolist(), hits.tolist(), total.tolist(), strict=True):
-        interval = clopper_pearson(int(hit), count, confidence) if count else None
-        strata.append(
-            Stratum(low, high, count, hit / count if count else None, interval, size / count if count else None)
-        )
-        low = high + 1
-    return tuple(strata)
+    lows = [low, *(high + 1 for high in highs[:-1])]
+    totals = (np.bincount(values, weights, minlength=n_classes + 1) for weights in (None, covered, sizes))
+    counts, hits, labels = (np.add.reduceat(total, lows).astype(np.int64).tolist() for total in totals)
+    return tuple(map(_stratum, lows, highs, counts, hits, labels, [confidence] * len(lows)))
+
+
+def _stratum(low: int, high: int, count: int, hits: int, labels: int, confidence: float) -> Stratum:
+    if not count:
+        return Stratum(low, high, 0, None, None, None)
+    return Stratum(low, high, count, hits / count, clopper_pearson(hits, count, confidence), labels / count)
 
 
 def _sscv(strata: tuple[Stratum, ...], target: float, min_count: int) -> tuple[float | None, int | None]:

@@ -114,10 +114,13 @@ class PredictionSets:
 
     def contains(self, labels: Any) -> NDArray[np.bool_]:
         """Whether each row's set holds the given label, (n,)."""
-        wanted = checks.as_labels(labels, len(self), self.n_classes)
-        hits = self.labels == np.repeat(wanted, self.sizes)
-        running = np.concatenate([[0], np.cumsum(hits)])
-        return (running[self.offsets[1:]] - running[self.offsets[:-1]]) > 0
+        wanted = checks.as_labels(labels, len(self), self.n_classes).astype(np.int32)
+        result = np.zeros(len(self), bool)
+        filled = np.flatnonzero(self.sizes)  # between the starts of non-empty rows lie exactly their own labels
+        if filled.size:
+            hits = self.labels == np.repeat(wanted, self.sizes)
+            result[filled] = np.logical_or.reduceat(hits, self.offsets[filled])
+        return result
 
     def mask(self) -> NDArray[np.bool_]:
         """Membership as a dense (n, K) matrix."""
