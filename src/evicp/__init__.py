@@ -1,5 +1,8 @@
 """evicp: prediction sets with a coverage guarantee from any classifier's logits."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from evicp.calibration import Calibration, Calibrator, calibrate
 from evicp.errors import EvicpError, EvicpWarning
 from evicp.evidence import Opinion, opinion
@@ -11,6 +14,9 @@ from evicp.scores import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin
 from evicp.selection import Comparison, Tuned, compare
 from evicp.sets import PredictionSets
 from evicp.temperature import TemperatureFit, fit_temperature
+
+if TYPE_CHECKING:
+    from evicp.extraction import Extraction, extract
 
 __version__ = "0.1.0"
 
@@ -31,6 +37,7 @@ __all__ = [
     "EvicpError",
     "EvicpWarning",
     "Explanation",
+    "Extraction",
     "Margin",
     "Opinion",
     "PredictionSets",
@@ -44,8 +51,18 @@ __all__ = [
     "conformal_rank",
     "evaluate",
     "explain",
+    "extract",
     "fit_temperature",
     "load",
     "opinion",
     "plan",
 ]
+
+#: Imported when first asked for: few programs need them, and all would pay for their import.
+_LAZY = {"Extraction": "evicp.extraction", "extract": "evicp.extraction"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'evicp' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -14,6 +14,7 @@ import evicp
 from evicp.cli.bench import bench
 from evicp.cli.demo import demo
 from evicp.cli.export import export
+from evicp.cli.extract import extract
 from evicp.errors import MissingExtraError
 
 __all__ = ["app", "main"]
@@ -32,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, bench, export):
+for command in (demo, bench, export, extract):
     app.command(epilog=getattr(command, "epilog", None))(command)
 
 

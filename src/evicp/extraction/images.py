@@ -99,12 +99,15 @@ class Preprocess:
         return square.resize(self.size[::-1], _INTERPOLATIONS[self.interpolation])
 
     def changed(self, changes: Mapping[str, Any]) -> Preprocess:
-        """The same transform with some fields changed."""
+        """The same transform with some fields changed; a new size keeps its proportion to `resize`."""
         known = {field.name for field in fields(self)}
         unknown = sorted(set(changes) - known)
         if unknown:
             raise InputError(f"a transform has no {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
-        return replace(self, **changes)
+        made = replace(self, resize=None, **{name: value for name, value in changes.items() if name != "resize"})
+        if "resize" in changes or self.resize is None:
+            return replace(made, resize=changes.get("resize"))
+        return replace(made, resize=round(self.resize * max(made.size) / max(self.size)))
 
 
 def _channels(values: Any) -> tuple[float, ...]:
