@@ -1,0 +1,327 @@
+"""The built-in scores on any torch device: plain tensor operations in row blocks, results on the tensor's own device.
+
+The formulas are the reference's, in float64 where the device has it; MPS, and the XPUs without doubles, compute in
+float32 (scores then agree to about 1e-5). A label's score is always read off a block evaluated in full, at the label's
+own place, so that it has the same bits whether it was asked for alone or in a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evicp import checks
+
+__all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "ragged_sets", "top_labels"]
+
+#: A block of rows holds about this many logits: enough to keep an accelerator busy, few beside its memory.
+BLOCK_LOGITS = 1 << 22
+
+#: Probabilities are added as integers of this unit, as in the reference: integer sums have no order.
+_UNIT = 2.0**-61
+
+#: The scores that need P, the total probability above a label; the others are given anything in its place.
+_ADDS_UP = ("aps", "base", "raps")
+
+_NAMES = ("aps", "base", "ecp", "lac", "margin", "raps", "saps", "topk")
+
+
+def knows(score: Any) -> bool:
+    """Whether this backend has a score: the built-in ones, without a user's function in them."""
+    if type(score).__module__ != "evicp.scores" or score.name not in _NAMES:
+        return False
+    return score.name != "ecp" or (score.utility is None and isinstance(score.evidence, str))
+
+
+def dense_scores(score: Any, logits: Tensor) -> Tensor:
+    """Every label's score, (n, K) float64."""
+    result = _empty(logits, tuple(logits.shape))
+    for rows, z in blocks(logits):
+        result[rows] = _every_label(score, z)
+    return result
+
+
+def label_scores(score: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    """The score of each row's given label, (n,) float64."""
+    result = _empty(logits, (len(logits),))
+    for rows, z in blocks(logits):
+        result[rows] = _given_label(score, z, labels[rows, None])[:, 0]
+    return result
+
+
+def ragged_sets(score: Any, logits: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
+    """All labels with score <= threshold: offsets (n + 1,) int64, labels int32, their scores float64.
+
+    Within a row labels ascend by score, then descend by logit, then ascend by index.
+    """
+    sizes, labels, scores = [], [], []
+    for _, z in blocks(logits):
+        dense = _every_label(score, z)
+        row, column = torch.nonzero(dense <= threshold, as_tuple=True)
+        members = dense[row, column]
+        order = _stable_order(-z[row, column], members, row)
+        sizes.append(torch.bincount(row, minlength=len(z)))
+        labels.append(column[order].to(torch.int32))
+        scores.append(members[order])
+    offsets = torch.zeros(len(logits) + 1, dtype=torch.int64, device=logits.device)
+    if not sizes:
+        return offsets, offsets[:0].to(torch.int32), _empty(logits, (0,))
+    torch.cumsum(torch.cat(sizes), 0, out=offsets[1:])
+    return offsets, torch.cat(labels), torch.cat(scores)
+
+
+def top_labels(score: Any, logits: Tensor) -> Tensor:
+    """Each row's most plausible label, (n,) int32: lowest score, then highest logit, then lowest index."""
+    result = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
+    for rows, z in blocks(logits):
+        dense = _every_label(score, z)
+        tied = dense == dense.amin(1, keepdim=True)
+        result[rows] = _first_largest(torch.where(tied, z, -torch.inf)).to(torch.int32)
+    return result
+
+
+def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
+    """o: one plus the number of labels with a strictly larger logit than the given one, (n,) int64."""
+    result = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    for rows, z in blocks(logits):
+        result[rows] = 1 + (z > z.gather(1, labels[rows, None])).sum(1)
+    return result
+
+
+def p_values(score: Any, logits: Tensor, ascending: Tensor, labels: Tensor | None = None) -> Tensor:
+    """P = (1 + #{s_i >= s}) / (n + 1) from n sorted calibration scores: of every label, or of the given ones."""
+    if labels is not None:
+        return p_of(label_scores(score, logits, labels), ascending)
+    result = _empty(logits, tuple(logits.shape))
+    for rows, z in blocks(logits):
+        result[rows] = p_of(_every_label(score, z), ascending)
+    return result
+
+
+def p_of(scores: Tensor, ascending: Tensor) -> Tensor:
+    """The p-value of each score among sorted calibration scores."""
+    ascending = ascending.to(scores.device, scores.dtype)
+    at_least = len(ascending) - torch.searchsorted(ascending, scores.contiguous())
+    return (1.0 + at_least.to(scores.dtype)) / (len(ascending) + 1.0)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Blocks
+
+
+def working_type(device: torch.device) -> torch.dtype:
+    """float64, or float32 where the device has no doubles."""
+    if device.type == "mps":
+        return torch.float32
+    if device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64:
+        return torch.float32
+    return torch.float64
+
+
+def blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Row blocks in the working type, each checked for values no score can be computed from."""
+    logits = logits.detach()
+    rows_per_block = max(1, BLOCK_LOGITS // max(1, logits.shape[1]))
+    for start in range(0, len(logits), rows_per_block):
+        rows = slice(start, min(start + rows_per_block, len(logits)))
+        z = logits[rows].to(working_type(logits.device)).contiguous()
+        largest = z.amax(1)
+        good = (largest > -torch.inf) & (largest <= checks.LARGEST_LOGIT) & (largest < torch.inf)  # NaN fails all
+        if not bool(good.all()):
+            raise_bad_row(logits, start + int(torch.nonzero(~good)[0]))
+        yield rows, z
+
+
+def raise_bad_row(logits: Tensor, row: int) -> None:
+    """The reference's error for a row that no score can be computed from."""
+    block = logits[row : row + 1].detach().to("cpu", torch.float64).numpy()
+    checks._raise_bad_row(block, block.max(1), row)
+
+
+def _empty(logits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(shape, dtype=working_type(logits.device), device=logits.device)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The scores of a block: z is (rows, K); ranks and mass are (rows, K), or (rows, 1) where one label was asked for
+
+
+def _every_label(score: Any, z: Tensor) -> Tensor:
+    if score.name == "ecp" and not score.monotone:
+        return _uneven_ecp(score, z)
+    order = torch.argsort(z, dim=1, descending=True, stable=True)
+    ranks = _ranks(order, z)
+    mass = _mass_above(_probabilities(score, z), order, ranks) if score.name in _ADDS_UP else ranks
+    return _formula(score, z, ranks, mass)
+
+
+def _given_label(score: Any, z: Tensor, label: Tensor) -> Tensor:
+    """The given label's score, (rows, 1), without ordering the row: its rank is a count, its mass above a sum."""
+    if score.name == "ecp" and not score.monotone:
+        return _uneven_ecp(score, z).gather(1, label)
+    above = z > z.gather(1, label)
+    mass = ranks = above.sum(1, keepdim=True)
+    if score.name in _ADDS_UP:
+        mass = torch.where(above, _as_integers(_probabilities(score, z)), 0).sum(1, keepdim=True).to(z.dtype) * _UNIT
+    return _formula(score, z, ranks, mass).gather(1, label)
+
+
+def _formula(score: Any, z: Tensor, ranks: Tensor, mass: Tensor) -> Tensor:
+    """The built-in scores by name; `mass` is P, the probability above, of those that need it."""
+    if score.name == "ecp":
+        return _monotone_ecp(score, z, ranks)
+    if score.name == "lac":
+        return -_log_utility(z, score.temperature)
+    return torch.where(z == -torch.inf, torch.inf, _ranked(score, z, ranks.to(z.dtype) + 1.0, mass))
+
+
+def _ranked(score: Any, z: Tensor, o: Tensor, mass: Tensor) -> Tensor:
+    if score.name == "margin":
+        return _margin(_probabilities(score, z))
+    v = _row_uniforms(z, score.seed) if score.randomized else torch.ones_like(z[:, :1])
+    if score.name == "topk":
+        return (o - 1.0 + v).expand(z.shape)
+    p = _probabilities(score, z)
+    if score.name == "saps":
+        largest = p.amax(1, keepdim=True)
+        return torch.where(o == 1, v * largest, largest + (o - 2 + v) * score.lam).expand(z.shape)
+    accumulated = mass + v * p
+    if score.name != "raps":
+        return accumulated
+    excess = (o - float(score.k_reg)).clamp_min(0.0)
+    if score.randomize_penalty:
+        excess = torch.where(excess > 0, excess - 1.0 + v, 0.0)
+    return accumulated + score.lam * excess
+
+
+def _margin(p: Tensor) -> Tensor:
+    best, second = p.topk(2, dim=1).values[:, :, None].unbind(1)
+    return torch.where(p == best, second, best) - p
+
+
+def _monotone_ecp(score: Any, z: Tensor, ranks: Tensor) -> Tensor:
+    """Eq. 11; costs fall as logits rise, so the largest cost is the smallest finite logit's."""
+    surprisal = _surprisal(_evidence(score.evidence, z) + 1.0)
+    log_phi = _log_utility(z, score.temperature)
+    stabilizer = score.epsilon(z.shape[1])
+    finite = torch.where(z == -torch.inf, torch.inf, z)
+    least = _first_largest(-finite)[:, None]
+    above_least = (z > z.gather(1, least)).sum(1, keepdim=True)
+    largest = _log_cost(surprisal, log_phi, above_least, stabilizer).gather(1, least)
+    return torch.where(z == -torch.inf, torch.inf, _log_cost(surprisal, log_phi, ranks, stabilizer) - largest)
+
+
+def _uneven_ecp(score: Any, z: Tensor) -> Tensor:
+    """ECP with base rates of its own: ranks by (alpha, z), the maximum wherever it is."""
+    rates = torch.as_tensor(np.asarray(score.rates(z.shape[1])), dtype=z.dtype, device=z.device)
+    evidence = _evidence(score.evidence, z)
+    prior = (z.shape[1] * rates).expand(z.shape)
+    alpha = evidence + prior
+    virtual = alpha - evidence
+    lost = (evidence - (alpha - virtual)) + (prior - virtual)  # what rounding took: the second key of the order
+    order = _stable_order(-z, -lost, -alpha)
+    ranks = _ranks(order, alpha, lost, z)
+    log_phi = _log_utility(z, score.temperature)
+    cost = _log_cost(_surprisal(alpha), log_phi, ranks, score.epsilon(z.shape[1])) + rates.log()
+    possible = z > -torch.inf
+    largest = torch.where(possible, cost, -torch.inf).amax(1, keepdim=True)
+    return torch.where(possible, cost - largest, torch.inf)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What the formulas share, one equation each
+
+
+def _evidence(name: str, z: Tensor) -> Tensor:
+    """Definition 1; a masked label has none."""
+    if name == "relu":
+        return z.clamp_min(0.0)
+    if name == "softplus":
+        return torch.logaddexp(z, torch.zeros_like(z))
+    return torch.where(z == -torch.inf, 0.0, z.clamp(-10.0, 10.0).exp())
+
+
+def _surprisal(alpha: Tensor) -> Tensor:
+    """Eq. 6: -ln p; the one label that can hold more than half is computed from what the others hold."""
+    top = _first_largest(alpha)[:, None]
+    largest = alpha.gather(1, top)
+    rest = alpha.scatter(1, top, 0.0).sum(1, keepdim=True)
+    result = -(alpha / (largest + rest)).log()
+    exact = torch.where(rest < largest, torch.log1p(rest / largest), result.gather(1, top))
+    return result.scatter(1, top, exact)
+
+
+def _log_utility(z: Tensor, temperature: float) -> Tensor:
+    """Ln phi, phi = softmax(z / T)."""
+    shifted = ((z - z.amax(1, keepdim=True)) / temperature).clamp_min(torch.finfo(z.dtype).min)
+    shifted = torch.where(z == -torch.inf, -torch.inf, shifted)
+    return shifted - shifted.exp().sum(1, keepdim=True).log()
+
+
+def _log_cost(surprisal: Tensor, log_phi: Tensor, ranks: Tensor, stabilizer: float) -> Tensor:
+    """Eq. 10, up to a constant of the row; surprisal and log_phi are (rows, K)."""
+    n_classes = log_phi.shape[1]
+    log_epsilon = torch.full_like(log_phi[:, :1], stabilizer).log()
+    room = ((n_classes - ranks).to(log_phi.dtype) / n_classes).log()
+    return surprisal.log() - torch.logaddexp(log_phi - 2.0 * surprisal + room, log_epsilon)
+
+
+def _probabilities(score: Any, z: Tensor) -> Tensor:
+    return _log_utility(z, score.temperature).exp()
+
+
+def _as_integers(p: Tensor) -> Tensor:
+    return (p / _UNIT).round().to(torch.int64)
+
+
+def _mass_above(p: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
+    """P: the total probability of the labels strictly above, (rows, K), free of the order of summation."""
+    fixed = _as_integers(p).gather(1, order)
+    before = fixed.cumsum(1) - fixed
+    return before.gather(1, ranks).to(p.dtype) * _UNIT
+
+
+def _ranks(order: Tensor, *keys: Tensor) -> Tensor:
+    """r: the number of labels strictly above in the keys, (rows, K) int64; equal labels share it."""
+    position = torch.arange(order.shape[1], device=order.device).expand(order.shape)
+    opens_group = torch.zeros(order.shape, dtype=torch.bool, device=order.device)
+    for key in keys:
+        descending = key.gather(1, order)
+        opens_group[:, 1:] |= descending[:, 1:] != descending[:, :-1]
+    shared = torch.where(opens_group, position, 0).cummax(1).values
+    return torch.empty_like(order).scatter(1, order, shared)
+
+
+def _stable_order(*keys: Tensor) -> Tensor:
+    """What `np.lexsort` gives along the last axis: ascending by the last key, then the one before it, ..."""
+    order = torch.argsort(keys[0], dim=-1, stable=True)
+    for key in keys[1:]:
+        order = order.gather(-1, torch.argsort(key.gather(-1, order), dim=-1, stable=True))
+    return order
+
+
+def _first_largest(x: Tensor) -> Tensor:
+    """The first index of each row's maximum; argmax alone leaves open which one of several it returns."""
+    index = torch.arange(x.shape[1], device=x.device)
+    return torch.where(x == x.amax(1, keepdim=True), index, x.shape[1]).amin(1)
+
+
+def _mix32(x: Tensor) -> Tensor:
+    """MurmurHash3's 32-bit finaliser on int64 values in [0, 2^32)."""
+    x = x ^ (x >> 16)
+    x = (x * 0x85EBCA6B) & 0xFFFFFFFF
+    x = x ^ (x >> 13)
+    x = (x * 0xC2B2AE35) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+def _row_uniforms(z: Tensor, seed: int) -> Tensor:
+    """V in [0, 1) for each row, (rows, 1), the reference's bits."""
+    bits = (z.to(torch.float32) + 0.0).view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    total = torch.where(z == -torch.inf, 0, _mix32(bits)).sum(1, keepdim=True) & 0xFFFFFFFF
+    salt = _mix32(torch.tensor(seed & 0xFFFFFFFF, device=z.device))
+    return (_mix32(total ^ salt) >> 8).to(z.dtype) / 2.0**24
