@@ -112,7 +112,7 @@ def _halves(n: int, seed: int, repeats: int = 5) -> Iterator[tuple[I64, I64]]:
 class Comparison:
     """Several scores on the same random splits. Prints as a table of medians, standard deviations in brackets.
 
-    `evaluations[name]` holds one Evaluation per trial.
+    `evaluations[name]` holds one Evaluation per trial, `chosen[name]` the score it is of: tuned, at its temperature.
     """
 
     evaluations: dict[str, list[Evaluation]]
@@ -123,6 +123,7 @@ class Comparison:
     n_tuning: int
     temperatures: tuple[float, ...]
     note: str
+    chosen: dict[str, list[Score]]
 
     def values(self, score: str, metric: str) -> F64:
         """One number per trial, (trials,); NaN where a metric is undefined (SAT, if every set is empty)."""
@@ -196,6 +197,7 @@ class Comparison:
             "temperatures": list(self.temperatures),
             "note": self.note,
             "scores": scores,
+            "chosen": {name: [score.describe() for score in chosen] for name, chosen in self.chosen.items()},
         }
 
 
@@ -253,9 +255,10 @@ def compare(
     parts = [np.split(order, [n_tuning, n_tuning + n_calibration]) for order in orders]
     temperatures = _temperatures(temperature, array, truth, parts)
     difficulty = kernels.label_ranks(array, truth)
+    chosen = {name: _choose(method, array, truth, parts, temperatures, exact, seed) for name, method in methods.items()}
     evaluations = {
-        name: _run(method, array, truth, difficulty, parts, temperatures, exact, seed, min_count)
-        for name, method in methods.items()
+        name: _evaluate_trials(scores, array, truth, difficulty, parts, exact, min_count)
+        for name, scores in chosen.items()
     }
     return Comparison(
         evaluations=evaluations,
@@ -266,6 +269,7 @@ def compare(
         n_tuning=n_tuning,
         temperatures=tuple(t if t is not None else 1.0 for t in temperatures),
         note=_note(temperature, n_tuning),
+        chosen=chosen,
     )
 
 
@@ -323,35 +327,42 @@ def _with_temperature(score: Score, temperature: float | None) -> Score:
     return dataclasses.replace(score, temperature=temperature)  # type: ignore[type-var]
 
 
-def _run(
+def _choose(
     method: Score | Tuned,
     logits: NDArray[Any],
     labels: I64,
-    difficulty: I64,
     parts: list[list[I64]],
     temperatures: list[float | None],
     coverage: Fraction,
     seed: int,
+) -> list[Score]:
+    """The score of each trial, from its tuning rows and its temperature."""
+    if isinstance(method, Tuned):
+        return [
+            method.choose(logits[tuning], labels[tuning], coverage, seed, temperature)
+            for (tuning, _, _), temperature in zip(parts, temperatures, strict=True)
+        ]
+    return [_with_temperature(method, temperature) for temperature in temperatures]
+
+
+def _evaluate_trials(
+    scores: list[Score],
+    logits: NDArray[Any],
+    labels: I64,
+    difficulty: I64,
+    parts: list[list[I64]],
+    coverage: Fraction,
     min_count: int,
 ) -> list[Evaluation]:
-    """One method on all trials; trials that end up with the same score share one pass over the logits."""
-    chosen: list[tuple[Score, list[int]]] = []  # a list: a user's callable may have no hash
-    for trial, (part, temperature) in enumerate(zip(parts, temperatures, strict=True)):
-        if isinstance(method, Tuned):
-            score = method.choose(logits[part[0]], labels[part[0]], coverage, seed, temperature)
-        else:
-            score = _with_temperature(method, temperature)
-        alike = next((trials for other, trials in chosen if other == score), None)
-        if alike is None:
-            chosen.append((score, [trial]))
-        else:
-            alike.append(trial)
+    """One method on all trials; trials with equal scores share one pass over the logits."""
     results: dict[int, Evaluation] = {}
-    for score, which in chosen:
-        splits = [(parts[trial][1], parts[trial][2]) for trial in which]
-        evaluations = _evaluate_splits(score, logits, labels, splits, coverage, difficulty, min_count)
-        results.update(zip(which, evaluations, strict=True))
-    return [results[trial] for trial in range(len(parts))]
+    for trial, score in enumerate(scores):
+        if trial not in results:
+            alike = [other for other in range(trial, len(scores)) if scores[other] == score]
+            splits = [(parts[other][1], parts[other][2]) for other in alike]
+            evaluations = _evaluate_splits(score, logits, labels, splits, coverage, difficulty, min_count)
+            results.update(zip(alike, evaluations, strict=True))
+    return [results[trial] for trial in range(len(scores))]
 
 
 def _evaluate_splits(
