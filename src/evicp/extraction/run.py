@@ -240,6 +240,8 @@ class _Job:
         rows, unreadable, hits = [], [], 0
         for number in range(n_shards):
             shard = parts.load(number)
+            if number == 0:
+                checks.warn_if_probabilities(shard.logits)
             rows.append(shard.rows)
             pairs = zip(shard.unreadable.tolist(), shard.reasons.tolist(), strict=True)
             unreadable += [{"input": self.source.inputs[row], "reason": reason} for row, reason in pairs]

@@ -95,7 +95,7 @@ class Parts:
     def load(self, number: int) -> Shard:
         """Read a shard."""
         try:
-            with np.load(self.path(number), allow_pickle=False) as arrays:
+            with self.path(number).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return Shard(**arrays)
         except Exception as error:  # whatever the parser raises on a damaged file becomes one typed error
             raise FileError(f"cannot read {self.path(number)}: {error}. Delete it and run again.") from error
