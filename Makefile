@@ -42,7 +42,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.created pyproject.toml
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[report]'
 	touch $@
 
 $(VENV)/.test-base: $(VENV)/.created pyproject.toml

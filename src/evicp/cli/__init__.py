@@ -12,9 +12,16 @@ from rich.console import Console
 
 import evicp
 from evicp.cli.bench import bench
+from evicp.cli.calibrate import calibrate
+from evicp.cli.compare import compare
 from evicp.cli.demo import demo
+from evicp.cli.evaluate import evaluate
+from evicp.cli.explain import explain
 from evicp.cli.export import export
 from evicp.cli.extract import extract
+from evicp.cli.plan import plan
+from evicp.cli.predict import predict
+from evicp.cli.report import report
 from evicp.errors import MissingExtraError
 
 __all__ = ["app", "main"]
@@ -33,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, bench, export, extract):
+for command in (demo, extract, calibrate, predict, evaluate, compare, report, explain, plan, export, bench):
     app.command(epilog=getattr(command, "epilog", None))(command)
 
 

@@ -194,13 +194,20 @@ def note(text: str) -> None:
     Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True, style="dim")
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None, bold: str = "") -> None:
-    """Print a table, the first column to the left and the others to the right."""
+def print_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str | None = None,
+    *,
+    bold: str = "",
+    left: Sequence[int] = (),
+) -> None:
+    """Print a table; the first column and those in `left` are aligned to the left, the others to the right."""
     from rich.text import Text
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for i, name in enumerate(head):
-        table.add_column(name, justify="left" if i == 0 else "right")
+        table.add_column(name, justify="left" if i == 0 or i in left else "right")
     for row in rows:
         table.add_row(*map(Text, row), style="bold" if row[0] == bold else None)
     stdout_console().print(table)

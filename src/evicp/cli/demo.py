@@ -2,76 +2,132 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import evicp
+from evicp.cli.common import (
+    Coverage,
+    Force,
+    Json,
+    Seed,
+    check_output,
+    examples,
+    note,
+    print_json,
+    print_table,
+    print_text,
+    progress,
+)
+from evicp.cli.outputs import write_text
 from evicp.datasets import LogitsSample, load_imagenet_sample
-from evicp.selection import Comparison
+from evicp.errors import FileError, MissingExtraError
+from evicp.metrics import Evaluation
+from evicp.scores import Score
 from evicp.sets import PredictionSets
 
 __all__ = ["demo"]
 
+_PAGE = "evicp-demo/report.html"
+_SCORES: tuple[str | Score, ...] = ("ecp", evicp.ECP(stabilizer=0), "lac", "aps", "raps", "base")
 
+
+@examples("evicp demo", "evicp demo --coverage 0.95 --trials 50", "evicp demo -o tour.html --force")
 def demo(
-    coverage: Annotated[float, typer.Option(help="The coverage to ask for.")] = 0.9,
-    trials: Annotated[int, typer.Option(help="Random splits to compare the scores on.")] = 10,
-    seed: Annotated[int, typer.Option(help="Which random splits.")] = 0,
+    coverage: Coverage = 0.9,
+    trials: Annotated[int, typer.Option(help="Random splits to compare the scores on.", min=1)] = 10,
+    seed: Seed = 0,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the interactive report.")
+    ] = _PAGE,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
-    """Compare the scores on embedded real ImageNet logits, show a certificate and a few sets. Offline."""
-    console = Console() if sys.stdout.isatty() else Console(width=110)
+    """Compare the scores on embedded real ImageNet logits, show a certificate, a few sets and a report. Offline."""
+    target = _target(output, force)
     sample = load_imagenet_sample()
     n, n_classes = sample.logits.shape
-    console.print(
-        f"\nEmbedded sample: EfficientNet-Lite1 logits of {n:,} ImageNet validation images, {n_classes:,} classes\n"
-    )
-    with console.status("comparing the scores"):
+    with progress("comparing the scores"):
         comparison = evicp.compare(
-            sample.logits,
-            sample.labels,
-            ["ecp", evicp.ECP(stabilizer=0), "lac", "aps", "raps", "base"],
-            coverage,
-            trials=trials,
-            seed=seed,
-            temperature="split",
+            sample.logits, sample.labels, _SCORES, coverage, trials=trials, seed=seed, temperature="split"
         )
-    console.print(_comparison_table(comparison))
-    console.print(comparison.caption, style="dim")
+    sets, evaluation, certificate, rows = _one_split(sample, coverage, seed)
+    if not as_json:
+        print_text(f"\nEfficientNet-Lite1 logits of {n:,} ImageNet validation images, {n_classes:,} classes\n")
+        print_table(*comparison.table(), title="Prediction sets on the same random splits", bold="ecp")
+        print_text(comparison.caption)
+        print_text(f"\n{certificate}\n")
+        _print_sets(sets, sample, rows)
+    page = _write_report(sample, coverage, seed, target)
+    if as_json:
+        print_json(
+            {
+                "comparison": comparison.to_dict(),
+                "certificate": certificate.to_dict(),
+                "mean_size": evaluation.mean_size,
+                "report": page,
+            }
+        )
+    elif page is not None:
+        print_text(f"\nreport: {page}")
 
-    order = np.random.default_rng(seed).permutation(n)
-    used, new = order[: n // 2], order[n // 2 :]
+
+def _target(output: str, force: bool) -> Path:
+    """Where to write: the demo makes its own folder, and replaces what an earlier demo left there."""
+    if output != _PAGE:
+        return check_output(output, force=force, suffixes=(".html", ".htm"))
+    folder = Path(_PAGE).parent
+    if (folder.exists() and not folder.is_dir()) or Path(_PAGE).is_dir():
+        raise FileError(f"cannot write {_PAGE}: something else has that name. Give another place with -o.")
+    return Path(_PAGE)
+
+
+def _one_split(sample: LogitsSample, coverage: float, seed: int) -> tuple[PredictionSets, Evaluation, Any, Any]:
+    order = np.random.default_rng(seed).permutation(len(sample.labels))
+    used, new = order[: len(order) // 2], order[len(order) // 2 :]
     calibration = evicp.calibrate(sample.logits[used], sample.labels[used], class_names=sample.class_names)
     sets = calibration.predict(sample.logits[new], coverage)
     evaluation = evicp.evaluate(sets, sample.labels[new], sample.logits[new])
-    console.print(f"\n{calibration.certificate(coverage, evaluation)}\n", markup=False, highlight=False, soft_wrap=True)
-    console.print(_sets_table(sets, sample, new))
+    return sets, evaluation, calibration.certificate(coverage, evaluation), new
 
 
-def _comparison_table(comparison: Comparison) -> Table:
-    head, rows = comparison.table()
-    table = Table(title="Prediction sets on the same random splits", title_justify="left", box=None, pad_edge=False)
-    for i, title in enumerate(head):
-        table.add_column(title, justify="left" if i == 0 else "right")
-    for row in rows:
-        table.add_row(*row, style="bold" if row[0] == "ecp" else None)
-    return table
+def _write_report(sample: LogitsSample, coverage: float, seed: int, target: Path) -> Path | None:
+    """The report, where Plotly is installed; the demo is worth something without it."""
+    from evicp import report
+
+    try:
+        with progress("writing the report"):
+            page = report.split(
+                sample.logits,
+                sample.labels,
+                _SCORES,
+                coverage=min(max(coverage, 0.5), 0.999),
+                temperature="split",
+                seed=seed,
+                class_names=sample.class_names,
+                title="EfficientNet-Lite1 on ImageNet validation images",
+            )
+            text = page.to_html()
+    except MissingExtraError as error:
+        note(f"no report was written: {error}")
+        return None
+    if str(target) == _PAGE:
+        target.parent.mkdir(exist_ok=True)
+    write_text(target, text)
+    return target
 
 
-def _sets_table(sets: PredictionSets, sample: LogitsSample, rows: np.ndarray, shown: int = 6) -> Table:
+def _print_sets(sets: PredictionSets, sample: LogitsSample, rows: Any, shown: int = 6) -> None:
     """A few sets by name, from small to large."""
-    table = Table(title="A few sets, most plausible label first", title_justify="left", box=None, pad_edge=False)
-    table.add_column("true label")
-    table.add_column("covered")
-    table.add_column("prediction set")
     by_size = np.argsort(sets.sizes, kind="stable")
-    for i in by_size[np.linspace(0, len(sets) * 0.97, shown).astype(int)]:
+    lines = []
+    for i in by_size[np.linspace(0, len(sets) * 0.97, shown).astype(int)].tolist():
         truth = sample.labels[rows[i]]
-        names = sets.names(int(i))
-        shown_names = ", ".join(names[:8]) + (f", ... ({len(names)} labels)" if len(names) > 8 else "")
-        table.add_row(sample.class_names[truth], "yes" if truth in sets[int(i)] else "no", shown_names or "(empty)")
-    return table
+        names = sets.names(i)
+        listed = ", ".join(names[:8]) + (f", ... ({len(names)} labels)" if len(names) > 8 else "")
+        lines.append([sample.class_names[truth], "yes" if truth in sets[i] else "no", listed or "(empty)"])
+    head = ["true label", "covered", "prediction set"]
+    print_table(head, lines, title="A few sets, most plausible label first", left=(1, 2))

@@ -8,17 +8,19 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
-from evicp.errors import EvicpError, FileError, InputTypeError, LogitsError, missing_extra
+from evicp.errors import EvicpError, FileError, InputTypeError, LabelsError, LogitsError, missing_extra
 from evicp.files import LogitsFile, read_logits
 
-__all__ = ["Rows", "read_class_names", "read_rows"]
+__all__ = ["CalibrationFile", "Rows", "located", "read_class_names", "read_rows"]
 
 _TORCH = (".pt", ".pth")
 _KNOWN = (".npz", ".npy", ".safetensors", ".parquet", *_TORCH)
@@ -50,13 +52,34 @@ class Rows:
         """All labels in one array."""
         return np.concatenate([np.asarray(part.labels) for part in self.parts])
 
-    def blocks(self, values: int = 1 << 25) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
-        """Logits with their labels in pieces of about this many values, in order."""
+    def blocks(self, values: int = 1 << 25) -> Iterator[tuple[int, NDArray[Any], NDArray[Any] | None]]:
+        """The number of the first row, logits and labels, in pieces of about this many values, in order."""
+        first = 0
         for part in self.parts:
-            rows = max(1, values // max(1, part.logits.shape[-1])) if part.logits.ndim == 2 else len(part.logits)
-            for start in range(0, max(1, len(part.logits)), max(1, rows)):
-                piece = slice(start, start + max(1, rows))
-                yield part.logits[piece], None if part.labels is None else part.labels[piece]
+            wide = part.logits.ndim == 2 and part.logits.shape[1] > 0
+            rows = max(1, values // part.logits.shape[1]) if wide else max(1, len(part.logits))
+            for start in range(0, max(1, len(part.logits)), rows):
+                # The last piece takes whatever labels are left, so that too many of them do not go unseen.
+                end = start + rows if start + rows < len(part.logits) else None
+                yield first + start, part.logits[start:end], None if part.labels is None else part.labels[start:end]
+            first += len(part.logits)
+
+
+CalibrationFile = Annotated[
+    str,
+    typer.Argument(metavar="CALIBRATION", help="A file written by evicp calibrate.", show_default=False),
+]
+
+
+@contextmanager
+def located(source: str, first_row: int) -> Iterator[None]:
+    """Say where a block lies when one of its rows is refused: messages count rows from the block's first."""
+    try:
+        yield
+    except (LogitsError, LabelsError) as error:
+        if first_row == 0:
+            raise
+        raise type(error)(f"in the rows of {source} from {first_row:,} on: {error}") from error
 
 
 def read_rows(path: str, labels: str | None = None, *, labelled: bool = False) -> Rows:

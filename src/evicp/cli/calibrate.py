@@ -1,0 +1,71 @@
+"""`evicp calibrate`: labelled logits to a calibration file and its certificate."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import evicp
+from evicp.cli.common import (
+    ClassNames,
+    Coverage,
+    Force,
+    Json,
+    Labels,
+    LogitsFiles,
+    ScoreText,
+    check_output,
+    examples,
+    note,
+    parse_score,
+    print_json,
+    print_text,
+    progress,
+)
+from evicp.cli.inputs import located, read_class_names, read_rows
+
+__all__ = ["calibrate"]
+
+
+@examples(
+    "evicp calibrate val.npz -o cal.safetensors",
+    "evicp calibrate val.npz -o cal.safetensors --score 'raps(lam=0.5,k_reg=3)' --coverage 0.95",
+    "evicp calibrate logits.npy --labels labels.npy --class-names names.txt -o cal.safetensors",
+    "evicp calibrate shards/ -o cal.safetensors",
+)
+def calibrate(
+    logits: LogitsFiles,
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="FILE", help="The calibration, .safetensors.", show_default=False),
+    ],
+    labels: Labels = None,
+    score: ScoreText = "ecp",
+    class_names: ClassNames = None,
+    coverage: Coverage = 0.9,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Score the true labels of calibration rows; any coverage can be asked of the result afterwards.
+
+    The certificate printed is for `--coverage`; the file serves every other coverage as well.
+    """
+    target = check_output(output, force=force, suffixes=(".safetensors",))
+    chosen = parse_score(score)
+    evicp.conformal_rank(1, coverage)  # a bad coverage is said before the work, not after
+    rows = read_rows(logits, labels, labelled=True)
+    calibrator = evicp.Calibrator(chosen, class_names=read_class_names(class_names) or rows.class_names)
+    with progress("calibrating", len(rows)) as advance:
+        for start, block, truth in rows.blocks():
+            with located(rows.source, start):
+                calibrator.update(block, truth)
+            advance(len(block))
+    calibration = calibrator.finish()
+    certificate = calibration.certificate(coverage)
+    calibration.save(target)
+    if as_json:
+        print_json({"output": target, "certificate": certificate.to_dict()})
+        return
+    print_text(certificate)
+    note(f"wrote {target}")

@@ -1,0 +1,137 @@
+"""`evicp compare`: several scores on the same random splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+import evicp
+from evicp.cli.common import (
+    ClassNames,
+    Coverage,
+    Force,
+    Json,
+    Labels,
+    LogitsFiles,
+    Output,
+    Scores,
+    Seed,
+    check_output,
+    examples,
+    note,
+    parse_score,
+    print_json,
+    print_table,
+    print_text,
+    progress,
+)
+from evicp.cli.inputs import Rows, read_class_names, read_rows
+from evicp.cli.outputs import csv_text, json_text, write_text
+from evicp.errors import InputError
+from evicp.scores import Score
+from evicp.selection import Comparison
+
+__all__ = ["compare"]
+
+_SUFFIXES = (".json", ".csv", ".md", ".html")
+_DEFAULT = ["ecp", "lac", "aps", "raps", "base"]
+
+Temperature = Annotated[
+    str,
+    typer.Option(
+        metavar="NUMBER|split|holdout",
+        help="A number; split: fitted on rows of their own; holdout: on the calibration rows, as in the paper.",
+    ),
+]
+
+
+@examples(
+    "evicp compare val.npz",
+    "evicp compare val.npz -s ecp -s lac -s 'raps(lam=0.5)' --coverage 0.95 --temperature split",
+    "evicp compare val.npz -o comparison.html",
+)
+def compare(
+    logits: LogitsFiles,
+    labels: Labels = None,
+    score: Scores = _DEFAULT,
+    coverage: Coverage = 0.9,
+    trials: Annotated[int, typer.Option(help="How many random splits.", min=1)] = 10,
+    seed: Seed = 0,
+    calibration: Annotated[float, typer.Option(help="The share of rows to calibrate on.")] = 0.3,
+    temperature: Temperature = "1.0",
+    class_names: ClassNames = None,
+    output: Output = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Coverage, size, SSCV and SAT of several scores on the same random splits of labelled rows.
+
+    `--output` writes json, csv or md, or the interactive report of one split as html.
+    """
+    target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
+    scores = [parse_score(text, conformal=False) for text in score]
+    warm = parse_temperature(temperature)
+    if target is not None and target.suffix == ".html" and warm == "holdout":
+        raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
+    rows = read_rows(logits, labels, labelled=True)
+    with progress("comparing the scores"):
+        result = evicp.compare(
+            rows.logits,
+            rows.labels,
+            scores,
+            coverage,
+            trials=trials,
+            seed=seed,
+            calibration=calibration,
+            temperature=warm,
+        )
+    if target is not None:
+        names = read_class_names(class_names) or rows.class_names
+        _write(result, target, rows, scores, {"calibration": calibration, "temperature": warm, "seed": seed}, names)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    print_table(*result.table())
+    print_text(result.caption)
+    if target is not None:
+        note(f"wrote {target}")
+
+
+def parse_temperature(text: str) -> float | Literal["split", "holdout"]:
+    """A temperature from the command line."""
+    if text == "split":
+        return "split"
+    if text == "holdout":
+        return "holdout"
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f'temperature must be a positive number, "split" or "holdout"; got {text!r}.') from None
+
+
+def _write(result: Comparison, target: Path, rows: Rows, scores: list[Score], how: dict[str, Any], names: Any) -> None:
+    if target.suffix == ".html":
+        from evicp import report
+
+        page = report.split(
+            rows.logits,
+            rows.labels,
+            scores,
+            coverage=result.coverage,
+            class_names=names,
+            title="Scores compared",
+            **how,
+        )
+        page.write(target)
+    elif target.suffix == ".md":
+        write_text(target, result.to_markdown() + "\n")
+    elif target.suffix == ".csv":
+        metrics = result.to_dict()["scores"]
+        lines = [
+            [name, metric, v["median"], v["mean"], v["std"]] for name, m in metrics.items() for metric, v in m.items()
+        ]
+        write_text(target, csv_text(["score", "metric", "median", "mean", "std"], lines))
+    else:
+        write_text(target, json_text(result.to_dict()))

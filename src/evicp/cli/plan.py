@@ -1,0 +1,55 @@
+"""`evicp plan`: how many calibration rows does a promise need?"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Annotated
+
+import typer
+
+import evicp
+from evicp.checks import as_coverage
+from evicp.cli.common import Coverage, Json, examples, print_json, print_table, print_text, progress
+from evicp.reliability import Reliability
+
+__all__ = ["plan"]
+
+
+@examples(
+    "evicp plan --coverage 0.9 --tolerance 0.01",
+    "evicp plan --coverage 0.95 --tolerance 0.005 --confidence 0.99",
+)
+def plan(
+    coverage: Coverage = 0.9,
+    tolerance: Annotated[float, typer.Option("--tolerance", "-t", help="How far coverage may be off.")] = 0.01,
+    confidence: Annotated[float, typer.Option(help="In what share of calibrations it must not be.")] = 0.95,
+    as_json: Json = False,
+) -> None:
+    """The smallest number of calibration rows from which on coverage stays within the tolerance.
+
+    Coverage differs between calibration sets; with n rows it follows a Beta law. The table shows what other n give.
+    """
+    with progress("planning"):
+        rows = evicp.plan(coverage, tolerance, confidence)
+    smallest = ceil(1 / (1 - as_coverage(coverage))) - 1
+    laws = [Reliability(n, coverage) for n in sorted({smallest, 100, 300, 1000, 3000, 10_000, 30_000, rows}) if n >= 1]
+    table = [{"rows": law.n, "interval": list(law.interval(confidence))} for law in laws]
+    if as_json:
+        print_json(
+            {
+                "coverage": coverage,
+                "tolerance": tolerance,
+                "confidence": confidence,
+                "rows": rows,
+                "smallest_finite": smallest,
+                "table": table,
+            }
+        )
+        return
+    print_text(
+        f"{rows:,} calibration rows: from there on, coverage lies within {tolerance:g} of {coverage:g} for at least "
+        f"{confidence:g} of calibration sets.\n"
+    )
+    lines = [[f"{law.n:,}", *(f"{end:.4f}" for end in law.interval(confidence))] for law in laws]
+    print_table(["rows", "from", "to"], lines, bold=f"{rows:,}")
+    print_text(f"\nBelow {smallest:,} rows no finite threshold can promise {coverage:g}: every set would be full.")

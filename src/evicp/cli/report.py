@@ -1,0 +1,102 @@
+"""`evicp report`: labelled logits to one interactive HTML file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import evicp
+from evicp.cli.common import (
+    ClassNames,
+    Coverage,
+    Force,
+    Json,
+    Labels,
+    LogitsFiles,
+    Scores,
+    Seed,
+    check_output,
+    examples,
+    parse_score,
+    print_json,
+    print_text,
+    progress,
+)
+from evicp.cli.compare import Temperature, parse_temperature
+from evicp.cli.inputs import Rows, read_class_names, read_rows
+from evicp.errors import InputError
+from evicp.report import Report, build, split
+
+__all__ = ["report"]
+
+_DEFAULT = ["ecp", "lac", "aps", "raps"]
+
+
+@examples(
+    "evicp report val.npz -o report.html",
+    "evicp report val.npz -o report.html -s ecp -s lac --temperature split --title 'Ward 7, March'",
+    "evicp report test.npz --load cal.safetensors -o audit.html --coverage 0.95",
+)
+def report(
+    logits: LogitsFiles,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")] = "report.html",
+    labels: Labels = None,
+    load: Annotated[
+        list[str],
+        typer.Option(metavar="FILE", help="A calibration to report on; all rows are then tested. May be repeated."),
+    ] = [],  # noqa: B006 - Typer wants the default as it is, and never changes it
+    score: Scores = _DEFAULT,
+    coverage: Coverage = 0.9,
+    calibration: Annotated[float, typer.Option(help="The share of rows to calibrate on.")] = 0.5,
+    temperature: Temperature = "1.0",
+    seed: Seed = 0,
+    class_names: ClassNames = None,
+    title: Annotated[str, typer.Option(help="The heading of the page.")] = "Prediction sets",
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """One self-contained HTML file: a slider of coverages, figures, certificate, classes, single rows.
+
+    The rows are split at random into calibration and test rows, unless `--load` gives a calibration made elsewhere.
+    """
+    target = check_output(output, force=force, suffixes=(".html", ".htm"))
+    scores = [parse_score(text, conformal=False) for text in score]
+    warm = parse_temperature(temperature)
+    if warm == "holdout":
+        raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
+    calibrations = [evicp.load(path) for path in load]
+    rows = read_rows(logits, labels, labelled=True)
+    names = read_class_names(class_names) or rows.class_names
+    with progress("writing the report"):
+        if calibrations:
+            page = build(rows.logits, rows.labels, calibrations, coverage=coverage, class_names=names, title=title)
+        else:
+            page = split(
+                rows.logits,
+                rows.labels,
+                scores,
+                calibration=calibration,
+                temperature=warm,
+                seed=seed,
+                class_names=names,
+                coverage=coverage,
+                title=title,
+            )
+        page.write(target)
+    if as_json:
+        print_json(_facts(page, rows, str(target), coverage))
+    else:
+        print_text(f"report: {target}")
+
+
+def _facts(page: Report, rows: Rows, target: str, coverage: float) -> dict[str, object]:
+    return {
+        "output": target,
+        "title": page.title,
+        "coverage": coverage,
+        "rows": len(rows),
+        "test_rows": page.data["m"],
+        "n_classes": page.data["n_classes"],
+        "scores": [method["name"] for method in page.data["methods"]],
+    }

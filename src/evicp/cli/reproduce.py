@@ -1,0 +1,106 @@
+"""`evicp reproduce`: the paper's tables and figures, published and measured side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from glob import glob
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evicp.cli.common import Json, examples, note, print_json, print_text
+from evicp.errors import FileError, InputError
+
+__all__ = ["reproduce"]
+
+
+@examples(
+    "evicp reproduce",
+    "evicp reproduce val=resnet152.npz val=resnet50.npz v2=v2/resnet152.npz -o reproduction",
+    "evicp reproduce 'val=*.npz' --reference resnet50 --trials 20",
+)
+def reproduce(
+    logits: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[val=FILE|v2=FILE]...",
+            help="Logits with labels on ImageNet-Val or ImageNet-V2; wildcards are understood. A file is called after "
+            "its network: resnet152.npz. Without files the embedded sample is used.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write into.")] = Path(
+        "reproduction"
+    ),
+    trials: Annotated[int, typer.Option(help="Random splits per method.", min=1)] = 10,
+    seed: Annotated[int, typer.Option(help="Which random splits.", min=0)] = 0,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NETWORK", help="The network of Tables 3 and 4 and of the figures [ResNet152, or the first]."
+        ),
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figures (needs matplotlib).")] = True,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Reproduce the paper's Tables 1 to 8 and Figures 2 and 3 under its released protocol and a clean one."""
+    from evicp.experiments import figures as drawing
+    from evicp.experiments import reproduction
+
+    if figures:
+        drawing.require_matplotlib()
+    networks = [reproduction.read_network(path, dataset) for dataset, path in _expand(logits or [])]
+    reproduction.refuse_existing(output, ["index.html"], force=force)
+    if not networks:
+        note("No files were given: reproducing on the embedded sample, a network the paper does not have.")
+    with _bars() as started:
+        result = reproduction.reproduce(networks, trials=trials, seed=seed, reference=reference, started=started)
+    written = result.write(output, force=force, draw=figures)
+    if as_json:
+        print_json({**result.to_dict(), "files": written})
+        return
+    for line in (*result.about, "", result.verdict, *map(str, result.rankings)):
+        print_text(line)
+    print_text(f"\n{len(written)} files in {output}; open {output / 'index.html'}")
+
+
+def _expand(arguments: list[str]) -> list[tuple[str, str]]:
+    """(data set, path) of every file; a path without "val=" or "v2=" belongs to the one before it."""
+    from evicp.experiments.reproduction import DATASETS
+
+    result, dataset = [], "val"
+    for argument in arguments:
+        name, separator, pattern = argument.partition("=")
+        if separator and name in DATASETS:
+            dataset = name
+        elif separator and not Path(argument).exists():
+            raise InputError(f"logits must be given as {' or '.join(f'{d}=FILE' for d in DATASETS)}; got {argument!r}.")
+        else:
+            pattern = argument
+        paths = [pattern] if Path(pattern).exists() else sorted(glob(pattern))  # noqa: PTH207 - the pattern may be absolute
+        if not paths:
+            raise FileError(f"cannot read {pattern}: no such file.")
+        result += [(dataset, path) for path in paths]
+    return result
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int], Callable[[], None]]]:
+    """One progress bar per network and protocol, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda _title, _steps: lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as progress:
+
+        def started(title: str, steps: int) -> Callable[[], None]:
+            task = progress.add_task(title, total=steps)
+            return lambda: progress.advance(task)
+
+        yield started
