@@ -1,22 +1,23 @@
-"""Calibration: from the scores of true labels to a threshold, for any coverage, afterwards."""
+"""Calibration: from the scores of true labels to thresholds, for any coverage, afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from fractions import Fraction
 from os import PathLike
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
-from evicp.errors import InputError, InputTypeError, LogitsError
-from evicp.reliability import Certificate, Reliability, conformal_rank
+from evicp import checks, kernels, limits, shift
+from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
+from evicp.groups import ByGroup, Groups, Partition, as_groups, divide
+from evicp.reliability import Certificate, Reliability, conformal_rank, pac_rank, rows_needed
 from evicp.scores import ECP, Score, as_score
 from evicp.sets import PredictionSets
+from evicp.shift import Weights
 
 if TYPE_CHECKING:
     from evicp.metrics import Evaluation
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Calibration", "Calibrator", "calibrate"]
 
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 Coverage = float | Fraction
 
 
@@ -32,6 +34,9 @@ def calibrate(
     labels: Any,
     score: str | Score | Callable[[F64], Any] = "ecp",
     *,
+    by: Any = None,
+    weights: Any = None,
+    class_weights: Any = None,
     class_names: Sequence[str] | None = None,
 ) -> Calibration:
     """Score the true labels of calibration rows; any coverage can be asked for afterwards.
@@ -43,6 +48,14 @@ def calibrate(
     labels : (n,) integers in [0, K)
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
         "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin".
+    by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or (n,) groups, optional
+        Where the coverage asked for must hold: in every class, in every band of evidential uncertainty, or in every
+        group of rows, given here and at prediction.
+    weights : (n,) numbers >= 0, optional
+        For known covariate shift: how much more frequent rows like each one are among new rows; `predict` then needs
+        the new rows' weights, on the same scale.
+    class_weights : (K,) numbers >= 0, optional
+        For label shift: the weight of each class, from `label_shift_weights`.
     class_names : K names, optional
         Travel with the calibration and its sets.
 
@@ -54,12 +67,32 @@ def calibrate(
     Calibration(ecp, 500 rows, 4 classes)
     >>> calibration.predict([[4.0, 0.5, 0.1, -1.0], [1.0, 1.1, 0.9, -2.0]], coverage=0.95).to_lists()
     [[0], [1, 0, 2]]
+    >>> calibrate(logits, labels, by="class").thresholds(0.9).shape
+    (4,)
     """
-    return Calibrator(score, class_names=class_names).update(logits, labels).finish()
+    given = None if by is None or isinstance(by, str | Groups) else by
+    calibrator = Calibrator(
+        score, by=by if given is None else ByGroup(), class_weights=class_weights, class_names=class_names
+    )
+    return calibrator.update(logits, labels, groups=given, weights=weights).finish()
+
+
+class _Batch(NamedTuple):
+    """What is kept of a batch: scores, what the grouping needs of each row, and weights."""
+
+    scores: F64
+    keys: NDArray[Any]
+    weights: F64 | None
 
 
 class Calibrator:
-    """Calibration in batches or shards: only the scores are kept.
+    """Calibration in batches or shards: only the scores are kept (with the rows' groups and weights, if any).
+
+    Parameters
+    ----------
+    score, class_weights, class_names : as for `calibrate`
+    by : "class", "group", "uncertainty", or an instance with parameters
+        "group" takes the rows' groups at each `update`.
 
     >>> first, second = Calibrator("lac"), Calibrator("lac")
     >>> _ = first.update([[2.0, 0.0], [0.5, 1.0]], [0, 1])
@@ -72,51 +105,101 @@ class Calibrator:
         self,
         score: str | Score | Callable[[F64], Any] = "ecp",
         *,
+        by: Any = None,
+        class_weights: Any = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
         self.score = as_score(score)
+        self.by = as_groups(by)
         self.n_classes: int | None = None
+        self._class_weights = None if class_weights is None else np.asarray(class_weights)
         self._class_names = class_names
-        self._batches: list[F64] = []
+        self._batches: list[_Batch] = []
+        if self.by is not None and class_weights is not None:
+            raise InputError("weights and groups cannot be combined; pass by= or class_weights=, not both.")
 
     @property
     def n(self) -> int:
         """Rows seen so far."""
-        return sum(map(len, self._batches))
+        return sum(len(batch.scores) for batch in self._batches)
 
-    def update(self, logits: Any, labels: Any) -> Calibrator:
-        """Add a batch of labelled rows; a batch that raises leaves the calibrator as it was."""
+    def update(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibrator:
+        """Add a batch of labelled rows; a batch that raises leaves the calibrator as it was.
+
+        Parameters
+        ----------
+        logits, labels : (n, K) and (n,)
+        groups : (n,) groups of the rows, for by="group"
+        weights : (n,) weights of the rows, in every batch or in none
+        """
         checks.same_device(logits, labels)
         array = checks.as_logits(logits, self.n_classes)
         truth = checks.as_labels(labels, *array.shape)
         checks.as_class_names(self._class_names, array.shape[1])
         if not self._batches:
             warn_suspicious(self.score, array)
+        row_weights = self._row_weights(weights, truth, array.shape[1])
+        if self.by is None and groups is not None:
+            raise InputError('groups are only taken by a calibration by="group".')
         scores = kernels.label_scores(self.score, array, truth)
+        keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
         self.n_classes = array.shape[1]
-        self._batches.append(scores)
+        self._batches.append(_Batch(scores, keys, row_weights))
         return self
+
+    def _row_weights(self, weights: Any, labels: I64, n_classes: int) -> F64 | None:
+        """The rows' weights, given or of their classes."""
+        if self._class_weights is not None:
+            if weights is not None:
+                raise InputError("pass the rows' weights or class_weights, not both.")
+            return shift.as_weights(self._class_weights, n_classes, "class_weights")[labels]
+        if weights is not None and self.by is not None:
+            raise InputError("weights and groups cannot be combined; pass by= or weights=, not both.")
+        if self._batches and (weights is None) != (self._batches[0].weights is None):
+            raise InputError("weights must be given with every batch or with none.")
+        return None if weights is None else shift.as_weights(weights, len(labels))
 
     def merge(self, *others: Calibrator) -> Calibrator:
         """Add the scores of other calibrators (other shards, other machines)."""
         for other in others:
-            if other.score != self.score:
-                raise InputError(f"only calibrators of one score can be merged; got {self.score} and {other.score}.")
-            if None not in (self.n_classes, other.n_classes) and self.n_classes != other.n_classes:
-                raise InputError(
-                    f"only calibrators of one K can be merged; got {self.n_classes} and {other.n_classes} classes."
-                )
+            self._check_mergeable(other)
         for other in others:
             self.n_classes = self.n_classes or other.n_classes
             self._batches.extend(other._batches)
         return self
 
+    def _check_mergeable(self, other: Calibrator) -> None:
+        if other.score != self.score:
+            raise InputError(f"only calibrators of one score can be merged; got {self.score} and {other.score}.")
+        if None not in (self.n_classes, other.n_classes) and self.n_classes != other.n_classes:
+            raise InputError(
+                f"only calibrators of one K can be merged; got {self.n_classes} and {other.n_classes} classes."
+            )
+        if other.by != self.by:
+            raise InputError(f"only calibrators with the same groups can be merged; got {self.by} and {other.by}.")
+        weighted = {batch.weights is not None for batch in (*self._batches, *other._batches)}
+        if len(weighted) > 1 or not np.array_equal(self._class_weights, other._class_weights):  # type: ignore[arg-type]
+            raise InputError("only calibrators with the same kind of weights can be merged.")
+
     def finish(self) -> Calibration:
-        """Sort the scores."""
+        """Group and sort the scores."""
         if self.n_classes is None or self.n == 0:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
         names = checks.as_class_names(self._class_names, self.n_classes)
-        return Calibration(self.score, np.sort(np.concatenate(self._batches)), self.n_classes, names)
+        scores = np.concatenate([batch.scores for batch in self._batches])
+        if self._batches[0].weights is not None:
+            weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
+            order = np.argsort(scores, kind="stable")
+            return Calibration(
+                self.score, scores[order], self.n_classes, names, weights=Weights(weights[order], self._class_weights)
+            )
+        if self.by is None:
+            return Calibration(self.score, np.sort(scores), self.n_classes, names)
+        keys = [batch.keys for batch in self._batches if len(batch.scores)]
+        if len({part.dtype.kind for part in keys}) > 1:
+            raise InputTypeError("groups must be whole numbers in every batch, or strings in every batch; got both.")
+        scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, names)
+        return Calibration(self.score, scores, self.n_classes, names, groups)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,36 +209,89 @@ class Calibration:
     Parameters
     ----------
     score : the score that made the scores
-    scores : (n,) float64, ascending
+    scores : (n,) float64, ascending; where there are groups, group after group, each ascending
     n_classes : K
     class_names : K names, optional
+    groups : how scores are divided into groups with a threshold each, optional
+    weights : the weight of each score, optional
     """
 
     score: Score
     scores: F64
     n_classes: int
     class_names: tuple[str, ...] | None = None
+    groups: Partition | None = None
+    weights: Weights | None = None
 
     def __post_init__(self) -> None:
-        self.scores.flags.writeable = False
+        view = self.scores.view()  # the caller's own array stays as writeable as it was
+        view.flags.writeable = False
+        object.__setattr__(self, "scores", view)
 
     @property
     def n(self) -> int:
         """Calibration rows."""
         return len(self.scores)
 
-    def threshold(self, coverage: Coverage) -> float:
-        """The k-th smallest calibration score, k = ceil((n + 1) coverage); +inf (with a warning) if k > n."""
-        return conformal_threshold(self.scores, checks.as_coverage(coverage))
+    @property
+    def effective_n(self) -> float:
+        """(sum w)^2 / sum w^2, the number of equally weighted rows that say as much; n without weights."""
+        return float(self.n) if self.weights is None else shift.effective_sample_size(self.weights.rows)
+
+    def threshold(self, coverage: Coverage, confidence: float | None = None) -> float:
+        """The k-th smallest calibration score, k = ceil((n + 1) coverage); +inf (with a warning) if k > n.
+
+        With a confidence, k is the training-conditional rank (`pac_rank`).
+        """
+        if self.groups is not None or self.weights is not None:
+            what = "weights" if self.groups is None else f"a threshold per {self.groups.by.kind}"
+            raise InputError(f"this calibration has {what}, not one threshold; use thresholds() or predict().")
+        return float(self.thresholds(coverage, confidence)[0])
+
+    def thresholds(self, coverage: Coverage, confidence: float | None = None) -> F64:
+        """The threshold of each group, (G,), or of each label where there are class weights; (1,) otherwise."""
+        exact = checks.as_coverage(coverage)
+        if confidence is not None:
+            confidence = checks.as_probability(confidence, "confidence")
+        if self.weights is not None:
+            return self.weights.limit(self.scores, exact, confidence, self.weights.of_new(0, None))[0]
+        if self.groups is not None:
+            return self.groups.thresholds(self.scores, exact, confidence)
+        if confidence is not None:
+            return np.array([pac_threshold(self.scores, exact, confidence)])
+        return np.array([conformal_threshold(self.scores, exact)])
 
     @overload
-    def predict(self, logits: Any, coverage: Coverage, *, allow_empty: bool = ...) -> PredictionSets: ...
+    def predict(
+        self,
+        logits: Any,
+        coverage: Coverage,
+        *,
+        confidence: float | None = ...,
+        groups: Any = ...,
+        weights: Any = ...,
+        allow_empty: bool = ...,
+    ) -> PredictionSets: ...
     @overload
     def predict(
-        self, logits: Any, coverage: Sequence[Coverage], *, allow_empty: bool = ...
+        self,
+        logits: Any,
+        coverage: Sequence[Coverage],
+        *,
+        confidence: float | None = ...,
+        groups: Any = ...,
+        weights: Any = ...,
+        allow_empty: bool = ...,
     ) -> list[PredictionSets]: ...
     def predict(
-        self, logits: Any, coverage: Coverage | Sequence[Coverage], *, allow_empty: bool = True
+        self,
+        logits: Any,
+        coverage: Coverage | Sequence[Coverage],
+        *,
+        confidence: float | None = None,
+        groups: Any = None,
+        weights: Any = None,
+        allow_empty: bool = True,
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows: all labels whose score is at most the threshold.
 
@@ -163,6 +299,10 @@ class Calibration:
         ----------
         logits : (n, K), or one (K,) row
         coverage : strictly between 0 and 1; a sequence gives a list of sets from one pass over the logits
+        confidence : training-conditional (PAC) sets: with this confidence over the draw of the calibration rows,
+            coverage is at least what was asked. Without it, coverage is so on average over calibrations
+        groups : (n,) groups of the rows, for a calibration by="group"
+        weights : (n,) weights of the rows, for a weighted calibration
         allow_empty : if False, an empty set gets its top label, which can only raise coverage
         """
         array = checks.as_logits(logits, self.n_classes, row_allowed=True)
@@ -171,40 +311,77 @@ class Calibration:
         wanted = [checks.as_coverage(c) for c in (coverage if checks.is_many(coverage) else [coverage])]  # type: ignore[union-attr]
         if not wanted:
             raise InputError("coverage must be a number or a non-empty sequence of numbers; got an empty one.")
-        thresholds = [self.threshold(c) for c in wanted]
+        asked = self._limits(array, wanted, confidence, groups, weights)
         checks.warn_if_probabilities(array)
-        offsets, labels, scores = kernels.ragged_sets(self.score, array, max(thresholds))
+        candidates = limits.members(self.score, array, np.maximum.reduce(asked))
         top = None if allow_empty else kernels.top_labels(self.score, array)
         results = []
-        for exact, threshold in zip(wanted, thresholds, strict=True):
+        for exact, limit in zip(wanted, asked, strict=True):
             sets = PredictionSets(
-                *keep_up_to(offsets, labels, scores, threshold),
+                *limits.within(candidates, limit)[:2],
                 n_classes=self.n_classes,
                 coverage=exact,
                 score=self.score.name,
                 n_calibration=self.n,
                 class_names=self.class_names,
+                confidence=confidence,
             )
             results.append(sets if top is None else _fill_empty(sets, top))
         return results if checks.is_many(coverage) else results[0]
 
-    def p_values(self, logits: Any, labels: Any = None) -> F64:
+    def _limits(
+        self, array: NDArray[Any], wanted: list[Fraction], confidence: float | None, groups: Any, weights: Any
+    ) -> list[F64]:
+        """The thresholds at each coverage, each broadcastable to (n, K)."""
+        if self.weights is not None:
+            new = self.weights.of_new(len(array), weights)
+            return [self.weights.limit(self.scores, exact, confidence, new) for exact in wanted]
+        numbers = self._group_numbers(array, groups, weights)
+        return [self.thresholds(exact, confidence)[numbers] for exact in wanted]
+
+    def _group_numbers(self, array: NDArray[Any], groups: Any, weights: Any) -> I64:
+        """The group of each label of each row, broadcastable to (n, K)."""
+        if weights is not None:
+            raise InputError("weights are only taken by a calibration with weights of its own rows.")
+        if self.groups is not None:
+            return self.groups.by.numbers(self.score, array, groups)
+        if groups is not None:
+            raise InputError('groups are only taken by a calibration by="group".')
+        return np.zeros((1, 1), np.int64)
+
+    def p_values(self, logits: Any, labels: Any = None, *, groups: Any = None, weights: Any = None) -> F64:
         """P = (1 + #{s_i >= s}) / (n + 1) of every label, (n, K), or of the given labels only, (n,).
 
-        A label is outside the set exactly when p <= 1 - coverage (compared as fractions).
+        Among the calibration rows of the label's or row's group, where there are groups; weighted, where there are
+        weights. A label is outside the set exactly when p <= 1 - coverage (compared as fractions).
         """
         array = checks.as_logits(logits, self.n_classes, row_allowed=True)
         if labels is None:
-            scores = kernels.dense_scores(self.score, array)
+            truth, scores = None, kernels.dense_scores(self.score, array)
         else:
-            scores = kernels.label_scores(self.score, array, checks.as_labels(labels, *array.shape))
+            truth = checks.as_labels(labels, *array.shape)
+            scores = kernels.label_scores(self.score, array, truth)
+        if self.weights is not None:
+            new = _of_labels(self.weights.of_new(len(array), weights), truth)
+            return shift.weighted_p_values(self.scores, self.weights.rows, scores, new)
+        numbers = _of_labels(self._group_numbers(array, groups, weights), truth)
+        if self.groups is not None:
+            return self.groups.p_values(self.scores, scores, numbers)
         at_least = self.n - np.searchsorted(self.scores, scores, side="left")
         p: F64 = (1.0 + at_least.astype(np.float64)) / (self.n + 1.0)
         return p
 
-    def reliability(self, coverage: Coverage) -> Reliability:
-        """The law of coverage given n calibration rows (Theorem 2 and the Beta law)."""
-        return Reliability(self.n, coverage)
+    def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
+        """The name of each row's group, (n,), as `evaluate(groups=...)` takes it."""
+        array = checks.as_logits(logits, self.n_classes, row_allowed=True)
+        numbers = self._group_numbers(array, groups, None)
+        if self.groups is None or numbers.shape[1] > 1:
+            raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")
+        return np.array(self.groups.names)[numbers[:, 0]]
+
+    def reliability(self, coverage: Coverage, confidence: float | None = None) -> Reliability:
+        """The law of coverage given n calibration rows (Theorem 2 and the Beta law); with a confidence, of PAC sets."""
+        return Reliability(self.n, coverage, confidence)
 
     def certificate(
         self,
@@ -212,45 +389,16 @@ class Calibration:
         evaluation: Evaluation | None = None,
         *,
         confidence: float = 0.95,
+        pac: bool = False,
         date: str | None = None,
     ) -> Certificate:
-        """What may be promised at this coverage; with an evaluation, whether what was observed is compatible."""
-        from evicp import __version__, files
+        """What may be promised at this coverage; with an evaluation, whether what was observed is compatible.
 
-        law = self.reliability(coverage)
-        observed = None
-        if evaluation is not None:
-            if evaluation.target != law.coverage or evaluation.n_calibration not in (None, self.n):
-                raise InputError(
-                    f"the evaluation must be of sets of this calibration at coverage {float(law.coverage):g}; "
-                    f"got coverage {float(evaluation.target):g}, n = {evaluation.n_calibration}."
-                )
-            check = law.compatible(evaluation.coverage, evaluation.n, confidence)
-            observed = {
-                "coverage": check.observed,
-                "m": check.m,
-                "low": check.low,
-                "high": check.high,
-                "compatible": check.compatible,
-            }
-        return Certificate(
-            coverage=float(law.coverage),
-            n=self.n,
-            rank=law.k,
-            threshold=self.threshold(coverage),
-            gamma=law.gamma,
-            uncertainty=law.uncertainty,
-            expected_coverage=law.expected_coverage,
-            coverage_interval=law.interval(confidence),
-            confidence=confidence,
-            score=self.score.name,
-            parameters=files.plain_parameters(self.score),
-            n_classes=self.n_classes,
-            checksum=files.checksum(self),
-            version=__version__,
-            date=date or datetime.now(UTC).strftime("%Y-%m-%d"),
-            observed=observed,
-        )
+        `confidence` is that of the intervals; with `pac` also that of the sets: of `predict(confidence=...)`.
+        """
+        from evicp.certificates import certify
+
+        return certify(self, coverage, evaluation, confidence=confidence, pac=pac, date=date)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the calibration to a safetensors file, atomically. Read it again with `evicp.load`."""
@@ -261,13 +409,16 @@ class Calibration:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Calibration):
             return NotImplemented
-        mine = (self.score, self.n_classes, self.class_names)
-        return mine == (other.score, other.n_classes, other.class_names) and np.array_equal(self.scores, other.scores)
+        names = ("score", "n_classes", "class_names", "groups", "weights")
+        same = all(getattr(self, name) == getattr(other, name) for name in names)
+        return same and np.array_equal(self.scores, other.scores)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes)"
+        kind = "" if self.groups is None else f", by {self.groups.by.kind} ({len(self.groups.counts):,} groups)"
+        kind = kind if self.weights is None else f", weighted ({self.effective_n:.1f} effective rows)"
+        return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
 
 
 def conformal_threshold(ascending: F64, coverage: Fraction) -> float:
@@ -279,15 +430,25 @@ def conformal_threshold(ascending: F64, coverage: Fraction) -> float:
     return float(ascending[k - 1])
 
 
-def keep_up_to(
-    offsets: NDArray[np.int64], labels: NDArray[np.int32], scores: F64, threshold: float
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The part of ragged sets whose scores are at most the threshold; rows are ascending, so a prefix of each."""
-    kept = scores <= threshold
-    if kept.all():
-        return offsets, labels
-    running = np.concatenate([[0], np.cumsum(kept)])
-    return running[offsets], labels[kept]
+def pac_threshold(ascending: F64, coverage: Fraction, confidence: float) -> float:
+    """The threshold for a coverage with a confidence over the draw of the calibration scores."""
+    n = len(ascending)
+    k = pac_rank(n, coverage, confidence)
+    if k > n:
+        checks.warn(
+            f"{n} calibration row(s) cannot promise coverage {float(coverage):g} with confidence {confidence:g}: "
+            f"every set is full. Calibrate on at least {rows_needed(coverage, confidence)} rows.",
+            SmallCalibrationWarning,
+        )
+        return np.inf
+    return float(ascending[k - 1])
+
+
+def _of_labels(values: NDArray[Any], labels: I64 | None) -> NDArray[Any]:
+    """What is known of each label, (1, K), or of each row, (n, 1), at one label of each row, (n,)."""
+    if labels is None:
+        return values
+    return values[0, labels] if values.shape[1] > 1 else values[:, 0]
 
 
 def _fill_empty(sets: PredictionSets, top: NDArray[np.int32]) -> PredictionSets:

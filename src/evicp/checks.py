@@ -341,7 +341,7 @@ def is_many(coverage: Any) -> bool:
 # Warnings
 
 
-def _warn(message: str, category: type[EvicpWarning]) -> None:
+def warn(message: str, category: type[EvicpWarning]) -> None:
     """Warn at the line outside evicp that called in, however deep the check sits."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "evicp":
@@ -353,7 +353,7 @@ def warn_if_probabilities(logits: NDArray[Any]) -> None:
     """Rows that sum to one are probabilities: legal, but the evidence of a probability is meaningless."""
     sample = np.asarray(logits[:16], dtype=np.float64)
     if sample.size and np.all((sample >= 0) & (sample <= 1)) and np.all(np.abs(sample.sum(1) - 1) < 1e-3):
-        _warn(
+        warn(
             "logits look like probabilities (every row sums to 1). Pass the raw outputs before softmax; "
             "if there are none, pass np.log(probabilities) and a score other than ECP.",
             SuspiciousInputWarning,
@@ -364,7 +364,7 @@ def warn_if_no_evidence(logits: NDArray[Any]) -> None:
     """Relu evidence of log-probabilities is zero everywhere: every Dirichlet is flat."""
     sample = np.asarray(logits[:1024], dtype=np.float64)
     if len(sample) and np.mean(sample.max(1) <= 0) > 0.5:
-        _warn(
+        warn(
             "most rows have no positive logit, so relu evidence is zero for every label (log-probabilities?). "
             "Pass raw logits, or use ECP(evidence='softplus') or another score.",
             SuspiciousInputWarning,
@@ -374,7 +374,7 @@ def warn_if_no_evidence(logits: NDArray[Any]) -> None:
 def warn_small_calibration(n: int, coverage: Fraction) -> None:
     """K > n: no finite threshold can promise this coverage."""
     needed = -(-1 // (1 - coverage)) - 1
-    _warn(
+    warn(
         f"{n} calibration row(s) cannot promise coverage {float(coverage):g}: every set is full. "
         f"Calibrate on at least {needed} rows.",
         SmallCalibrationWarning,

@@ -429,6 +429,7 @@ def _about(sets: PredictionSets) -> dict[str, Any]:
         "n_calibration": sets.n_calibration,
         "filled": sets.filled,
         "class_names": sets.class_names,
+        "confidence": sets.confidence,
     }
 
 
@@ -479,7 +480,7 @@ def _sets_parquet(path: Path) -> tuple[str, NDArray[Any], NDArray[Any]]:
 def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any]) -> PredictionSets:
     """Sets from a file's parts, each of which is checked."""
     n_classes = checks.as_count(about["n_classes"], "n_classes", at_least=2)
-    names, n_calibration = about["class_names"], about["n_calibration"]
+    names, n_calibration, confidence = about["class_names"], about["n_calibration"], about["confidence"]
     if offsets.ndim != 1 or labels.ndim != 1 or offsets.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
         raise InputError("offsets and labels are not whole numbers")
     if not len(offsets) or offsets[0] or offsets[-1] != len(labels) or np.any(offsets[1:] < offsets[:-1]):
@@ -499,4 +500,5 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         n_calibration=None if n_calibration is None else checks.as_count(n_calibration, "n_calibration"),
         filled=about["filled"],
         class_names=checks.as_class_names(names, n_classes),
+        confidence=None if confidence is None else checks.as_probability(confidence, "confidence"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from evicp.tables import html_table, markdown_table, text_table
 __all__ = [
     "ClassCoverage",
     "Evaluation",
+    "GroupCoverage",
     "Stratum",
     "accuracy",
     "class_coverage",
@@ -27,6 +28,7 @@ __all__ = [
     "difficulty",
     "difficulty_strata",
     "evaluate",
+    "group_coverage",
     "mean_size",
     "sat",
     "size_quantiles",
@@ -88,6 +90,32 @@ class ClassCoverage:
     def worst(self) -> float:
         """The coverage of the worst class."""
         return float(self.coverage[self.worst_class])
+
+
+@dataclass(frozen=True, eq=False)
+class GroupCoverage:
+    """Coverage and size in each group of rows."""
+
+    names: tuple[str, ...]
+    coverage: F64
+    counts: I64
+    mean_size: F64
+    target: Fraction
+
+    @property
+    def mean_gap(self) -> float:
+        """The mean distance from the target over groups."""
+        return float(np.mean(np.abs(self.coverage - float(self.target))))
+
+    @property
+    def worst_group(self) -> str:
+        """The group covered least."""
+        return self.names[int(np.argmin(self.coverage))]
+
+    @property
+    def worst(self) -> float:
+        """The coverage of the worst group."""
+        return float(self.coverage.min())
 
 
 def coverage(sets: PredictionSets, labels: Any) -> float:
@@ -190,6 +218,23 @@ def _hits(sets: PredictionSets, labels: Any) -> Bools:
     return _some(sets).contains(labels)
 
 
+def group_coverage(sets: PredictionSets, labels: Any, groups: Any) -> GroupCoverage:
+    """Coverage and size in each group of rows, given one name or number per row."""
+    names = checks.as_array(groups, "groups")
+    if names.shape != (len(sets),):
+        raise InputError(f"groups must have one entry per set; got shape {names.shape} for {len(sets)} sets.")
+    covered = _hits(sets, labels)
+    known, of_row = np.unique(names.astype(str), return_inverse=True)
+    counts = np.bincount(of_row)
+    return GroupCoverage(
+        tuple(known.tolist()),
+        np.bincount(of_row, weights=covered) / counts,
+        counts,
+        np.bincount(of_row, weights=sets.sizes) / counts,
+        sets.coverage,
+    )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Everything worth knowing about sets whose labels are known. Prints as a table."""
@@ -215,6 +260,8 @@ class Evaluation:
     accuracy: float | None = None
     difficulty_strata: tuple[Stratum, ...] | None = None
     confidence: float = 0.95
+    target_confidence: float | None = None
+    group_coverage: GroupCoverage | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -231,6 +278,16 @@ class Evaluation:
             "worst_class": classes.worst_class,
             "coverage": [None if np.isnan(c) else c for c in classes.coverage.tolist()],
             "counts": classes.counts.tolist(),
+        }
+        groups = self.group_coverage
+        result["group_coverage"] = groups and {
+            "mean_gap": groups.mean_gap,
+            "worst": groups.worst,
+            "worst_group": groups.worst_group,
+            "names": list(groups.names),
+            "coverage": groups.coverage.tolist(),
+            "counts": groups.counts.tolist(),
+            "mean_size": groups.mean_size.tolist(),
         }
         return result
 
@@ -267,7 +324,18 @@ class Evaluation:
         tables.append((["size", "rows", "coverage", "mean size"], self._stratum_rows(self.size_strata)))
         if self.difficulty_strata is not None:
             tables.append((["difficulty", "rows", "coverage", "mean size"], self._stratum_rows(self.difficulty_strata)))
+        if self.group_coverage is not None:
+            tables.append((["group", "rows", "coverage", "mean size"], self._group_rows(self.group_coverage)))
         return tables
+
+    def _group_rows(self, groups: GroupCoverage, shown: int = 20) -> list[list[str]]:
+        """The groups covered least, worst first."""
+        rows = [
+            [groups.names[i], f"{groups.counts[i]:,}", f"{groups.coverage[i]:.3f}", f"{groups.mean_size[i]:.2f}"]
+            for i in np.argsort(groups.coverage, kind="stable")[:shown]
+        ]
+        rest = len(groups.names) - len(rows)
+        return [*rows, [f"and {rest:,} more", "", "", ""]] if rest else rows
 
     def __repr__(self) -> str:
         return "\n\n".join(text_table(head, rows) for head, rows in self._tables())
@@ -286,6 +354,7 @@ def evaluate(
     logits: Any = None,
     *,
     difficulty: Any = None,
+    groups: Any = None,
     min_count: int = 1,
     confidence: float = 0.95,
 ) -> Evaluation:
@@ -299,6 +368,8 @@ def evaluate(
         Adds top-1 accuracy and strata by difficulty, the rank of the true label.
     difficulty : (n,) ranks from 1, optional
         In place of logits, where the ranks are known already.
+    groups : (n,) names or numbers, optional
+        Adds coverage and size in each group of rows.
     min_count : strata with fewer rows are left out of SSCV
     confidence : of the Clopper-Pearson intervals of coverage
 
@@ -309,7 +380,7 @@ def evaluate(
     """
     covered = _hits(sets, labels)
     truth = checks.as_labels(labels, len(sets), sets.n_classes)
-    return evaluate_counts(
+    result = evaluate_counts(
         sets.sizes,
         covered,
         truth,
@@ -321,6 +392,8 @@ def evaluate(
         min_count=min_count,
         confidence=confidence,
     )
+    by_group = None if groups is None else group_coverage(sets, labels, groups)
+    return replace(result, target_confidence=sets.confidence, group_coverage=by_group)
 
 
 def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes: int) -> I64 | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from math import ceil, log
+from functools import lru_cache
+from math import ceil, comb, log
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,16 @@ from numpy.typing import NDArray
 from evicp import checks
 from evicp.errors import InputError
 
-__all__ = ["Certificate", "Compatibility", "Reliability", "conformal_rank", "plan"]
+__all__ = [
+    "Certificate",
+    "Compatibility",
+    "GroupPromise",
+    "Reliability",
+    "conformal_rank",
+    "pac_rank",
+    "plan",
+    "rows_needed",
+]
 
 F64 = NDArray[np.float64]
 
@@ -32,6 +42,55 @@ def conformal_rank(n: int, coverage: float | Fraction) -> int:
     (90, 10)
     """
     return ceil((n + 1) * checks.as_coverage(coverage))
+
+
+@lru_cache(maxsize=4096)
+def pac_rank(n: int, coverage: float | Fraction, confidence: float) -> int:
+    """The smallest k with P(Beta(k, n + 1 - k) >= coverage) >= confidence: the training-conditional rank.
+
+    Over the draw of the calibration set, the k-th smallest score covers at least `coverage` with at least this
+    confidence. k = n + 1 means that no finite threshold will do.
+
+    >>> conformal_rank(1000, 0.9), pac_rank(1000, 0.9, 0.95)
+    (901, 916)
+    """
+    exact, risk = checks.as_coverage(coverage), 1 - checks.as_coverage(confidence)
+    too_low, enough = 0, n + 1
+    while enough - too_low > 1:
+        k = (too_low + enough) // 2
+        if _risk_exceeds(n, k, exact, risk):
+            too_low = k
+        else:
+            enough = k
+    return enough
+
+
+def _risk_exceeds(n: int, k: int, coverage: Fraction, risk: Fraction) -> bool:
+    """Whether P(Beta(k, n + 1 - k) < coverage) = P(Binomial(n, coverage) >= k) > risk."""
+    from scipy.special import betainc
+
+    tail = float(betainc(k, n + 1 - k, float(coverage)))
+    if n > 2000 or abs(tail - risk) > 1e-9 * risk:
+        return tail > risk
+    # Too close to call in floating point, as when both sides are one half: the tail in integers.
+    p, whole = coverage.as_integer_ratio()
+    exact_tail = sum(comb(n, j) * p**j * (whole - p) ** (n - j) for j in range(k, n + 1))
+    return exact_tail * risk.denominator > risk.numerator * whole**n
+
+
+def rows_needed(coverage: float | Fraction, confidence: float | None = None) -> int:
+    """The fewest calibration rows with a finite threshold at this coverage (and confidence).
+
+    >>> rows_needed(0.9), rows_needed(0.9, confidence=0.95)
+    (9, 29)
+    """
+    exact = checks.as_coverage(coverage)
+    if confidence is None:
+        return int(-(-1 // (1 - exact))) - 1
+    n = max(1, int(log(1 - confidence) / log(exact)) - 2)
+    while pac_rank(n, exact, confidence) > n:
+        n += 1
+    return n
 
 
 @dataclass(frozen=True)
@@ -68,14 +127,19 @@ class Reliability:
 
     n: int
     coverage: Fraction
+    confidence: float | None = None
 
-    def __init__(self, n: int, coverage: float | Fraction) -> None:
-        object.__setattr__(self, "n", checks.as_count(n, "n"))
+    def __init__(self, n: int, coverage: float | Fraction, confidence: float | None = None) -> None:
+        object.__setattr__(self, "n", checks.as_count(n, "n", at_least=1))
         object.__setattr__(self, "coverage", checks.as_coverage(coverage))
+        if confidence is not None:
+            object.__setattr__(self, "confidence", checks.as_probability(confidence, "confidence"))
 
     @property
     def k(self) -> int:
-        """The rank of the threshold."""
+        """The rank of the threshold: the conformal one, or with a confidence the training-conditional one."""
+        if self.confidence is not None:
+            return pac_rank(self.n, self.coverage, self.confidence)
         return conformal_rank(self.n, self.coverage)
 
     @property
@@ -195,11 +259,37 @@ def _concentration(n: NDArray[np.int64], coverage: Fraction, tolerance: float) -
 
 
 @dataclass(frozen=True)
+class GroupPromise:
+    """What may be promised in one group: a class, a cluster, a group of rows or a band of uncertainty.
+
+    `observed` is what an evaluation found there: coverage, m, low, high, compatible.
+    """
+
+    name: str
+    n: int
+    rank: int
+    threshold: float
+    expected_coverage: float
+    coverage_interval: tuple[float, float]
+    observed: dict[str, Any] | None = None
+
+
+def weakest(groups: tuple[GroupPromise, ...]) -> GroupPromise:
+    """The group with the fewest rows among those with a threshold (among all, if none has one)."""
+    return min(groups, key=lambda group: (group.threshold == np.inf, group.n))
+
+
+@dataclass(frozen=True)
 class Certificate:
     """What may be promised for one calibration and one coverage, and what it was computed from.
 
     `gamma` is the paper's belief mass of coverage (Theorem 2); it equals the expected coverage less 1 / (n + 1) and
     is not a statistical confidence: that is what `coverage_interval` states.
+
+    Where there are groups, each has its promise in `groups`, and the figures here (rank, threshold, gamma, expected
+    coverage, interval) are those of the group with the fewest rows that has a threshold. Where there are weights, they
+    are those of `effective_n` equally weighted rows, an approximation. With `pac`, the rank is the one at which
+    coverage is at least what was asked with the confidence stated.
     """
 
     coverage: float
@@ -218,13 +308,19 @@ class Certificate:
     version: str
     date: str
     observed: dict[str, Any] | None = None
+    by: str | None = None
+    groups: tuple[GroupPromise, ...] = ()
+    effective_n: float | None = None
+    pac: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON (an infinite threshold as the string "inf")."""
         result = asdict(self)
-        result["coverage_interval"] = list(self.coverage_interval)
-        if not np.isfinite(self.threshold):
-            result["threshold"] = "inf" if self.threshold > 0 else "-inf"
+        result["groups"] = list(result["groups"])
+        for part in (result, *result["groups"]):
+            part["coverage_interval"] = list(part["coverage_interval"])
+            if not np.isfinite(part["threshold"]):
+                part["threshold"] = "inf" if part["threshold"] > 0 else "-inf"
         return result
 
     def to_json(self) -> str:
@@ -233,10 +329,13 @@ class Certificate:
 
     def _lines(self) -> list[tuple[str, str]]:
         low, high = self.coverage_interval
+        n = weakest(self.groups).n if self.groups else self.n
+        sure = f", with confidence {self.confidence:g} over calibration sets" if self.pac else ""
         lines = [
-            ("coverage asked for", f"{self.coverage:g}"),
+            ("coverage asked for", f"{self.coverage:g}{_where(self.by)}{sure}"),
             ("calibration rows n", f"{self.n:,}"),
-            ("threshold", f"{self.threshold:.6g} (score {self.rank:,} of {self.n:,} in ascending order)"),
+            *self._group_lines(),
+            ("threshold", f"{self.threshold:.6g} (score {self.rank:,} of {n:,} in ascending order)"),
             ("expected coverage", f"{self.expected_coverage:.6f} over calibration sets"),
             (
                 f"{self.confidence:.0%} interval",
@@ -248,28 +347,58 @@ class Certificate:
             ("classes", f"{self.n_classes:,}"),
         ]
         if self.observed is not None:
-            verdict = "compatible" if self.observed["compatible"] else "NOT compatible"
-            low, high = self.observed["low"], self.observed["high"]
-            lines.append(
-                (
-                    "observed coverage",
-                    f"{self.observed['coverage']:.4f} on {self.observed['m']:,} rows: "
-                    f"{verdict} with [{low:.4f}, {high:.4f}]",
-                )
-            )
+            lines.append(("observed coverage", self._observed_line(self.observed)))
         return [*lines, ("checksum", self.checksum), ("made by", f"evicp {self.version}, {self.date}")]
 
-    #: Printed under every certificate.
+    def _group_lines(self) -> list[tuple[str, str]]:
+        """What stands between n and the threshold, where there are groups or weights."""
+        if self.effective_n is not None:
+            return [("effective rows", f"{self.effective_n:.1f}; the figures below are those of as many equal rows")]
+        if not self.groups:
+            return []
+        smallest = weakest(self.groups)
+        full = [group.name for group in self.groups if group.threshold == np.inf]
+        lines = [("groups", f"{len(self.groups):,}, each with a threshold of its own")]
+        if full:
+            named = ", ".join(full[:8]) + (f" and {len(full) - 8} more" if len(full) > 8 else "")
+            lines.append(("without threshold", f"{len(full):,}, too few rows: {named}"))
+        return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]
+
+    def _observed_line(self, observed: dict[str, Any]) -> str:
+        verdict = "compatible" if observed["compatible"] else "NOT compatible"
+        seen = f"{observed['coverage']:.4f} on {observed['m']:,} rows"
+        if "low" in observed:
+            return f"{seen}: {verdict} with [{observed['low']:.4f}, {observed['high']:.4f}]"
+        named = ", ".join(observed["incompatible"][:8])
+        return f"{seen}: {observed['groups']:,} groups {verdict}" + (f" ({named})" if named else "")
+
+    #: Printed under every certificate of one threshold for all.
     assumption = (
         "Holds if calibration and new rows are exchangeable and the calibration rows chose neither the model, nor the "
         "score, nor the temperature, nor the coverage. It says nothing about single classes or groups, nor "
         "about shifted data."
     )
 
+    @property
+    def caveat(self) -> str:
+        """On what the certificate rests, and what it does not say."""
+        if self.effective_n is not None:
+            return (
+                "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
+                "densities and were not chosen with the calibration rows. The Beta law is an approximation here."
+            )
+        if self.by is not None:
+            return (
+                f"Holds{_where(self.by)} if calibration and new rows of it are exchangeable and the calibration rows "
+                "chose neither the model, nor the score, nor the temperature, nor the coverage, nor the groups. It "
+                "says nothing about other groups, nor about shifted data."
+            )
+        return self.assumption
+
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self._lines())
         body = "\n".join(f"  {name:<{width}}  {value}" for name, value in self._lines())
-        return f"Coverage certificate\n{body}\n  {self.assumption}"
+        return f"Coverage certificate\n{body}\n  {self.caveat}"
 
     def to_html(self) -> str:
         """The certificate as an HTML fragment."""
@@ -279,6 +408,13 @@ class Certificate:
             f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines()
         )
         table = f"<table class='evicp-certificate'><caption>Coverage certificate</caption>{rows}</table>"
-        return f"{table}<p>{escape(self.assumption)}</p>"
+        return f"{table}<p>{escape(self.caveat)}</p>"
 
     _repr_html_ = to_html
+
+
+def _where(by: str | None) -> str:
+    """Where coverage holds, as the end of a sentence."""
+    return {None: "", "class": " in every class or cluster", "group": " in every group"}.get(
+        by, " in every band of uncertainty"
+    )

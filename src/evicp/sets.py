@@ -40,6 +40,7 @@ class PredictionSets:
     n_calibration : rows calibrated on; None where nothing is promised (Base)
     filled : empty sets were given their top label (`allow_empty=False`)
     class_names : K names, optional
+    confidence : with which the coverage was asked for (training-conditional sets); None where on average
 
     >>> sets = PredictionSets(np.array([0, 2, 2]), np.array([4, 1], np.int32), n_classes=5, coverage=Fraction(9, 10))
     >>> sets
@@ -56,6 +57,7 @@ class PredictionSets:
     n_calibration: int | None = None
     filled: bool = False
     class_names: tuple[str, ...] | None = None
+    confidence: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("offsets", "labels"):
@@ -176,11 +178,9 @@ class PredictionSets:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PredictionSets):
             return NotImplemented
-        mine = (self.n_classes, self.coverage, self.score, self.n_calibration, self.filled, self.class_names)
-        theirs = (other.n_classes, other.coverage, other.score, other.n_calibration, other.filled, other.class_names)
-        return (
-            mine == theirs and np.array_equal(self.offsets, other.offsets) and np.array_equal(self.labels, other.labels)
-        )
+        names = ("n_classes", "coverage", "score", "n_calibration", "filled", "class_names", "confidence")
+        same = all(getattr(self, name) == getattr(other, name) for name in names)
+        return same and np.array_equal(self.offsets, other.offsets) and np.array_equal(self.labels, other.labels)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -1,0 +1,168 @@
+"""What a calibration may promise at one coverage, as a certificate."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import InputError
+from evicp.groups import ByClass
+from evicp.reliability import Certificate, GroupPromise, Reliability, weakest
+
+if TYPE_CHECKING:
+    from evicp.calibration import Calibration
+    from evicp.metrics import ClassCoverage, Evaluation, GroupCoverage
+
+__all__ = ["certify"]
+
+
+def certify(
+    calibration: Calibration,
+    coverage: float | Fraction,
+    evaluation: Evaluation | None = None,
+    *,
+    confidence: float = 0.95,
+    pac: bool = False,
+    date: str | None = None,
+) -> Certificate:
+    """The certificate of a calibration; see `Calibration.certificate`."""
+    from evicp import __version__, files
+
+    law = Reliability(round(calibration.effective_n), coverage, confidence if pac else None)
+    _check_same(calibration, law, evaluation)
+    promises = _promises(calibration, law, confidence, evaluation)
+    if promises:
+        law = Reliability(max(1, weakest(promises).n), coverage, law.confidence)
+    weighted = calibration.weights is not None
+    return Certificate(
+        coverage=float(law.coverage),
+        n=calibration.n,
+        rank=law.k,
+        threshold=_threshold(calibration, law, promises),
+        gamma=law.gamma,
+        uncertainty=law.uncertainty,
+        expected_coverage=law.expected_coverage,
+        coverage_interval=law.interval(confidence),
+        confidence=confidence,
+        score=calibration.score.name,
+        parameters=files.plain_parameters(calibration.score),
+        n_classes=calibration.n_classes,
+        checksum=files.checksum(calibration),
+        version=__version__,
+        date=date or datetime.now(UTC).strftime("%Y-%m-%d"),
+        observed=_observed(law, promises, evaluation, confidence),
+        by=None if calibration.groups is None else calibration.groups.by.kind,
+        groups=promises,
+        effective_n=calibration.effective_n if weighted else None,
+        pac=pac,
+    )
+
+
+def _check_same(calibration: Calibration, law: Reliability, evaluation: Evaluation | None) -> None:
+    """An evaluation says something about the promise only if it is of sets made by it."""
+    if evaluation is None:
+        return
+    if evaluation.target != law.coverage or evaluation.n_calibration not in (None, calibration.n):
+        raise InputError(
+            f"the evaluation must be of sets of this calibration at coverage {float(law.coverage):g}; "
+            f"got coverage {float(evaluation.target):g}, n = {evaluation.n_calibration}."
+        )
+    if evaluation.target_confidence != law.confidence:
+        raise InputError(
+            f"the evaluation must be of sets predicted with confidence={law.confidence}; "
+            f"got confidence={evaluation.target_confidence}."
+        )
+
+
+def _threshold(calibration: Calibration, law: Reliability, promises: tuple[GroupPromise, ...]) -> float:
+    """The threshold of the headline: the only one, the smallest group's, or the one of a new row of mean weight."""
+    if calibration.weights is not None:
+        mean = calibration.weights.rows.mean(keepdims=True)
+        return float(calibration.weights.limit(calibration.scores, law.coverage, law.confidence, mean)[0])
+    return weakest(promises).threshold if promises else calibration.threshold(law.coverage, law.confidence)
+
+
+def _promises(
+    calibration: Calibration, law: Reliability, confidence: float, evaluation: Evaluation | None
+) -> tuple[GroupPromise, ...]:
+    """What may be promised in each group, and what was observed there."""
+    groups = calibration.groups
+    if groups is None:
+        return ()
+    hits, counts = (None, None) if evaluation is None else _hits(calibration, evaluation)
+    checked = 1 if counts is None else max(1, int((counts > 0).sum()))
+    result = []
+    thresholds = groups.thresholds(calibration.scores, law.coverage, law.confidence)
+    for number, (name, n) in enumerate(zip(groups.names, groups.counts.tolist(), strict=True)):
+        own = Reliability(max(1, n), law.coverage, law.confidence)
+        observed = None
+        if hits is not None and counts is not None and counts[number]:
+            # Of many groups some stray by chance: all of them are compatible together with the confidence stated.
+            observed = _compatibility(
+                own, hits[number] / counts[number], counts[number], 1 - (1 - confidence) / checked
+            )
+        result.append(
+            GroupPromise(
+                name=name,
+                n=n,
+                rank=own.k if n else 1,
+                threshold=float(thresholds[number]),
+                expected_coverage=own.expected_coverage,
+                coverage_interval=own.interval(confidence),
+                observed=observed,
+            )
+        )
+    return tuple(result)
+
+
+def _hits(calibration: Calibration, evaluation: Evaluation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many rows of each group were covered, and how many there were, in the order of the groups."""
+    assert calibration.groups is not None
+    found: ClassCoverage | GroupCoverage = evaluation.class_coverage
+    if isinstance(calibration.groups.by, ByClass):
+        of_row = calibration.groups.by.of_labels(calibration.n_classes)
+    else:
+        if evaluation.group_coverage is None:
+            raise InputError("the evaluation has no groups; evaluate with groups=calibration.groups_of(logits).")
+        found, names = evaluation.group_coverage, evaluation.group_coverage.names
+        position = {name: number for number, name in enumerate(calibration.groups.names)}
+        unknown = [name for name in names if name not in position]
+        if unknown:
+            raise InputError(f"the evaluation has a group {unknown[0]!r} that is not of this calibration.")
+        of_row = np.array([position[name] for name in names])
+    hits = np.bincount(of_row, np.nan_to_num(found.coverage) * found.counts, len(calibration.groups.names))
+    return np.rint(hits).astype(np.int64), np.bincount(of_row, found.counts, len(hits)).astype(np.int64)
+
+
+def _compatibility(law: Reliability, observed: float, m: int, confidence: float) -> dict[str, Any]:
+    check = law.compatible(observed, int(m), confidence)
+    return {
+        "coverage": check.observed,
+        "m": check.m,
+        "low": check.low,
+        "high": check.high,
+        "compatible": check.compatible,
+    }
+
+
+def _observed(
+    law: Reliability, promises: tuple[GroupPromise, ...], evaluation: Evaluation | None, confidence: float
+) -> dict[str, Any] | None:
+    """What was observed over all rows; with groups, in which of them it is not compatible with their promise."""
+    if evaluation is None:
+        return None
+    if not promises:
+        return _compatibility(law, evaluation.coverage, evaluation.n, confidence)
+    seen = [promise for promise in promises if promise.observed is not None]
+    incompatible = [promise.name for promise in seen if promise.observed and not promise.observed["compatible"]]
+    return {
+        "coverage": evaluation.coverage,
+        "m": evaluation.n,
+        "groups": len(seen),
+        "incompatible": incompatible,
+        "compatible": not incompatible,
+    }

@@ -1,0 +1,95 @@
+"""Clusters of classes with similar scores (after Ding et al., 2023), for classes with few calibration rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: A class's scores are described by these quantiles of their ranks among all scores ...
+_LEVELS = np.array([0.25, 0.5, 0.6, 0.7, 0.8, 0.9])
+
+#: ... drawn towards those of all classes together as strongly as this many rows would.
+_PRIOR_ROWS = 3.0
+
+
+def cluster_classes(scores: F64, labels: I64, rare: NDArray[np.bool_], wanted: int, seed: int) -> I64:
+    """A group for each class, (K,): common classes alone, rare ones in clusters."""
+    groups = np.zeros(len(rare), np.int64)
+    groups[~rare] = np.arange(np.sum(~rare))
+    if rare.any():
+        features, counts = class_features(scores, labels, len(rare))
+        clusters = k_means(features[rare], np.sqrt(counts[rare]), wanted, seed)
+        groups[rare] = np.sum(~rare) + np.unique(clusters, return_inverse=True)[1]
+    return groups
+
+
+def class_features(scores: F64, labels: I64, n_classes: int) -> tuple[F64, F64]:
+    """Quantiles of each class's scores, as ranks in (0, 1) among all scores, and how many scores there were.
+
+    Ranks are bounded where scores may be infinite. Classes of few rows are drawn towards all rows' quantiles, where a
+    class without rows stays.
+    """
+    counts = np.bincount(labels, minlength=n_classes).astype(np.float64)
+    features = np.tile(_LEVELS, (n_classes, 1))
+    if not len(scores):
+        return features, counts
+    ascending = np.sort(scores)
+    ranks = (np.searchsorted(ascending, scores, "left") + np.searchsorted(ascending, scores, "right")) / 2 / len(scores)
+    order = np.lexsort((ranks, labels))
+    for label, part in zip(*_runs(labels[order]), strict=True):
+        own = np.quantile(ranks[order[part]], _LEVELS)
+        weight = counts[label] / (counts[label] + _PRIOR_ROWS)
+        features[label] = weight * own + (1 - weight) * _LEVELS
+    return features, counts
+
+
+def _runs(ascending: I64) -> tuple[I64, list[slice]]:
+    """The distinct values of an ascending array, and where each lies."""
+    values, starts = np.unique(ascending, return_index=True)
+    stops = [*starts[1:].tolist(), len(ascending)]
+    return values, [slice(a, b) for a, b in zip(starts.tolist(), stops, strict=True)]
+
+
+def k_means(points: F64, weights: F64, count: int, seed: int, restarts: int = 8) -> I64:
+    """The cluster of each point, (R,): Lloyd's algorithm from spread-out starts, the best of several.
+
+    >>> k_means(np.array([[0.0], [0.1], [5.0], [5.1]]), np.ones(4), 2, seed=0).tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+    True
+    """
+    rng = np.random.default_rng([seed, 1])
+    best, lowest = np.zeros(len(points), np.int64), np.inf
+    for _ in range(restarts):
+        centres = _spread_out(points, weights, count, rng)
+        assigned = _nearest(points, centres)[0]
+        for _ in range(100):
+            total = np.bincount(assigned, weights, len(centres))
+            for axis in range(points.shape[1]):
+                moved = np.bincount(assigned, weights * points[:, axis], len(centres))
+                np.divide(moved, total, out=centres[:, axis], where=total > 0)
+            before, (assigned, distance) = assigned, _nearest(points, centres)
+            if np.array_equal(before, assigned):
+                break
+        if float(weights @ distance) < lowest:
+            best, lowest = assigned, float(weights @ distance)
+    return best
+
+
+def _spread_out(points: F64, weights: F64, count: int, rng: np.random.Generator) -> F64:
+    """Starting centres, each drawn with probability proportional to its squared distance from those before."""
+    chosen = [int(rng.integers(len(points)))]
+    while len(chosen) < count:
+        mass = weights * _nearest(points, points[chosen])[1]
+        if not mass.any():
+            break
+        chosen.append(int(rng.choice(len(points), p=mass / mass.sum())))
+    return points[chosen].copy()
+
+
+def _nearest(points: F64, centres: F64) -> tuple[I64, F64]:
+    """The nearest centre of each point, and its squared distance."""
+    squared: F64 = ((points[:, None, :] - centres) ** 2).sum(2)
+    nearest = squared.argmin(1)
+    return nearest, squared[np.arange(len(points)), nearest]

@@ -1,0 +1,405 @@
+"""Groups with a threshold of their own: classes, groups given for each row, bands of evidential uncertainty.
+
+Each way to group is a frozen dataclass of parameters. What is not given (clusters, band edges, group names) is learned
+by `fit`, which returns the same dataclass with everything given: that one is kept, saved and used on new rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks, evidence
+from evicp.clusters import cluster_classes
+from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
+from evicp.reliability import conformal_rank, pac_rank, rows_needed
+from evicp.scores import ECP, Score
+
+__all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups", "uncertainties"]
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: Without a number of clusters, one for about this many rows: coverage in a cluster then spreads by about 0.02.
+_ROWS_PER_CLUSTER = 200
+
+
+class Fitted(NamedTuple):
+    """A grouping with nothing left to learn, the calibration rows it left untouched, and their groups."""
+
+    groups: Groups
+    rows: I64
+    of_row: I64
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """A threshold per class (Mondrian): the coverage asked for holds in every class.
+
+    Parameters
+    ----------
+    rare : "full" or "cluster"
+        What becomes of classes with few calibration rows. "full": where a class has too few for the coverage asked
+        for, its label is in every set. "cluster": classes with fewer than `rare_below` rows are pooled with others of
+        similar scores and share a threshold; the coverage then holds in each cluster.
+    clusters : a number, or K cluster numbers
+        How many clusters to look for (one for about 200 rows by default); or the cluster of each class, given.
+    rare_below : the rows below which a class is rare
+    share : of the rare classes' rows, set aside to find the clusters and used for nothing else
+    seed : which rows are set aside, and where the clustering starts
+    """
+
+    rare: Literal["full", "cluster"] = "full"
+    clusters: int | tuple[int, ...] | None = None
+    rare_below: int = 20
+    share: float = 0.3
+    seed: int = 0
+
+    kind: ClassVar[str] = "class"
+
+    def __post_init__(self) -> None:
+        if self.rare not in ("full", "cluster"):
+            raise InputError(f'rare must be "full" or "cluster"; got {self.rare!r}.')
+        checks.as_count(self.rare_below, "rare_below")
+        checks.as_count(self.seed, "seed", at_least=0)
+        object.__setattr__(self, "share", checks.as_probability(self.share, "share"))
+        if self.clusters is None or isinstance(self.clusters, int | np.integer):
+            if self.clusters is not None:
+                object.__setattr__(self, "clusters", checks.as_count(self.clusters, "clusters"))
+            return
+        numbers = np.asarray(self.clusters)
+        if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu" or numbers.min() < 0:
+            raise InputError("clusters must be a number, or one cluster number >= 0 per class.")
+        # Numbers without gaps: an unused one would be a group no label belongs to.
+        object.__setattr__(self, "clusters", tuple(np.unique(numbers, return_inverse=True)[1].tolist()))
+
+    def keys(self, score: Score, logits: NDArray[Any], labels: I64, given: Any) -> NDArray[Any]:  # noqa: ARG002
+        """What `fit` needs of each calibration row, (n,): its label."""
+        _none_expected(given, self.kind)
+        return labels
+
+    def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:
+        """Find clusters where they are wanted, on rows that are then left out, and group the other rows."""
+        rows, fitted = np.arange(len(scores)), self
+        if self.rare == "cluster" and not isinstance(self.clusters, tuple):
+            rare = np.bincount(keys, minlength=n_classes) < self.rare_below
+            aside, rows = _set_aside(np.flatnonzero(rare[keys]), len(scores), self.share, self.seed)
+            wanted = self.clusters or max(1, int(rare[keys[rows]].sum()) // _ROWS_PER_CLUSTER)
+            clusters = cluster_classes(scores[aside], keys[aside], rare, wanted, self.seed)
+            fitted = replace(self, clusters=tuple(clusters.tolist()))
+        return Fitted(fitted, rows, fitted.of_labels(n_classes)[keys[rows]])
+
+    def of_labels(self, n_classes: int) -> I64:
+        """The group of each label, (K,)."""
+        if not isinstance(self.clusters, tuple):
+            return np.arange(n_classes)
+        if len(self.clusters) != n_classes:
+            raise InputError(f"clusters must have one number per class; got {len(self.clusters)} for {n_classes}.")
+        return np.array(self.clusters)
+
+    def names(self, n_classes: int, class_names: tuple[str, ...] | None) -> list[str]:
+        """A name for each group: its class, or how many classes it pools."""
+        of_labels = self.of_labels(n_classes)
+        sizes = np.bincount(of_labels)
+        names = [f"cluster {number} ({size} classes)" for number, size in enumerate(sizes.tolist())]
+        for label in np.flatnonzero(sizes[of_labels] == 1):
+            names[of_labels[label]] = class_names[label] if class_names else f"class {label}"
+        return names
+
+    def numbers(self, score: Score, logits: NDArray[Any], given: Any) -> I64:  # noqa: ARG002
+        """The group of each label of each new row, broadcastable to (m, K)."""
+        _none_expected(given, self.kind)
+        return self.of_labels(logits.shape[1])[None, :]
+
+
+@dataclass(frozen=True)
+class ByGroup:
+    """A threshold per group, where each row's group is given, at calibration and at prediction.
+
+    Parameters
+    ----------
+    groups : the groups, whole numbers or strings; those seen in calibration if not given
+    """
+
+    groups: tuple[int, ...] | tuple[str, ...] | None = None
+
+    kind: ClassVar[str] = "group"
+
+    def __post_init__(self) -> None:
+        if self.groups is not None:
+            object.__setattr__(self, "groups", tuple(np.unique(_as_group_array(self.groups)).tolist()))
+
+    def keys(self, score: Score, logits: NDArray[Any], labels: I64, given: Any) -> NDArray[Any]:  # noqa: ARG002
+        """What `fit` needs of each calibration row, (n,): the group given for it."""
+        if given is None:
+            raise InputError('by="group" needs the group of each row: pass groups=.')
+        array = _as_group_array(given)
+        if len(array) != len(logits):
+            raise InputError(f"groups must have one entry per row of logits; got {len(array)} for {len(logits)} rows.")
+        return array
+
+    def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:  # noqa: ARG002
+        """The groups are those seen."""
+        fitted = self if self.groups is not None else ByGroup(tuple(keys.tolist()))
+        return Fitted(fitted, np.arange(len(scores)), fitted._find(keys))
+
+    def _find(self, wanted: NDArray[Any]) -> I64:
+        """The number of each row's group; a group that was not calibrated has no threshold, and is an error."""
+        known = np.array(self.groups)
+        if wanted.dtype.kind != known.dtype.kind and wanted.size:
+            raise InputTypeError(f"groups must be {_word(known)}, as in the calibration; got {_word(wanted)}.")
+        numbers = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        unseen = np.flatnonzero(known[numbers] != wanted)
+        if unseen.size:
+            row = int(unseen[0])
+            shown = ", ".join(map(str, known[:8])) + (", ..." if len(known) > 8 else "")
+            raise InputError(
+                f"groups must be among those of the calibration ({shown}); got {wanted[row]!s} at row {row}. "
+                "Calibrate with rows of this group."
+            )
+        return numbers
+
+    def names(self, n_classes: int, class_names: tuple[str, ...] | None) -> list[str]:  # noqa: ARG002
+        """A name for each group."""
+        return [str(name) for name in self.groups or ()]
+
+    def numbers(self, score: Score, logits: NDArray[Any], given: Any) -> I64:
+        """The group of each new row, (m, 1)."""
+        return self._find(self.keys(score, logits, np.empty(0, np.int64), given))[:, None]
+
+
+@dataclass(frozen=True)
+class ByUncertainty:
+    """A threshold per band of the evidential uncertainty u = K / alpha_0 (Eq. 3).
+
+    The factor u of the paper's cost is common to all labels and cancels in its score. Here it decides the threshold:
+    the coverage asked for holds among rows the network knows little about as well as among the others.
+
+    Parameters
+    ----------
+    bands : how many (five by default), or their inner edges, ascending in (0, 1]
+        Edges that are not given are quantiles of u over the rows set aside, so that bands are about equally full.
+    share : of the calibration rows, set aside to find the edges and used for nothing else
+    seed : which rows are set aside
+    """
+
+    bands: int | tuple[float, ...] = 5
+    share: float = 0.1
+    seed: int = 0
+
+    kind: ClassVar[str] = "uncertainty"
+
+    def __post_init__(self) -> None:
+        checks.as_count(self.seed, "seed", at_least=0)
+        object.__setattr__(self, "share", checks.as_probability(self.share, "share"))
+        if isinstance(self.bands, int | np.integer):
+            object.__setattr__(self, "bands", checks.as_count(self.bands, "bands"))
+            return
+        edges = np.asarray(self.bands, dtype=np.float64)
+        if edges.ndim != 1 or not np.all((edges > 0) & (edges <= 1)) or np.any(np.diff(edges) <= 0):
+            raise InputError(f"bands must be a number, or ascending edges in (0, 1]; got {self.bands!r}.")
+        object.__setattr__(self, "bands", tuple(edges.tolist()))
+
+    def keys(self, score: Score, logits: NDArray[Any], labels: I64, given: Any) -> NDArray[Any]:  # noqa: ARG002
+        """What `fit` needs of each calibration row, (n,): its uncertainty."""
+        _none_expected(given, self.kind)
+        return uncertainties(score, logits)
+
+    def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:  # noqa: ARG002
+        """Find the edges of the bands, on rows that are then left out, and group the other rows."""
+        rows, fitted = np.arange(len(scores)), self
+        if isinstance(self.bands, int):
+            aside, rows = _set_aside(rows, len(scores), self.share, self.seed)
+            if len(aside) < self.bands or not len(rows):
+                raise InputError(
+                    f"{self.bands} bands of uncertainty need at least as many rows set aside; {self.share:g} of "
+                    f"{len(scores)} rows are {len(aside)}. Calibrate on more rows, or give the edges."
+                )
+            edges = np.quantile(keys[aside], np.arange(1, self.bands) / self.bands)
+            # Rows without any evidence all have u = 1: an edge there, or one found twice, would make an empty band.
+            fitted = replace(self, bands=tuple(np.unique(edges[edges < 1]).tolist()))
+        return Fitted(fitted, rows, fitted._find(keys[rows]))
+
+    @property
+    def edges(self) -> F64:
+        """The inner edges of the bands, once found or given."""
+        return np.array(self.bands, dtype=np.float64)
+
+    def _find(self, u: F64) -> I64:
+        return np.searchsorted(self.edges, u, side="left")
+
+    def names(self, n_classes: int, class_names: tuple[str, ...] | None) -> list[str]:  # noqa: ARG002
+        """A name for each band: its range of u."""
+        edges = [f"{edge:.4g}" for edge in self.edges]
+        if not edges:
+            return ["any u"]
+        middle = [f"{low} < u <= {high}" for low, high in pairwise(edges)]
+        return [f"u <= {edges[0]}", *middle, f"u > {edges[-1]}"]
+
+    def numbers(self, score: Score, logits: NDArray[Any], given: Any) -> I64:
+        """The band of each new row, (m, 1)."""
+        _none_expected(given, self.kind)
+        return self._find(uncertainties(score, logits))[:, None]
+
+
+Groups = ByClass | ByGroup | ByUncertainty
+
+#: What `by=` may name.
+GROUPS: Mapping[str, type[ByClass] | type[ByGroup] | type[ByUncertainty]] = MappingProxyType(
+    {"class": ByClass, "group": ByGroup, "uncertainty": ByUncertainty}
+)
+
+
+def as_groups(by: Any) -> Groups | None:
+    """A way to group from its name or an instance; None for one threshold for all.
+
+    >>> as_groups("uncertainty")
+    ByUncertainty(bands=5, share=0.1, seed=0)
+    """
+    if by is None or isinstance(by, Groups):
+        return by
+    if not isinstance(by, str):
+        raise InputTypeError(f"by must be a name, ByClass(...), ByGroup(...) or ByUncertainty(...); got {by!r}.")
+    if by not in GROUPS:
+        raise InputError(f"by must be one of {', '.join(GROUPS)}, or one group per row; got {by!r}.")
+    return GROUPS[by]()
+
+
+def _none_expected(given: Any, kind: str) -> None:
+    if given is not None:
+        raise InputError(f'groups are only taken by a calibration by="group"; this one is by="{kind}".')
+
+
+def uncertainties(score: Score, logits: NDArray[Any]) -> F64:
+    """Eq. 3: u = K / alpha_0 of each row, (m,), with the evidence of the score (relu where it has none)."""
+    activation = score.evidence if isinstance(score, ECP) else "relu"
+    result = np.empty(len(logits))
+    for rows, block in checks.blocks(logits):
+        alpha = evidence.dirichlet(evidence.activate(activation, block))
+        result[rows] = evidence.uncertainty(alpha)[:, 0]
+    return result
+
+
+def _word(names: NDArray[Any]) -> str:
+    return "strings" if names.dtype.kind == "U" else "whole numbers"
+
+
+def _as_group_array(given: Any) -> NDArray[Any]:
+    """Group names as an array of int64 or of strings."""
+    names = np.asarray(given)
+    if names.ndim != 1:
+        raise InputError(f"groups must be one-dimensional; got shape {names.shape}.")
+    if names.dtype.kind == "O" and all(isinstance(name, str) for name in names):
+        names = names.astype(str)
+    if names.dtype.kind not in "iubU" and names.size:
+        raise InputTypeError(f"groups must be whole numbers or strings; got dtype {names.dtype}.")
+    return names if names.dtype.kind == "U" else names.astype(np.int64)
+
+
+def _set_aside(candidates: I64, n: int, share: float, seed: int) -> tuple[I64, I64]:
+    """A share of the candidate rows to learn from, and all rows left.
+
+    The choice is made by position, never by score: rows chosen by the order of their scores would leave the others
+    no longer exchangeable with new ones.
+    """
+    order = np.random.default_rng(seed).permutation(len(candidates))
+    aside = np.sort(candidates[order[: round(share * len(candidates))]])
+    left = np.ones(n, bool)
+    left[aside] = False
+    return aside, np.flatnonzero(left)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Calibration scores, divided
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """How calibration scores are divided into groups: they lie group after group, each ascending.
+
+    Parameters
+    ----------
+    by : a fitted way to group
+    names : (G,) a name for each group
+    counts : (G,) calibration rows in each group
+    """
+
+    by: Groups
+    names: tuple[str, ...]
+    counts: I64
+    _thresholds: dict[tuple[Fraction, float | None], F64] = field(default_factory=dict, repr=False)
+
+    def part(self, scores: F64, group: int) -> F64:
+        """The ascending scores of one group."""
+        start = int(self.counts[:group].sum())
+        return scores[start : start + int(self.counts[group])]
+
+    def thresholds(self, scores: F64, coverage: Fraction, confidence: float | None) -> F64:
+        """The threshold of each group, (G,); +inf, with a warning, where a group has too few rows."""
+        key = coverage, confidence
+        if key not in self._thresholds:
+            self._thresholds[key] = _group_thresholds(scores, self.counts, coverage, confidence)
+        short = np.flatnonzero(self.counts < rows_needed(coverage, confidence))
+        if short.size:
+            self._warn_short(short, coverage, confidence)
+        return self._thresholds[key]
+
+    def _warn_short(self, short: I64, coverage: Fraction, confidence: float | None) -> None:
+        named = ", ".join(f"{self.names[group]} ({self.counts[group]})" for group in short[:8])
+        more = f" and {len(short) - 8} more" if len(short) > 8 else ""
+        sure = "" if confidence is None else f" with confidence {confidence:g}"
+        outcome = "their labels are in every set" if self.by.kind == "class" else "their sets are full"
+        checks.warn(
+            f"{len(short)} of {len(self.counts)} groups have fewer than the {rows_needed(coverage, confidence)} "
+            f"calibration rows that coverage {float(coverage):g}{sure} needs: {named}{more}; {outcome}.",
+            SmallCalibrationWarning,
+        )
+
+    def p_values(self, ascending: F64, scores: F64, numbers: I64) -> F64:
+        """(1 + #{s_i >= s}) / (n_g + 1) of new scores, among the scores of their groups `numbers`.
+
+        Scores are replaced by their ranks among all, so that one search in (group, rank) serves every group.
+        """
+        everyone = np.sort(ascending)
+        width = len(everyone) + 1
+        known = np.repeat(np.arange(len(self.counts)), self.counts) * width + np.searchsorted(everyone, ascending)
+        below = np.searchsorted(known, numbers * width + np.searchsorted(everyone, scores))
+        counts, starts = self.counts[numbers], (np.cumsum(self.counts) - self.counts)[numbers]
+        p: F64 = (1.0 + (counts - (below - starts))) / (counts + 1.0)
+        return p
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Partition):
+            return NotImplemented
+        return (self.by, self.names) == (other.by, other.names) and np.array_equal(self.counts, other.counts)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def divide(by: Groups, scores: F64, keys: NDArray[Any], n_classes: int, names: Any) -> tuple[F64, Partition]:
+    """Fit a way to group to calibration rows; the scores group after group, each ascending, and where they lie."""
+    fitted = by.fit(scores, keys, n_classes)
+    group_names = tuple(fitted.groups.names(n_classes, names))
+    order = np.lexsort((scores[fitted.rows], fitted.of_row))
+    counts = np.bincount(fitted.of_row, minlength=len(group_names))
+    return scores[fitted.rows][order], Partition(fitted.groups, group_names, counts)
+
+
+def _group_thresholds(scores: F64, counts: I64, coverage: Fraction, confidence: float | None) -> F64:
+    """The k-th smallest score of each group, k from its own row count; +inf where there is none."""
+    sizes, which = np.unique(counts, return_inverse=True)
+    ranks = [
+        conformal_rank(n, coverage) if confidence is None else pac_rank(n, coverage, confidence) for n in sizes.tolist()
+    ]
+    k = np.array(ranks)[which]
+    position = np.cumsum(counts) - counts + k - 1
+    thresholds: F64 = np.where(k <= counts, np.append(scores, np.inf)[np.minimum(position, len(scores))], np.inf)
+    thresholds.flags.writeable = False
+    return thresholds

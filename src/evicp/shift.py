@@ -1,0 +1,200 @@
+"""Known shift: weighted calibration (Tibshirani et al., 2019) and the weights of a label shift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks
+from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
+
+__all__ = ["effective_sample_size", "estimate_class_frequencies", "label_shift_weights"]
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+def as_weights(weights: Any, n: int, what: str = "weights") -> F64:
+    """Weights as (n,) float64, all finite and >= 0."""
+    array = np.asarray(weights)
+    if array.dtype.kind not in "fiu" and array.size:
+        raise InputTypeError(f"{what} must be real numbers; got dtype {array.dtype}.")
+    if array.shape != (n,):
+        raise InputError(f"{what} must have shape ({n},); got {array.shape}.")
+    array = array.astype(np.float64)
+    bad = np.flatnonzero(~((array >= 0) & (array < np.inf)))
+    if bad.size:
+        raise InputError(f"{what} must be finite and >= 0; got {array[bad[0]]} at position {bad[0]}.")
+    return array
+
+
+def effective_sample_size(weights: Any) -> float:
+    """(sum w)^2 / sum w^2: how many equally weighted rows say as much.
+
+    >>> effective_sample_size([1.0, 1.0, 1.0, 1.0]), effective_sample_size([1.0, 0.0, 0.0, 0.0])
+    (4.0, 1.0)
+    """
+    array = as_weights(weights, np.size(weights))
+    if not array.any():
+        raise InputError("weights must not all be 0.")
+    relative = array / array.max()
+    return float(relative.sum() ** 2 / (relative**2).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The weights of calibration rows, and how new points get theirs.
+
+    Parameters
+    ----------
+    rows : (n,) the weight of each calibration score, in the order of the scores
+    classes : (K,) the weight of a new point by its label; None where each new row's weight is given
+    """
+
+    rows: F64
+    classes: F64 | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rows.any():
+            raise InputError("weights must not all be 0.")
+        self.rows.flags.writeable = False
+
+    def of_new(self, n: int, given: Any) -> F64:
+        """The weights of new points: of each label, (1, K), or of each row, (n, 1)."""
+        if self.classes is not None:
+            if given is not None:
+                raise InputError("this calibration has class weights; it takes no weights of rows.")
+            return self.classes[None, :]
+        if given is None:
+            raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
+        return as_weights(np.atleast_1d(np.asarray(given)), n)[:, None]
+
+    def limit(self, scores: F64, coverage: Fraction, confidence: float | None, new: F64) -> F64:
+        """The threshold for each new weight, of the shape of `new`."""
+        if confidence is not None:
+            raise InputError("confidence needs the Beta law, which weighted calibrations do not follow; leave it out.")
+        warn_small_effective_size(self.rows, coverage)
+        return weighted_thresholds(scores, self.rows, new, coverage)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Weights):
+            return NotImplemented
+        same_classes = np.array_equal(self.classes, other.classes)  # type: ignore[arg-type]
+        return same_classes and np.array_equal(self.rows, other.rows)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def weighted_thresholds(scores: F64, weights: F64, new_weights: F64, coverage: Fraction) -> F64:
+    """The threshold for each new weight, of the shape of `new_weights`.
+
+    The smallest score s with sum{w_i : s_i <= s} >= coverage (sum w + w_new): the new point's own weight sits at +inf.
+    Equal weights give the unweighted threshold exactly.
+
+    Parameters
+    ----------
+    scores, weights : (n,) calibration scores in ascending order, and the weight of each
+    new_weights : weights of new points, on the same scale
+    """
+    numerator, denominator = coverage.as_integer_ratio()
+    largest = weights.max()  # equal weights become ones, whose sums are exact
+    running = np.cumsum(weights / largest)
+    needed = (running[-1] + new_weights / largest) * numerator
+    position = np.searchsorted(running * denominator, needed, side="left")
+    thresholds: F64 = np.append(scores, np.inf)[position]
+    return thresholds
+
+
+def weighted_p_values(scores: F64, weights: F64, new_scores: F64, new_weights: F64) -> F64:
+    """(w_new + sum{w_i : s_i >= s}) / (sum w + w_new), of the broadcast shape of the new points."""
+    largest = weights.max()
+    below = np.concatenate([[0.0], np.cumsum(weights / largest)])
+    at_least = below[-1] - below[np.searchsorted(scores, new_scores, side="left")]
+    p: F64 = (new_weights / largest + at_least) / (below[-1] + new_weights / largest)
+    return p
+
+
+def warn_small_effective_size(weights: F64, coverage: Fraction) -> None:
+    """Few effective rows: coverage given the calibration rows spreads by more than a third of 1 - coverage."""
+    needed = 10 / (1 - coverage)
+    size = effective_sample_size(weights)
+    if size < needed:
+        checks.warn(
+            f"the weights leave {size:.1f} effective rows of {len(weights)}: coverage {float(coverage):g} holds on "
+            f"average over calibration sets, but varies much between them. {float(needed):.0f} would be enough; "
+            "calibrate on more rows like the new ones.",
+            SmallCalibrationWarning,
+        )
+
+
+def label_shift_weights(labels: Any, frequencies: Any) -> F64:
+    """The weight of each class, (K,), where class frequencies have changed and nothing else.
+
+    w_k = (new frequency of k) / (frequency of k among the calibration labels).
+
+    Parameters
+    ----------
+    labels : (n,) calibration labels
+    frequencies : (K,) class frequencies among new rows, known or from `estimate_class_frequencies`
+
+    >>> label_shift_weights([0, 0, 0, 1], [0.5, 0.5]).round(3)
+    array([0.667, 2.   ])
+    """
+    wanted = as_weights(frequencies, np.size(frequencies), "frequencies")
+    if wanted.size < 2 or not wanted.any():
+        raise InputError("frequencies must hold one number per class, not all of them 0.")
+    truth = checks.as_labels(labels, np.size(labels), len(wanted))
+    seen = np.bincount(truth, minlength=len(wanted)) / max(1, len(truth))
+    missing = np.flatnonzero((seen == 0) & (wanted > 0))
+    if missing.size:
+        raise InputError(
+            f"class {missing[0]} has new frequency {wanted[missing[0]]:g} but no calibration rows: no weight can make "
+            "up for them. Calibrate with rows of this class."
+        )
+    return np.divide(wanted / wanted.sum(), seen, out=np.zeros(len(wanted)), where=seen > 0)
+
+
+def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64:
+    """The class frequencies of unlabelled rows, (K,), from how often each class is predicted.
+
+    Under label shift the classifier errs within each class as before: P(predicted i) = sum_k P(predicted i | k) q_k
+    (Lipton et al., 2018). Solved for q by least squares, then made non-negative with sum 1. Use other labelled rows
+    than those to be calibrated on: the guarantee holds for weights chosen without them.
+
+    Parameters
+    ----------
+    logits, labels : (n, K) and (n,) labelled rows from before the shift, each class among them
+    new_logits : (m, K) rows from after it
+    """
+    array = checks.as_logits(logits)
+    n_classes = array.shape[1]
+    truth = checks.as_labels(labels, *array.shape)
+    new = checks.as_logits(new_logits, n_classes)
+    counts = np.bincount(truth, minlength=n_classes)
+    if not len(new) or (counts == 0).any():
+        raise InputError(
+            "class frequencies need new rows, and labelled rows of every class; "
+            f"got {len(new)} new rows and no rows of {np.sum(counts == 0)} class(es)."
+        )
+    confusion = np.zeros((n_classes, n_classes))
+    np.add.at(confusion, (_predicted(array), truth), 1.0)
+    predicted = np.bincount(_predicted(new), minlength=n_classes) / len(new)
+    solution: F64 = np.linalg.lstsq(confusion / counts, predicted, rcond=None)[0].astype(np.float64)
+    return _on_simplex(solution)
+
+
+def _predicted(logits: NDArray[Any]) -> I64:
+    """The label of the largest logit in each row."""
+    return np.concatenate([np.empty(0, np.int64), *(block.argmax(1) for _, block in checks.blocks(logits))])
+
+
+def _on_simplex(point: F64) -> F64:
+    """The nearest point whose coordinates are >= 0 and sum to 1."""
+    descending = np.sort(point)[::-1]
+    excess = (np.cumsum(descending) - 1.0) / np.arange(1, len(point) + 1)
+    used = np.flatnonzero(descending > excess)[-1]
+    return np.maximum(point - excess[used], 0.0)
