@@ -139,7 +139,9 @@ def paper_name(name: str) -> str | None:
 
 
 #: Relatives of the paper's networks that share a part of their names.
-_NOT_THE_PAPERS = re.compile(r"wide_?resnet|vgg_?16_?bn|shufflenet_?v2_?x(?!1_?0)|resnext_?101_(?!32x8d)|inception_v4|inception_resnet")
+_NOT_THE_PAPERS = re.compile(
+    r"wide_?resnet|vgg_?16_?bn|shufflenet_?v2_?x(?!1_?0)|resnext_?101_(?!32x8d)|inception_v4|inception_resnet"
+)
 
 
 @cache
@@ -149,8 +151,8 @@ def figures() -> tuple[PublishedFigure, ...]:
     >>> len(figures())
     621
     """
-    with (files("evicp.experiments") / "published.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(_parse(row) for row in csv.DictReader(file))
+    text = (files("evicp.experiments") / "published.csv").read_text(encoding="utf-8")
+    return tuple(_parse(row) for row in csv.DictReader(text.splitlines()))
 
 
 def _parse(row: dict[str, str]) -> PublishedFigure:
