@@ -182,6 +182,8 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
         raise ArtifactError(f"cannot load {file}: {error}") from error
     except (OSError, TypeError, ValueError) as error:
         raise ArtifactError(f"cannot load {file}: it is not a calibration ({error}).") from error
+    except MemoryError as error:
+        raise ArtifactError(f"cannot load {file}: it is larger than the memory at hand.") from error
 
 
 def _read_artifact(path: Path) -> tuple[dict[str, str], NDArray[np.float64]]:
@@ -198,6 +200,8 @@ def _read_artifact(path: Path) -> tuple[dict[str, str], NDArray[np.float64]]:
         metadata = header["__metadata__"]
         if not isinstance(metadata, dict) or set(metadata) != {"evicp", "sha256"}:
             raise ArtifactError("it is a safetensors file, but not one written by evicp.")
+        if not all(isinstance(value, str) for value in metadata.values()):
+            raise ArtifactError("its description and checksum must be text.")
         return metadata, np.fromfile(file, "<f8", n).astype(np.float64, copy=False)
 
 
@@ -205,7 +209,7 @@ def _read_artifact(path: Path) -> tuple[dict[str, str], NDArray[np.float64]]:
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
-def _strict_json(text: Any) -> dict[str, Any]:
+def _strict_json(text: str) -> dict[str, Any]:
     """JSON of few parts, without duplicate keys, NaN or infinities."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -217,8 +221,6 @@ def _strict_json(text: Any) -> dict[str, Any]:
     def refuse(literal: str) -> None:
         raise ArtifactError(f"its description holds {literal}.")
 
-    if not isinstance(text, str):
-        raise ArtifactError("its description is not text.")
     if sum(map(_STRING.sub("", text).count, "[{:")) > _MOST_PARTS:
         raise ArtifactError("its description has more parts than any calibration.")
     content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
