@@ -41,7 +41,7 @@ def dense_scores(score: Any, logits: Tensor) -> Tensor:
     """Every label's score, (n, K) float64."""
     result = _empty(logits, tuple(logits.shape))
     for rows, z in blocks(logits):
-        result[rows] = _every_label(score, z)
+        result[rows] = every_label(score, z)
     return result
 
 
@@ -60,7 +60,7 @@ def ragged_sets(score: Any, logits: Tensor, threshold: float) -> tuple[Tensor, T
     """
     sizes, labels, scores = [], [], []
     for _, z in blocks(logits):
-        dense = _every_label(score, z)
+        dense = every_label(score, z)
         row, column = torch.nonzero(dense <= threshold, as_tuple=True)
         members = dense[row, column]
         order = _stable_order(-z[row, column], members, row)
@@ -78,7 +78,7 @@ def top_labels(score: Any, logits: Tensor) -> Tensor:
     """Each row's most plausible label, (n,) int32: lowest score, then highest logit, then lowest index."""
     result = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
     for rows, z in blocks(logits):
-        dense = _every_label(score, z)
+        dense = every_label(score, z)
         tied = dense == dense.amin(1, keepdim=True)
         result[rows] = _first_largest(torch.where(tied, z, -torch.inf)).to(torch.int32)
     return result
@@ -98,7 +98,7 @@ def p_values(score: Any, logits: Tensor, ascending: Tensor, labels: Tensor | Non
         return p_of(label_scores(score, logits, labels), ascending)
     result = _empty(logits, tuple(logits.shape))
     for rows, z in blocks(logits):
-        result[rows] = p_of(_every_label(score, z), ascending)
+        result[rows] = p_of(every_label(score, z), ascending)
     return result
 
 
@@ -136,10 +136,10 @@ def blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield rows, z
 
 
-def raise_bad_row(logits: Tensor, row: int) -> None:
-    """The reference's error for a row that no score can be computed from."""
+def raise_bad_row(logits: Tensor, row: int, first_row: int = 0) -> None:
+    """The reference's error for a row that no score can be computed from; the message counts from `first_row`."""
     block = logits[row : row + 1].detach().to("cpu", torch.float64).numpy()
-    checks._raise_bad_row(block, block.max(1), row)
+    checks._raise_bad_row(block, block.max(1), first_row + row)
 
 
 def _empty(logits: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -150,7 +150,8 @@ def _empty(logits: Tensor, shape: tuple[int, ...]) -> Tensor:
 # The scores of a block: z is (rows, K); ranks and mass are (rows, K), or (rows, 1) where one label was asked for
 
 
-def _every_label(score: Any, z: Tensor) -> Tensor:
+def every_label(score: Any, z: Tensor) -> Tensor:
+    """The score of every label of a checked block, (rows, K); plain operations, so that it can be compiled."""
     if score.name == "ecp" and not score.monotone:
         return _uneven_ecp(score, z)
     order = torch.argsort(z, dim=1, descending=True, stable=True)
@@ -205,7 +206,7 @@ def _margin(p: Tensor) -> Tensor:
 
 def _monotone_ecp(score: Any, z: Tensor, ranks: Tensor) -> Tensor:
     """Eq. 11; costs fall as logits rise, so the largest cost is the smallest finite logit's."""
-    surprisal = _surprisal(_evidence(score.evidence, z) + 1.0)
+    surprisal = _surprisal(evidence_of(score.evidence, z) + 1.0)
     log_phi = _log_utility(z, score.temperature)
     stabilizer = score.epsilon(z.shape[1])
     finite = torch.where(z == -torch.inf, torch.inf, z)
@@ -218,7 +219,7 @@ def _monotone_ecp(score: Any, z: Tensor, ranks: Tensor) -> Tensor:
 def _uneven_ecp(score: Any, z: Tensor) -> Tensor:
     """ECP with base rates of its own: ranks by (alpha, z), the maximum wherever it is."""
     rates = torch.as_tensor(np.asarray(score.rates(z.shape[1])), dtype=z.dtype, device=z.device)
-    evidence = _evidence(score.evidence, z)
+    evidence = evidence_of(score.evidence, z)
     prior = (z.shape[1] * rates).expand(z.shape)
     alpha = evidence + prior
     virtual = alpha - evidence
@@ -236,7 +237,7 @@ def _uneven_ecp(score: Any, z: Tensor) -> Tensor:
 # What the formulas share, one equation each
 
 
-def _evidence(name: str, z: Tensor) -> Tensor:
+def evidence_of(name: str, z: Tensor) -> Tensor:
     """Definition 1; a masked label has none."""
     if name == "relu":
         return z.clamp_min(0.0)
