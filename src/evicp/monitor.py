@@ -1,0 +1,380 @@
+"""Has coverage broken? A test that may be looked at after every label, and a level that corrects itself.
+
+Given one calibration set, coverage is a random number: it follows Beta(k, n + 1 - k). So the labels that arrive are not
+covered independently with the nominal probability, and a test of that would raise false alarms. They follow Polya's
+urn: after c of t were covered, the next one is with probability (k + c) / (n + 1 + t). The monitor bets against that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from math import exp, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks, kernels
+from evicp.calibration import Calibration
+from evicp.errors import InputError, InputTypeError
+from evicp.kernels._numpy import mix32
+from evicp.reliability import Reliability, rows_needed
+from evicp.sets import PredictionSets
+
+__all__ = ["AdaptiveLevel", "Monitor", "log_e_process", "polya_odds", "sequential_p_values"]
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: What may have happened to the odds of a miss: each is an alternative the monitor bets on.
+_MISS_ODDS = (1.25, 1.5, 2.0, 3.0, 5.0)
+
+#: What may have happened to p-values: densities a u^(a - 1), more mass on small ones the smaller a is.
+_POWERS = (0.4, 0.6, 0.8)
+
+#: The change may come at any label; by this one, half of the capital has been put on its having come.
+_HALF_BET = 5000.0
+
+#: Labels are taken in parts of this many, so that a long history does not need memory for all alternatives at once.
+_AT_ONCE = 1 << 16
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The test, as functions of arrays whose last axis is time (leading axes are independent streams)
+
+
+def polya_odds(covered: Bools, n: int, k: int, seen: int = 0, covered_before: int = 0) -> F64:
+    """The null: P(covered | c of t) = (k + c) / (n + 1 + t), for each label before it is seen."""
+    before = covered_before + np.cumsum(covered, axis=-1) - covered
+    probability: F64 = (k + before) / (n + 1.0 + seen + np.arange(covered.shape[-1]))
+    return probability
+
+
+def log_bets_on_misses(covered: Bools, probability: F64, k: int, n: int) -> F64:
+    """Ln of how each alternative's capital grows with each label, (..., T, alternatives).
+
+    An alternative is a coverage below the nominal one; it bets only while the null expects more than that, so that it
+    can gain from misses alone.
+    """
+    odds = (n + 1 - k) / k * np.array(_MISS_ODDS)
+    p = probability[..., None]
+    q = np.minimum(1.0 / (1.0 + odds), p)
+    return np.where(covered[..., None], np.log(q / p), np.log((1.0 - q) / (1.0 - p)))
+
+
+def log_e_process(log_bets: F64, seen: int = 0, log_active: F64 | None = None) -> tuple[F64, F64]:
+    """Ln of the capital after each label, (..., T), and what the alternatives hold at the end.
+
+    The bank starts at 1 and moves a share of itself to the alternatives at each label, as a change may come at any of
+    them. Under the null the capital is a non-negative martingale: it ever reaches 1 / r with probability at most r.
+    """
+    count = log_bets.shape[-1]
+    t = seen + np.arange(log_bets.shape[-2])
+    joining = log(_HALF_BET / count) - np.log(t + _HALF_BET) - np.log(t + _HALF_BET + 1.0)
+    growth = np.cumsum(log_bets, axis=-2)
+    log_capital = np.logaddexp.accumulate(joining[:, None] - (growth - log_bets), axis=-2)
+    if log_active is not None:
+        log_capital = np.logaddexp(log_active[..., None, :], log_capital)
+    active = growth + log_capital
+    reserve = log(_HALF_BET) - np.log(t + 1.0 + _HALF_BET)
+    total: F64 = np.logaddexp(np.logaddexp.reduce(active, axis=-1), reserve)
+    return total, active[..., -1, :]
+
+
+def sequential_p_values(gaps: I64, counts: I64, seed: int, seen: int) -> F64:
+    """P-values with labelled points joining the calibration: independent and uniform while nothing has changed.
+
+    A p-value of the fixed calibration says in which of the n + 1 gaps between its scores a new score fell. Of t
+    labelled points, N_j fell in gap j; the next one falls there with probability (1 + N_j) / (n + 1 + t). The place
+    within a gap is drawn as a pure function of the seed and the label's number. Adds the gaps to `counts`.
+    """
+    numbers = (seen + np.arange(len(gaps))).astype(np.uint32)
+    within = (mix32(numbers ^ mix32(np.array([seed], np.uint32))) >> np.uint32(8)).astype(np.float64) / 2.0**24
+    result = np.empty(len(gaps))
+    for i, gap in enumerate(gaps):
+        below, inside = gap + counts[:gap].sum(), 1 + counts[gap]
+        result[i] = (below + within[i] * inside) / (len(counts) + seen + i)
+        counts[gap] += 1
+    return result
+
+
+def log_bets_on_small(p: F64, coverage: float) -> F64:
+    """Ln of how each alternative's capital grows with each sequential p-value, (..., T, alternatives).
+
+    Some bet on small p-values in general, some on those up to 1 - coverage, which are the misses.
+    """
+    risk = 1.0 - coverage
+    powers = [log(a) + (a - 1.0) * np.log(np.maximum(p, 2.0**-60)) for a in _POWERS]
+    more = [min(factor * risk, (1.0 + risk) / 2.0) for factor in _MISS_ODDS]
+    steps = [np.where(p <= risk, log(m / risk), log((1.0 - m) / coverage)) for m in more]
+    return np.stack([*powers, *steps], axis=-1)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The monitor
+
+
+class Monitor:
+    """Tells, as labels arrive, that coverage has broken; false alarms are bounded however often one looks.
+
+    Feed it whether each set held its label, in the order of arrival (`update`), or the p-values of the true labels
+    (`update_p_values`), which see more: any shift towards less plausible labels. While labels remain exchangeable with
+    the calibration rows, the alarm is ever raised with probability at most `false_alarm_rate`, over the draw of the
+    calibration set and of all labels to come. Exact for continuous scores; ties and filled sets make alarms rarer.
+
+    Parameters
+    ----------
+    calibration : the calibration, or its number of rows
+    coverage : asked of the sets
+    confidence : of the sets, where they were predicted with one
+    group : the name of the group to watch, where the calibration has groups (one monitor each)
+    false_alarm_rate : the probability of ever alarming without cause
+    seed : of the places of p-values within their gaps
+
+    >>> monitor = Monitor(2000, coverage=0.9, false_alarm_rate=0.01)
+    >>> rng = np.random.default_rng(0)
+    >>> monitor.update(rng.random(3000) < 0.9).alarm
+    False
+    >>> monitor.update(rng.random(3000) < 0.8).alarm
+    True
+    """
+
+    def __init__(
+        self,
+        calibration: Calibration | int,
+        coverage: float | Fraction,
+        *,
+        confidence: float | None = None,
+        group: str | None = None,
+        false_alarm_rate: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        law = Reliability(_rows_of(calibration, group), coverage, confidence)
+        if not law.l:
+            raise InputError(
+                f"{law.n} calibration row(s) give full sets at coverage {float(law.coverage):g}: they cannot miss, so "
+                "there is nothing to monitor."
+            )
+        self.n, self.k, self.coverage, self.confidence = law.n, law.k, law.coverage, law.confidence
+        self.false_alarm_rate = checks.as_probability(false_alarm_rate, "false_alarm_rate")
+        self.seed = checks.as_count(seed, "seed", at_least=0)
+        self.seen = 0
+        self.covered = 0
+        self.alarm_at: int | None = None
+        self._log_e = self._largest_log_e = 0.0
+        self._log_active: F64 | None = None
+        self._gaps: I64 | None = None
+
+    def update(self, covered: Any) -> Monitor:
+        """Add labels that have arrived: whether each one's set held it, one bool or (m,) of them."""
+        array = np.atleast_1d(checks.as_array(covered, "covered"))
+        if array.dtype.kind != "b" and array.size:
+            raise InputTypeError(f"covered must be True or False; got dtype {array.dtype}. Pass sets.contains(labels).")
+        if array.ndim != 1:
+            raise InputError(f"covered must be one-dimensional; got shape {array.shape}.")
+        if self._gaps is not None:
+            raise InputError("this monitor is fed with p-values; use another one for covered labels.")
+        for start in range(0, len(array), _AT_ONCE):
+            part = array[start : start + _AT_ONCE]
+            null = polya_odds(part, self.n, self.k, self.seen, self.covered)
+            self._bet(log_bets_on_misses(part, null, self.k, self.n), int(part.sum()))
+        return self
+
+    def update_p_values(self, p_values: Any) -> Monitor:
+        """Add labels that have arrived: their p-values, from `calibration.p_values(logits, labels)`."""
+        p = np.atleast_1d(checks.as_array(p_values, "p_values"))
+        if p.dtype.kind != "f" and p.size:
+            raise InputTypeError(f"p_values must be real numbers; got dtype {p.dtype}.")
+        if self._gaps is None and self.seen:
+            raise InputError("this monitor is fed with covered labels; use another one for p-values.")
+        scaled = p * (self.n + 1.0)
+        gaps = np.rint(scaled)
+        if p.ndim != 1 or not np.all((np.abs(scaled - gaps) < 1e-3) & (gaps >= 1) & (gaps <= self.n + 1)):
+            raise InputError(
+                f"p_values must be multiples of 1 / (n + 1) in (0, 1], n = {self.n}; take them from "
+                "calibration.p_values(logits, labels)."
+            )
+        counts = np.zeros(self.n + 1, np.int64) if self._gaps is None else self._gaps
+        self._gaps = counts
+        for start in range(0, len(gaps), _AT_ONCE):
+            part = gaps[start : start + _AT_ONCE]
+            sequential = sequential_p_values(part.astype(np.int64) - 1, counts, self.seed, self.seen)
+            # A label is covered exactly if its p-value, gap / (n + 1), is more than 1 - k / (n + 1).
+            covered = int(np.sum(part > self.n + 1 - self.k))
+            self._bet(log_bets_on_small(sequential, self.k / (self.n + 1)), covered)
+        return self
+
+    def _bet(self, log_bets: F64, covered: int) -> None:
+        log_e, self._log_active = log_e_process(log_bets, self.seen, self._log_active)
+        crossed = np.flatnonzero(log_e >= -log(self.false_alarm_rate))
+        if self.alarm_at is None and crossed.size:
+            self.alarm_at = self.seen + int(crossed[0]) + 1
+        self._log_e, self._largest_log_e = float(log_e[-1]), max(self._largest_log_e, float(log_e.max()))
+        self.seen += len(log_e)
+        self.covered += covered
+
+    @property
+    def alarm(self) -> bool:
+        """Whether coverage has broken; once raised, it stays. `alarm_at` is the label that raised it."""
+        return self.alarm_at is not None
+
+    @property
+    def e_value(self) -> float:
+        """The evidence against the promise so far: the capital of a bet that started with 1."""
+        return exp(min(self._log_e, 700.0))
+
+    @property
+    def p_value(self) -> float:
+        """A p-value that may be looked at at any time: 1 / the largest e-value so far, at most 1."""
+        return exp(-max(self._largest_log_e, 0.0))
+
+    @property
+    def observed(self) -> float | None:
+        """The share of labels covered so far."""
+        return self.covered / self.seen if self.seen else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything the monitor knows, ready for JSON: `Monitor.from_dict` continues from it."""
+        return {
+            "n": self.n,
+            "coverage": str(self.coverage),
+            "confidence": self.confidence,
+            "false_alarm_rate": self.false_alarm_rate,
+            "seed": self.seed,
+            "seen": self.seen,
+            "covered": self.covered,
+            "alarm_at": self.alarm_at,
+            "log_e": self._log_e,
+            "largest_log_e": self._largest_log_e,
+            "log_active": None if self._log_active is None else self._log_active.tolist(),
+            "gaps": None if self._gaps is None else self._gaps.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Monitor:
+        """A monitor as it was when `to_dict` was called."""
+        try:
+            monitor = cls(
+                state["n"],
+                Fraction(state["coverage"]),
+                confidence=state["confidence"],
+                false_alarm_rate=state["false_alarm_rate"],
+                seed=state["seed"],
+            )
+            monitor.seen = checks.as_count(state["seen"], "seen", at_least=0)
+            monitor.covered = checks.as_count(state["covered"], "covered", at_least=0)
+            monitor.alarm_at = None if state["alarm_at"] is None else checks.as_count(state["alarm_at"], "alarm_at")
+            monitor._log_e, monitor._largest_log_e = float(state["log_e"]), float(state["largest_log_e"])
+            for name, kind in (("log_active", np.float64), ("gaps", np.int64)):
+                value = state[name]
+                setattr(monitor, f"_{name}", None if value is None else np.array(value, kind))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"this is not the state of a monitor: {error!s}.") from error
+        monitor._check_state()
+        return monitor
+
+    def _check_state(self) -> None:
+        """What a file says may be anything; what it says together must be possible."""
+        alternatives = len(_MISS_ODDS) if self._gaps is None else len(_POWERS) + len(_MISS_ODDS)
+        fits = (
+            (self._log_active is None) == (self.seen == 0)
+            and (self._log_active is None or self._log_active.shape == (alternatives,))
+            and (self._gaps is None or (self._gaps.shape == (self.n + 1,) and self._gaps.sum() == self.seen))
+            and (self._gaps is None or bool(np.all(self._gaps >= 0)))
+            and self.covered <= self.seen
+            and (self.alarm_at is None or self.alarm_at <= self.seen)
+        )
+        numbers = [self._log_e, self._largest_log_e, *([] if self._log_active is None else self._log_active.tolist())]
+        if not fits or not np.all(np.isfinite(numbers)):
+            raise InputError("this is not the state of a monitor: its parts do not fit together.")
+
+    def __repr__(self) -> str:
+        head = f"Monitor(coverage {float(self.coverage):g}, n = {self.n:,}, false alarms {self.false_alarm_rate:g}: "
+        if not self.seen:
+            return f"{head}no labels yet)"
+        verdict = f"ALARM at label {self.alarm_at:,}" if self.alarm_at is not None else "no alarm"
+        return f"{head}{self.seen:,} labels, {self.observed:.4f} covered, e-value {self.e_value:.3g}; {verdict})"
+
+
+def _rows_of(calibration: Calibration | int, group: str | None) -> int:
+    """The calibration rows behind the threshold that is watched."""
+    if not isinstance(calibration, Calibration):
+        if group is not None:
+            raise InputError("group names a group of a calibration; pass the calibration, not its number of rows.")
+        return checks.as_count(calibration, "n")
+    if calibration.weights is not None:
+        raise InputError("the law of coverage is not known for weighted calibrations; they cannot be monitored.")
+    if calibration.groups is None:
+        if group is not None:
+            raise InputError(f"this calibration has no groups; got group={group!r}.")
+        return calibration.n
+    names = calibration.groups.names
+    if group not in names:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise InputError(f"group must be one of the calibration's groups ({shown}); got {group!r}.")
+    return int(calibration.groups.counts[names.index(group)])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Correcting online
+
+
+class AdaptiveLevel:
+    """Adaptive conformal inference: a level that rises after each miss and falls after each hit.
+
+    Whatever the labels do, even against us, the share of covered labels approaches the coverage asked for: over T
+    labels they differ by at most (1 + step) / (step T). It says nothing about any single label. A small step moves
+    slowly; a large one makes sets jump in size.
+
+    Parameters
+    ----------
+    coverage : to be reached in the long run
+    step : by how much a miss raises the level (a hit lowers it by (1 - coverage) / coverage of that)
+
+    >>> level = AdaptiveLevel(0.9, step=0.01)
+    >>> round(level.update(False).level, 4), round(level.update([True] * 9).level, 4)
+    (0.909, 0.9)
+    """
+
+    def __init__(self, coverage: float | Fraction, *, step: float = 0.005) -> None:
+        self.coverage = checks.as_coverage(coverage)
+        self.step = checks.as_probability(step, "step")
+        self.level = float(self.coverage)
+
+    def predict(self, calibration: Calibration, logits: Any, **options: Any) -> PredictionSets:
+        """Sets at the current level: full ones at a level of 1 or more, empty ones at 0 or less.
+
+        `options` are those of `Calibration.predict`. The sets remember the coverage asked for in the long run.
+        """
+        if 0.0 < self.level < 1.0 and not self._beyond(calibration):
+            return replace(calibration.predict(logits, self.level, **options), coverage=self.coverage)
+        array = checks.as_logits(logits, calibration.n_classes, row_allowed=True)
+        offsets, labels, _ = kernels.ragged_sets(calibration.score, array, np.inf if self.level > 0.0 else -np.inf)
+        return PredictionSets(
+            offsets,
+            labels,
+            n_classes=calibration.n_classes,
+            coverage=self.coverage,
+            score=calibration.score.name,
+            n_calibration=calibration.n,
+            class_names=calibration.class_names,
+        )
+
+    def _beyond(self, calibration: Calibration) -> bool:
+        """Whether the level is past the last calibration score: full sets, which here are no cause to warn."""
+        return calibration.weights is None and calibration.groups is None and rows_needed(self.level) > calibration.n
+
+    def update(self, covered: Any) -> AdaptiveLevel:
+        """Learn whether the sets made at the current level held their labels, one bool or (m,) of them."""
+        array = np.atleast_1d(checks.as_array(covered, "covered"))
+        if array.dtype.kind != "b" and array.size:
+            raise InputTypeError(f"covered must be True or False; got dtype {array.dtype}. Pass sets.contains(labels).")
+        misses = array.size - int(array.sum())
+        self.level += self.step * (misses - array.size * float(1 - self.coverage))
+        return self
+
+    def __repr__(self) -> str:
+        return f"AdaptiveLevel({float(self.coverage):g}, step={self.step:g}; now {self.level:.4f})"
