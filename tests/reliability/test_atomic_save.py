@@ -1,0 +1,223 @@
+"""Whatever dies on the way, a saved file is the old one or the new one: kills, full disks, two writers.
+
+The starred control writes the same bytes straight to the target; the same test must catch it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import evicp
+from evicp import files
+from evicp.errors import FileError
+
+pytestmark = [
+    pytest.mark.reliability,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL"),
+]
+
+#: Runs in a process of its own: children save two calibrations in turn until they are killed, the parent looks.
+KILLER = """
+    import contextlib, json, os, random, signal, sys, time
+    from pathlib import Path
+    import numpy as np
+    import evicp
+    from evicp import files
+
+    kind, kills, control = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "control"
+    target = Path("target" + (".safetensors" if kind == "calibration" else ".jsonl"))
+    rng = np.random.default_rng(0)
+
+    def calibration(n):
+        return evicp.Calibration(evicp.LAC(), np.sort(rng.normal(size=n)), 10)
+
+    def sets(n):
+        from fractions import Fraction
+        return evicp.PredictionSets(np.arange(n + 1), np.zeros(n, np.int32), n_classes=2, coverage=Fraction(9, 10))
+
+    if kind == "calibration":
+        versions = [calibration(60_000), calibration(90_000)]
+        write = lambda version: version.save(target)
+        read = lambda: evicp.load(target) in versions
+    else:
+        versions = [sets(1_000), sets(1_500)]
+        write = lambda version: files.write_sets(version, target)
+        read = lambda: sum(1 for line in target.open() if json.loads(line)["size"] == 1) in (1_000, 1_500)
+
+    @contextlib.contextmanager
+    def plain(path):
+        yield Path(path)
+
+    write(versions[0])
+    start = time.perf_counter()
+    write(versions[1])
+    one_write = time.perf_counter() - start
+    if control:
+        files.atomic_path = plain
+    corrupt = changed = 0
+    random.seed(1)
+    for kill in range(kills):
+        before = target.stat().st_ino, target.stat().st_mtime_ns
+        child = os.fork()
+        if child == 0:
+            while True:
+                for version in versions:
+                    write(version)
+        time.sleep(random.uniform(0, 4 * one_write))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        changed += before != (target.stat().st_ino, target.stat().st_mtime_ns)
+        try:
+            corrupt += not read()
+        except (evicp.EvicpError, ValueError):
+            corrupt += 1
+    others = [path.name for path in Path().iterdir() if path != target]
+    assert all(name.startswith(".evicp-") and name.endswith(".tmp") for name in others), others
+    print(json.dumps({"corrupt": corrupt, "changed": changed, "left": len(others)}))
+"""
+
+
+def kill_writers(folder: Path, kind: str, kills: int, variant: str) -> dict[str, int]:
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLER), kind, str(kills), variant],
+        cwd=folder,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    outcome: dict[str, int] = json.loads(result.stdout)
+    return outcome
+
+
+@pytest.mark.parametrize("kind", ["calibration", "sets"])
+def test_killed_at_random_instants(kind: str, tmp_path: Path, long_run: bool) -> None:
+    kills = 200 if long_run else 30
+    outcome = kill_writers(tmp_path, kind, kills, "atomic")
+    assert outcome["corrupt"] == 0
+    assert outcome["changed"] > 0  # the writers did write
+    assert outcome["left"] <= kills
+
+
+def test_control_a_plain_write_is_caught(tmp_path: Path, long_run: bool) -> None:
+    assert kill_writers(tmp_path, "calibration", 200 if long_run else 30, "control")["corrupt"] > 0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# No room
+
+
+def calibration_of(n: int) -> evicp.Calibration:
+    return evicp.Calibration(evicp.LAC(), np.sort(np.random.default_rng(n).normal(size=n)), 10)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A disk of one mebibyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command here")
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+
+
+def test_a_full_disk_keeps_the_old_file(small_disk: Path) -> None:
+    path, small, large = small_disk / "cal.safetensors", calibration_of(1_000), calibration_of(200_000)
+    small.save(path)
+    for _ in range(3):  # a temporary file left behind would fill the disk for good
+        with pytest.raises(FileError) as caught:
+            large.save(path)
+        assert str(caught.value) == f"cannot write {path}: No space left on device."
+        assert evicp.load(path) == small
+        assert list(small_disk.iterdir()) == [path]
+    middle = calibration_of(50_000)
+    middle.save(path)
+    assert evicp.load(path) == middle
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".jsonl"])
+def test_a_full_disk_keeps_the_old_sets(small_disk: Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    path = small_disk / f"sets{suffix}"
+    calibration = evicp.calibrate(np.eye(5) * 3, np.arange(5))
+    few = calibration.predict(np.random.default_rng(0).normal(size=(50, 5)), 0.5)
+    files.write_sets(few, path)
+    before = path.read_bytes()
+    many = few[np.random.default_rng(1).integers(0, 50, 400_000)]
+    with pytest.raises(FileError, match=r"^cannot write .*: .*No space left on device"):
+        files.write_sets(many, path)
+    assert path.read_bytes() == before
+    assert list(small_disk.iterdir()) == [path]
+
+
+def test_a_write_cut_off_by_the_system(tmp_path: Path) -> None:
+    """A limit on file sizes stops the write in the middle, without root."""
+    small = calibration_of(1_000)
+    small.save(tmp_path / "cal.safetensors")
+    code = """
+        import resource, signal, numpy as np, evicp
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        large = evicp.Calibration(evicp.LAC(), np.arange(50_000.0), 10)
+        try:
+            large.save("cal.safetensors")
+        except evicp.EvicpError as error:
+            print(type(error).__name__, error)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stdout == "FileError cannot write cal.safetensors: File too large.\n"
+    assert evicp.load(tmp_path / "cal.safetensors") == small
+    assert [path.name for path in tmp_path.iterdir()] == ["cal.safetensors"]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Two writers, and readers in between
+
+
+def test_two_writers_and_a_reader(tmp_path: Path, long_run: bool) -> None:
+    """Whoever wins, every reader at every instant finds one whole file."""
+    code = """
+        import sys, numpy as np, evicp
+        n, times = int(sys.argv[1]), int(sys.argv[2])
+        calibration = evicp.Calibration(evicp.LAC(), np.sort(np.random.default_rng(n).normal(size=n)), 10)
+        for _ in range(times):
+            calibration.save("cal.safetensors")
+    """
+    versions = [calibration_of(20_000), calibration_of(30_000)]
+    versions[0].save(tmp_path / "cal.safetensors")
+    times = "300" if long_run else "40"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(v.n), times], cwd=tmp_path) for v in versions
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        loaded = evicp.load(tmp_path / "cal.safetensors")
+        assert loaded in versions
+        seen.add(loaded.n)
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    assert seen == {20_000, 30_000}
+    assert [path.name for path in tmp_path.iterdir()] == ["cal.safetensors"]
