@@ -48,7 +48,7 @@ def main() -> None:
     """Run the command line; bad input ends with one line and exit code 2, never with a traceback."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(standalone_mode=False, prog_name="evicp") or 0)
     except MissingExtraError as error:
         _fail(error, FAILED)
     except evicp.EvicpError as error:

@@ -1,0 +1,562 @@
+"""The command line, as people and scripts meet it: real processes, exit codes, one-line errors, JSON by schema."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import evicp
+from evicp.cli import app, common, inputs
+from evicp.cli.common import parse_score, plain
+from evicp.errors import EvicpError
+from evicp.files import read_sets, write_sets
+
+SCHEMAS = Path(__file__).parent / "schemas"
+#: Names that would do harm if anything took them for markup, paths or code.
+HOSTILE = ("<script>alert(1)</script>", "../../outside", "quote\"'`", "semi;colon, comma", "[bold]markup[/bold]")
+K = len(HOSTILE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one call."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.out)
+
+
+ENVIRONMENT = {**os.environ, "PYTHONWARNINGS": "", "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
+
+
+def evicp_process(arguments: Sequence[str], folder: Path, stdin: bytes | None = None) -> Run:
+    """Run the command in a folder, in a process of its own."""
+    command = [sys.executable, "-c", "from evicp.cli import main; main()", *arguments]
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, input=stdin or b"", capture_output=True, check=False)
+    return Run(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+#: Imports once, then forks a process for every call: what takes long is the import, not the call.
+_FORKING = """
+import json, os, sys
+import rich.table, safetensors.numpy, scipy.special, typer.main, typer.rich_utils
+from evicp.cli import app, main
+typer.main.get_command(app)
+calls, results = json.loads(sys.argv[1]), sys.argv[2]
+for number, arguments in enumerate(calls):
+    child = os.fork()
+    if child == 0:
+        for descriptor, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{results}/{number}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
+        sys.argv = ["evicp", *arguments]
+        main()
+        os._exit(99)
+    _, status = os.waitpid(child, 0)
+    with open(f"{results}/{number}.code", "w") as file:
+        file.write(str(os.waitstatus_to_exitcode(status)))
+"""
+
+
+def evicp_processes(calls: Sequence[Sequence[str]], folder: Path, results: Path) -> list[Run]:
+    """Run many calls in a folder, each in a process of its own."""
+    if not hasattr(os, "fork"):
+        return [evicp_process(call, folder) for call in calls]
+    command = [sys.executable, "-c", _FORKING, json.dumps(calls), str(results)]
+    subprocess.run(command, cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, check=True)
+    names = [results / str(number) for number in range(len(calls))]
+    read = [
+        [name.with_suffix(f".{part}").read_text(encoding="utf-8") for part in ("code", "out", "err")] for name in names
+    ]
+    return [Run(int(code), out, err) for code, out, err in read]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of every kind, made with the library, and files that are wrong in every way."""
+    here = tmp_path_factory.mktemp("cli") / "work"
+    here.mkdir()
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, K, 600)
+    logits = (rng.normal(size=(600, K)) + 2.5 * np.eye(K)[labels]).astype(np.float32)
+    np.savez(here / "val.npz", logits=logits, labels=labels, class_names=np.array(HOSTILE))
+    np.savez(here / "unlabelled.npz", logits=logits[:50])
+    np.savez(here / "nan.npz", logits=np.where(np.arange(K) == 1, np.nan, logits), labels=labels)
+    np.savez(here / "one-based.npz", logits=logits, labels=labels + 1)
+    np.savez(here / "narrow.npz", logits=logits[:, :3], labels=labels % 3)
+    np.save(here / "labels.npy", labels)
+    np.save(here / "short.npy", labels[:10])
+    (here / "names.txt").write_text("\n".join(HOSTILE), encoding="utf-8")
+    (here / "not.npz").write_bytes(b"this is no archive")
+    (here / "taken.txt").write_text("mine")
+    calibration = evicp.calibrate(logits[:300], labels[:300], class_names=HOSTILE)
+    calibration.save(here / "cal.safetensors")
+    evicp.calibrate(logits[:300], labels[:300], "lac").save(here / "lac.safetensors")
+    write_sets(calibration.predict(logits[300:], 0.9), here / "sets.parquet")
+    write_sets(evicp.Base().predict(logits[300:], 0.9), here / "base.npz")
+    np.savez(here / "test.npz", logits=logits[300:], labels=labels[300:])
+    np.save(here / "test-labels.npy", labels[300:])
+    for name in ("taken.safetensors", "taken.html", "taken.csv", "taken.json"):
+        (here / name).write_text("mine")
+    return here
+
+
+#: Calls that must succeed.
+GOOD: dict[str, list[str]] = {
+    "calibrate": ["calibrate", "val.npz", "-o", "made.safetensors"],
+    "calibrate json": ["calibrate", "val.npz", "-o", "made2.safetensors", "--json", "-s", "raps(lam=0.5, k_reg=2)"],
+    "predict": ["predict", "cal.safetensors", "unlabelled.npz"],
+    "predict json": ["predict", "cal.safetensors", "unlabelled.npz", "--json"],
+    "predict file json": ["predict", "cal.safetensors", "unlabelled.npz", "-o", "made.csv", "--json"],
+    "predict stream": ["predict", "cal.safetensors", "unlabelled.npz", "-o", "-", "-c", "0.5"],
+    "evaluate": ["evaluate", "cal.safetensors", "test.npz", "--check"],
+    "evaluate json": ["evaluate", "sets.parquet", "test.npz", "--json", "-o", "made-evaluation.html"],
+    "evaluate labels": ["evaluate", "base.npz", "test-labels.npy", "--json"],
+    "compare": ["compare", "val.npz", "--trials", "2", "-o", "made-comparison.csv"],
+    "compare json": [
+        "compare",
+        "val.npz",
+        "--trials",
+        "2",
+        "--temperature",
+        "split",
+        "-s",
+        "ecp",
+        "-s",
+        "lac",
+        "--json",
+    ],
+    "report": ["report", "val.npz", "-o", "made.html", "-s", "ecp", "--title", "<script>alert(2)</script>"],
+    "report json": ["report", "test.npz", "--load", "cal.safetensors", "-o", "made2.html", "--json"],
+    "plan": ["plan", "--coverage", "0.8", "--tolerance", "0.05"],
+    "plan json": ["plan", "-c", "0.8", "-t", "0.05", "--json"],
+    "explain": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7"],
+    "explain json": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7", "--json", "--top", "3"],
+    "demo json": ["demo", "--trials", "2", "--json"],
+    "force": ["predict", "cal.safetensors", "unlabelled.npz", "-o", "taken.csv", "--force"],
+    "help": ["--help"],
+    "version": ["--version"],
+}
+
+#: Calls that must fail with exit code 2 and one line that contains this.
+BAD: dict[str, tuple[list[str], str]] = {
+    "calibrate missing": (["calibrate", "nowhere.npz", "-o", "x.safetensors"], "nowhere.npz: no such file"),
+    "calibrate nan": (["calibrate", "nan.npz", "-o", "x.safetensors"], "got NaN at row 0, class 1"),
+    "calibrate one-based": (["calibrate", "one-based.npz", "-o", "x.safetensors"], "one-based labels?"),
+    "calibrate no labels": (["calibrate", "unlabelled.npz", "-o", "x.safetensors"], "has no labels"),
+    "calibrate score": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "nope"], "unknown score 'nope'"),
+    "calibrate parameter": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "lac(lam=1)"], "no parameter lam"),
+    "calibrate taken": (["calibrate", "val.npz", "-o", "taken.safetensors"], "exists. Use --force"),
+    "calibrate suffix": (["calibrate", "val.npz", "-o", "x.pkl"], "unknown suffix '.pkl'"),
+    "predict coverage": (["predict", "cal.safetensors", "unlabelled.npz", "-c", "90"], "Did you mean 0.9?"),
+    "predict classes": (["predict", "cal.safetensors", "narrow.npz"], "must have 5 classes"),
+    "predict not calibration": (["predict", "not.npz", "unlabelled.npz"], "not a calibration"),
+    "predict taken": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "taken.csv"], "exists. Use --force"),
+    "predict folder": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "no/such.csv"], "no directory no"),
+    "evaluate no sets": (["evaluate", "val.npz", "test.npz"], "cannot read val.npz"),
+    "evaluate length": (["evaluate", "sets.parquet", "test.npz", "--labels", "short.npy"], "10 labels for 300 rows"),
+    "evaluate labels only": (["evaluate", "cal.safetensors", "test-labels.npy"], "needs logits"),
+    "compare score twice": (["compare", "val.npz", "-s", "ecp", "-s", "ecp"], "got ecp twice"),
+    "compare temperature": (["compare", "val.npz", "--temperature", "hot"], "got 'hot'"),
+    "compare not npz": (["compare", "not.npz"], "cannot read not.npz"),
+    "compare trials": (["compare", "val.npz", "--trials", "0"], "--trials"),
+    "report taken": (["report", "val.npz", "-o", "taken.html"], "exists. Use --force"),
+    "report names": (["report", "test.npz", "-o", "x.html", "--class-names", "taken.txt"], "got 1 names for 5 classes"),
+    "report coverage": (["report", "val.npz", "-o", "x.html", "--coverage", "0.3"], "from 0.5 to 0.999"),
+    "report holdout": (["report", "val.npz", "-o", "x.html", "--temperature", "holdout"], "keeps the guarantee"),
+    "plan coverage": (["plan", "--coverage", "1"], "strictly between 0 and 1"),
+    "plan tolerance": (["plan", "--tolerance", "-1"], "tolerance must be"),
+    "plan confidence": (["plan", "--confidence", "95"], "confidence must be"),
+    "explain row": (["explain", "cal.safetensors", "unlabelled.npz", "--row", "50"], "row 50 does not exist"),
+    "explain score": (["explain", "lac.safetensors", "unlabelled.npz"], "only the evidential score"),
+    "explain directory": (["explain", ".", "unlabelled.npz"], "it is a directory"),
+    "demo coverage": (["demo", "--coverage", "nan"], "coverage must be strictly between"),
+    "demo taken": (["demo", "-o", "taken.html"], "exists. Use --force"),
+    "demo trials": (["demo", "--trials", "x"], "--trials"),
+    "unknown command": (["predicate"], "No such command"),
+    "unknown option": (["plan", "--tolerence", "0.1"], "No such option"),
+    "missing argument": (["predict", "cal.safetensors"], "Missing argument"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Every call, once."""
+    before = set(folder.parent.rglob("*"))
+    calls = {**GOOD, **{name: arguments for name, (arguments, _) in BAD.items()}}
+    results = evicp_processes(list(calls.values()), folder, tmp_path_factory.mktemp("results"))
+    strays = set(folder.parent.rglob("*")) - before - {folder / name for name in MADE}
+    assert not strays, "something was written that nobody asked for"
+    return dict(zip(calls, results, strict=True))
+
+
+MADE = (
+    *("made.safetensors", "made2.safetensors", "made.csv", "made-evaluation.html", "made-comparison.csv"),
+    *("made.html", "made2.html", "evicp-demo", "evicp-demo/report.html"),
+)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_calls_succeed_quietly(runs: dict[str, Run], name: str) -> None:
+    run = runs[name]
+    assert run.code == 0, run.err
+    assert "Traceback" not in run.err
+    assert "error" not in run.err
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_2(runs: dict[str, Run], name: str) -> None:
+    run = runs[name]
+    assert run.code == 2
+    assert run.out == ""
+    lines = run.err.splitlines()
+    assert len(lines) == 1, run.err
+    assert lines[0].startswith("error: ")
+    assert BAD[name][1] in lines[0]
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if name.endswith(("json", "labels"))])
+def test_json_meets_its_schema(runs: dict[str, Run], name: str) -> None:
+    schema = json.loads((SCHEMAS / f"{GOOD[name][0]}.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(runs[name].json, schema, cls=jsonschema.Draft202012Validator)
+
+
+def test_schemas_bite(runs: dict[str, Run]) -> None:
+    """A document without one of its fields, or with a wrong kind of number, does not validate."""
+    schema = json.loads((SCHEMAS / "plan.json").read_text())
+    good = runs["plan json"].json
+    for wrong in ({**good, "rows": 1.5}, {**good, "coverage": 90}, {k: v for k, v in good.items() if k != "table"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+
+
+def test_refused_calls_leave_files_alone(runs: dict[str, Run], folder: Path) -> None:
+    for name in ("taken.safetensors", "taken.html", "taken.json"):
+        assert (folder / name).read_text() == "mine"
+    assert (folder / "taken.csv").read_text().startswith("row,size,labels,names")  # --force was given there
+
+
+def test_calibrate_writes_what_the_library_writes(runs: dict[str, Run], folder: Path) -> None:
+    with np.load(folder / "val.npz") as data:
+        expected = evicp.calibrate(data["logits"], data["labels"], class_names=HOSTILE)
+        tuned = evicp.calibrate(data["logits"], data["labels"], evicp.RAPS(lam=0.5, k_reg=2), class_names=HOSTILE)
+    assert evicp.load(folder / "made.safetensors") == expected
+    assert evicp.load(folder / "made2.safetensors") == tuned
+    assert runs["calibrate json"].json["certificate"]["n"] == 600
+
+
+def test_predict_gives_the_librarys_sets(runs: dict[str, Run], folder: Path) -> None:
+    with np.load(folder / "unlabelled.npz") as data:
+        loaded = evicp.load(folder / "cal.safetensors")
+        sets, half = loaded.predict(data["logits"], [0.9, 0.5])
+    assert [line["labels"] for line in runs["predict json"].json["sets"]] == sets.to_lists()
+    streamed = [json.loads(line) for line in runs["predict stream"].out.splitlines()]
+    assert [line["labels"] for line in streamed] == half.to_lists()
+    assert [line["row"] for line in streamed] == list(range(50))
+    rows = list(csv.DictReader(io.StringIO((folder / "made.csv").read_text())))
+    assert [[int(x) for x in row["labels"].split()] for row in rows] == sets.to_lists()
+    assert runs["predict file json"].json["mean_size"] == pytest.approx(sets.sizes.mean())
+
+
+def test_evaluate_gives_the_librarys_figures(runs: dict[str, Run], folder: Path) -> None:
+    with np.load(folder / "test.npz") as data:
+        expected = evicp.evaluate(read_sets(folder / "sets.parquet"), data["labels"], data["logits"])
+    got = runs["evaluate json"].json
+    assert got["coverage"] == expected.coverage
+    assert got["mean_size"] == expected.mean_size
+    assert got["sat"] == pytest.approx(expected.sat)
+    assert got["promise"]["compatible"] is True
+    assert runs["evaluate labels"].json["promise"] is None  # nothing is promised for Base
+    assert runs["evaluate labels"].json["accuracy"] is None  # and labels alone say nothing of the logits
+
+
+def test_plan_and_explain_say_what_the_library_says(runs: dict[str, Run], folder: Path) -> None:
+    assert runs["plan json"].json["rows"] == evicp.plan(0.8, 0.05)
+    loaded = evicp.load(folder / "cal.safetensors")
+    with np.load(folder / "unlabelled.npz") as data:
+        expected = evicp.explain(data["logits"][7], loaded.score)
+        members = loaded.predict(data["logits"][7], 0.9)[0]
+    got = runs["explain json"].json["labels"]
+    assert [label["label"] for label in got] == expected.order[:3].tolist()
+    assert got[0]["belief"] == pytest.approx(expected.belief[got[0]["label"]])
+    assert [label["label"] for label in got if label["in_set"]] == members[:3].tolist()
+
+
+def test_comparison_csv_has_every_score_and_metric(runs: dict[str, Run], folder: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO((folder / "made-comparison.csv").read_text())))
+    assert {row["score"] for row in rows} == {"ecp", "lac", "aps", "raps", "base"}
+    assert {row["metric"] for row in rows} == {"coverage", "mean_size", "sscv", "sat"}
+
+
+def test_hostile_names_are_text_everywhere(runs: dict[str, Run], folder: Path) -> None:
+    """Markup in a name is printed, never obeyed; a path in a name is never followed."""
+    assert "[bold]markup[/bold]" in runs["predict"].out
+    for page in ("made.html", "made2.html", "made-evaluation.html"):
+        text = (folder / page).read_text(encoding="utf-8")
+        assert "alert(1)</script>" not in text
+        assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(2)&lt;/script&gt;" in (folder / "made.html").read_text(encoding="utf-8")
+    assert not (folder.parent.parent / "outside").exists()
+
+
+def test_demo_ends_by_naming_the_report(runs: dict[str, Run], folder: Path) -> None:
+    report = folder / runs["demo json"].json["report"]
+    assert report == folder / "evicp-demo" / "report.html"
+    assert report.stat().st_size < 8_000_000
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is the same in every command, looked at from inside the process
+
+
+def commands() -> list[Callable[..., None]]:
+    return [info.callback for info in app.registered_commands if info.callback is not None]
+
+
+def test_every_command_shows_examples_and_speaks_json() -> None:
+    for command in commands():
+        assert f"evicp {command.__name__}" in getattr(command, "epilog", ""), command.__name__
+        assert "as_json" in command.__annotations__, command.__name__
+
+
+def test_help_lists_every_command(runs: dict[str, Run]) -> None:
+    for command in commands():
+        assert f" {command.__name__} " in runs["help"].out
+
+
+def test_no_command_is_the_help_and_exit_2(folder: Path) -> None:
+    run = evicp_process([], folder)
+    assert run.code == 2
+    assert "Usage: evicp" in run.out + run.err
+
+
+def test_check_exits_1_when_the_promise_is_broken(folder: Path) -> None:
+    """Logits of another world: labels shuffled, so the sets cover far too little."""
+    with np.load(folder / "test.npz") as data:
+        np.savez(folder / "shifted.npz", logits=data["logits"], labels=np.roll(data["labels"], 1))
+    run = evicp_process(["evaluate", "cal.safetensors", "shifted.npz", "--check"], folder)
+    (folder / "shifted.npz").unlink()
+    assert run.code == 1
+    assert "NOT compatible" in run.out
+
+
+def test_standard_input_takes_npz_npy_and_json(folder: Path) -> None:
+    with np.load(folder / "unlabelled.npz") as data:
+        logits = data["logits"][:4]
+    expected = evicp.load(folder / "cal.safetensors").predict(logits, 0.9).to_lists()
+    archive, single = io.BytesIO(), io.BytesIO()
+    np.savez(archive, logits=logits)
+    np.save(single, logits)
+    texts = (archive.getvalue(), single.getvalue(), json.dumps(logits.tolist()).encode())
+    with ThreadPoolExecutor(2) as pool:
+        command = ["predict", "cal.safetensors", "-", "-o", "-"]
+        results = list(pool.map(lambda data: evicp_process(command, folder, data), [*texts, b"hello"]))
+    for run in results[:3]:
+        assert [json.loads(line)["labels"] for line in run.out.splitlines()] == expected
+    assert results[3].code == 2
+    assert results[3].err.startswith("error: cannot read standard input")
+
+
+def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:
+    """Someone reads one line and leaves, as `head -n 1` does."""
+    rows = json.dumps(np.zeros((20_000, K)).tolist()).encode()
+    command = [sys.executable, "-c", "from evicp.cli import main; main()", "predict", "cal.safetensors", "-", "-o", "-"]
+    with subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(rows)
+        process.stdin.close()
+        process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read().decode()
+        assert process.wait() == 1
+    assert errors == ""
+
+
+def test_small_calibration_warns_in_one_line(folder: Path) -> None:
+    run = evicp_process(["predict", "cal.safetensors", "unlabelled.npz", "-c", "0.9999", "--json"], folder)
+    assert run.code == 0
+    assert run.err.startswith("warning: 300 calibration row(s) cannot promise")
+    assert len(run.err.splitlines()) == 1
+    assert run.json["mean_size"] == K
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def saved(tmp_path: Path, suffix: str, logits: np.ndarray, labels: np.ndarray) -> Path:
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".npz":
+        np.savez(path, logits=logits, labels=labels)
+    elif suffix == ".npy":
+        path = tmp_path / "logits-1.npy"
+        np.save(path, logits)
+        np.save(tmp_path / "labels-1.npy", labels)
+    elif suffix == ".safetensors":
+        from safetensors.numpy import save_file
+
+        save_file({"logits": logits, "labels": labels}, path)
+    elif suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(logits.ravel()), logits.shape[1])
+        pq.write_table(pa.table({"logits": lists, "labels": labels}), path)
+    else:
+        torch = pytest.importorskip("torch")
+        torch.save({"logits": torch.from_numpy(logits), "labels": torch.from_numpy(labels)}, path)
+    return path
+
+
+@pytest.fixture
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return rng.normal(size=(23, 4)).astype(np.float32), rng.integers(0, 4, 23)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".safetensors", ".parquet", ".pt", ".pth"])
+def test_every_kind_of_file_reads_the_same(tmp_path: Path, data: tuple[np.ndarray, np.ndarray], suffix: str) -> None:
+    logits, labels = data
+    rows = inputs.read_rows(str(saved(tmp_path, suffix, logits, labels)), labelled=True)
+    np.testing.assert_array_equal(rows.logits, logits)
+    np.testing.assert_array_equal(rows.labels, labels)
+
+
+def test_a_folder_is_its_shards_in_the_order_of_their_numbers(
+    tmp_path: Path, data: tuple[np.ndarray, np.ndarray]
+) -> None:
+    logits, labels = data
+    for shard in range(12):  # as text, 10 would come before 2
+        part = slice(2 * shard, 2 * shard + 2)
+        np.savez(tmp_path / f"shard-{shard}.npz", logits=logits[part], labels=labels[part])
+    rows = inputs.read_rows(str(tmp_path), labelled=True)
+    np.testing.assert_array_equal(rows.logits, logits)
+    np.testing.assert_array_equal(rows.labels, labels)
+    starts = [start for start, _, _ in rows.blocks()]
+    assert starts == list(range(0, 23, 2))
+
+
+def test_blocks_are_the_rows_and_name_where_they_start(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+    logits, labels = data
+    rows = inputs.read_rows(str(saved(tmp_path, ".npy", logits, labels)))
+    pieces = list(rows.blocks(values=20))
+    assert [start for start, _, _ in pieces] == [0, 5, 10, 15, 20]
+    np.testing.assert_array_equal(np.concatenate([block for _, block, _ in pieces]), logits)
+    np.testing.assert_array_equal(np.concatenate([truth for _, _, truth in pieces]), labels)
+    with pytest.raises(EvicpError, match=r"from 20 on: labels must be in"), inputs.located("file", 20):
+        evicp.calibrate(logits[20:], labels[20:] + 4)
+
+
+def test_too_many_labels_do_not_go_unseen(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+    logits, labels = data
+    np.savez(tmp_path / "rows.npz", logits=logits, labels=np.append(labels, 0))
+    blocks = list(inputs.read_rows(str(tmp_path / "rows.npz")).blocks(values=20))
+    assert len(blocks[-1][2]) == len(blocks[-1][1]) + 1
+
+
+def test_a_torch_file_never_runs_code(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Trap:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (tmp_path / "sprung",))
+
+    torch.save({"logits": Trap()}, tmp_path / "trap.pt")
+    with pytest.raises(EvicpError, match="not a torch file of plain tensors"):
+        inputs.read_rows(str(tmp_path / "trap.pt"))
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda f: (f / "empty").mkdir(), "holds no file of logits"),
+        (lambda f: np.savez(f / "empty", other=np.zeros(3)), "no array 'logits'"),
+        (lambda f: np.savez(f / "empty", logits=np.zeros((2, 3)), class_names=np.arange(3)), "array of strings"),
+    ],
+)
+def test_what_cannot_be_read_says_so(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
+    make(tmp_path)
+    path = tmp_path / "empty" if (tmp_path / "empty").is_dir() else tmp_path / "empty.npz"
+    with pytest.raises(EvicpError, match=message):
+        inputs.read_rows(str(path))
+
+
+def test_class_names_from_text_and_json(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("eins\nzwei drei\n", encoding="utf-8")
+    (tmp_path / "names.json").write_text('["eins", "zwei drei"]')
+    (tmp_path / "bad.json").write_text('["eins"')
+    assert inputs.read_class_names(str(tmp_path / "names.txt")) == ("eins", "zwei drei")
+    assert inputs.read_class_names(str(tmp_path / "names.json")) == ("eins", "zwei drei")
+    for bad in ("bad.json", "none.txt"):
+        with pytest.raises(EvicpError, match="cannot read class names"):
+            inputs.read_class_names(str(tmp_path / bad))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Small parts
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        evicp.ECP(),
+        evicp.ECP(evidence="softplus", stabilizer="scaled"),
+        evicp.RAPS(lam=0.25, k_reg=2, randomized=False),
+        evicp.LAC(temperature=1.5),
+        evicp.SAPS(lam=1e-3),
+    ],
+)
+def test_a_score_is_read_back_from_how_it_describes_itself(score: evicp.Score) -> None:
+    assert parse_score(score.describe()) == score
+
+
+@pytest.mark.parametrize("text", ["", "ecp(", "ecp(temperature)", "ecp(temperature=)", "raps(lam=0.1 k_reg=2)", "a b"])
+def test_a_score_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(EvicpError):
+        parse_score(text)
+
+
+def test_plain_leaves_nothing_json_cannot_say() -> None:
+    value = {"a": np.arange(2), "b": [np.float32(0.5), float("-inf")], "c": Path("x"), 3: None}
+    assert json.loads(json.dumps(plain(value), allow_nan=False)) == {
+        "a": [0, 1],
+        "b": [0.5, "-inf"],
+        "c": "x",
+        "3": None,
+    }
+
+
+def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with common.progress("working", 3, after=0.0) as advance:
+        advance(3)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_on_a_terminal_starts_late(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with common.progress("quick", after=60.0) as advance:
+        advance(1)
+    assert "quick" not in capsys.readouterr().err
