@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -59,3 +61,23 @@ def cpu_backend(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.skip("the numba backend cannot be imported here")
     with kernels.backend(request.param):
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    """torchvision, also where its compiled operators were built for another torch: classifiers need none of them."""
+    torch = pytest.importorskip("torch")
+    try:
+        import torchvision
+    except ModuleNotFoundError:
+        pytest.skip("torchvision is not installed")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.split(".", maxsplit=1)[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import torchvision
+
+        torchvision.kept_alive_for_tests = library
+    return torchvision

@@ -69,6 +69,19 @@ def test_small_rows_with_ties_have_the_same_sets(tmp_path, score, opset):
     np.testing.assert_allclose(result["uncertainty"], evicp.opinion(logits, evidence).uncertainty, rtol=1e-12)
 
 
+def test_a_threshold_per_class(tmp_path):
+    rng = np.random.default_rng(6)
+    labels = rng.integers(0, 10, 900)
+    logits = (rng.normal(size=(900, 10)) * 2 + 3 * np.eye(10)[labels]).astype(np.float32)
+    calibration = evicp.calibrate(logits[:600], labels[:600], by="class")
+    export(linear_model(tmp_path / "m.onnx", 10, 10), calibration, 0.9, tmp_path / "s.onnx")
+    mask = run(tmp_path / "s.onnx", logits)["set_mask"]
+    np.testing.assert_array_equal(mask, calibration.predict(logits, 0.9).mask())
+    by_row = evicp.calibrate(logits[:600], labels[:600], by=labels[:600] % 2)
+    with pytest.raises(evicp.EvicpError, match="depend on the row"):
+        export(linear_model(tmp_path / "m.onnx", 10, 10), by_row, 0.9, tmp_path / "t.onnx")
+
+
 def test_uneven_base_rates(tmp_path):
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 10, 500)
@@ -133,7 +146,7 @@ def test_only_standard_operators_of_the_documented_list(tmp_path):
     listed = set(module.__doc__.split("dynamic batch")[1].split(":")[1].split(".")[0].split())
     used = set()
     for score in SCORES:
-        head = module._Head(onnx, 10, 18, 9).build(score, -1.0, 1)
+        head = module._Head(onnx, 10, 18, 9).build(score, np.array([-1.0]), 1)
         assert {node.domain for node in head.graph.node} == {""}
         used |= {node.op_type for node in head.graph.node}
     assert used <= listed

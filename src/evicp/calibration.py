@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits, shift
 from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
-from evicp.groups import ByGroup, Groups, Partition, as_groups, divide
+from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability, conformal_rank, pac_rank, rows_needed
 from evicp.scores import ECP, Score, as_score
 from evicp.sets import PredictionSets
@@ -260,6 +260,14 @@ class Calibration:
         if confidence is not None:
             return np.array([pac_threshold(self.scores, exact, confidence)])
         return np.array([conformal_threshold(self.scores, exact)])
+
+    def label_thresholds(self, coverage: Coverage, confidence: float | None = None) -> F64:
+        """The threshold of each label, (K,), or of all, (1,): for graphs that cannot know a row's group or weight."""
+        by = None if self.groups is None else self.groups.by
+        if self.weights is not None or not isinstance(by, ByClass | None):
+            raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
+        thresholds = self.thresholds(coverage, confidence)
+        return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
 
     @overload
     def predict(

@@ -18,6 +18,16 @@ I64 = NDArray[np.int64]
 Ragged = tuple[I64, NDArray[np.int32], F64]
 
 
+#: How far a threshold is raised for graphs that compute scores outside these kernels (ONNX, a torch module): their
+#: rounding differs, and a label exactly on the threshold must stay in. Coverage can only rise.
+SLACK = 1e-6
+
+
+def raised(threshold: F64) -> F64:
+    """A threshold with room for other rounding, relative to its size and at least absolutely."""
+    return threshold + SLACK * np.maximum(1.0, np.abs(threshold))
+
+
 def members(score: Score, logits: NDArray[Any], limit: F64) -> Ragged:
     """All labels whose score is at most their limit, as (offsets, labels, their scores), best first in each row."""
     if limit.size == 1:

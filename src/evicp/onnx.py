@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from evicp import files
 from evicp.calibration import Calibration
 from evicp.errors import FileError, InputError, ScoreError, missing_extra
+from evicp.limits import raised
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 
 __all__ = ["OUTPUTS", "export"]
@@ -28,10 +29,6 @@ OUTPUTS = ("set_mask", "set_size", "uncertainty")
 
 #: Where ScatterElements can add.
 OLDEST_OPSET = 16
-
-#: The graph computes in double but not in our kernels' order: the threshold is raised by this much (relative to its
-#: size, at least absolutely), so that a label exactly on it stays in. Coverage can only rise.
-SLACK = 1e-6
 
 
 def export(
@@ -66,7 +63,7 @@ def export(
         raise FileError(f"{model} uses opset {opset}; sets need {OLDEST_OPSET} or newer. Export the model again.")
     name, kind = _logits_output(onnx, graph, logits, calibration.n_classes)
     head = _Head(onnx, calibration.n_classes, opset, graph.ir_version).build(
-        calibration.score, calibration.threshold(coverage), kind
+        calibration.score, calibration.label_thresholds(coverage), kind
     )
     merged = onnx.compose.merge_models(
         graph, head, io_map=[(name, "evicp/logits")], outputs=[o.name for o in graph.graph.output] + list(OUTPUTS)
@@ -125,13 +122,12 @@ class _Head:
         self.constants[name] = self.onnx.numpy_helper.from_array(array, name)
         return name
 
-    def build(self, score: Score, threshold: float, kind: int) -> Any:
+    def build(self, score: Score, thresholds: NDArray[np.float64], kind: int) -> Any:
         """The whole head as a model of its own: logits in, mask, size and uncertainty out."""
         helper, proto = self.onnx.helper, self.onnx.TensorProto
         z = self.add("Cast", "evicp/logits", to=proto.DOUBLE)
-        raised = threshold + SLACK * max(1.0, abs(threshold)) if np.isfinite(threshold) else threshold
         scores = self.scores(score, z)
-        mask = self.add("LessOrEqual", scores, self.constant(raised), name="set_mask")
+        mask = self.add("LessOrEqual", scores, self.constant(raised(thresholds)), name="set_mask")
         counts = self.add("Cast", mask, to=proto.INT64)
         self.add("ReduceSum", counts, self.constant([1], np.int64), keepdims=0, name="set_size")
         evidence = self.evidence(score.evidence if isinstance(score, ECP) else "relu", z)

@@ -1,0 +1,261 @@
+"""The PyTorch adapter: calibration from a loader, sets as a module, evidential losses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import evicp  # noqa: E402
+from evicp.torch import SetPredictor, calibrate, evidential_loss, logits_of, pipeline_logits  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def problem():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 6, (600,), generator=generator)
+    features = torch.randn(600, 8, generator=generator)
+    features[torch.arange(600), labels] += 2.5
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 6), nn.Dropout(0.5))
+    return model, features, labels
+
+
+class WithLogits(nn.Module):
+    """Answers as Hugging Face models do."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner = model
+
+    def forward(self, x):
+        return type("Output", (), {"logits": self.inner(x)})()
+
+
+def test_a_loader_gives_what_all_logits_at_once_give(problem):
+    model, features, labels = problem
+    model.train()
+    from_loader = calibrate(model, DataLoader(TensorDataset(features, labels), batch_size=64))
+    assert model.training, "the model's mode is restored"
+    assert all(module.training for module in model)
+    with torch.no_grad():
+        logits = model.eval()(features)
+    assert from_loader == evicp.calibrate(logits, labels)
+
+
+def test_frozen_submodules_stay_frozen(problem):
+    model, features, labels = problem
+    model.train()
+    model[1].eval()
+    calibrate(model, [(features, labels)])
+    assert model.training
+    assert not model[1].training
+    model.train()
+
+
+def test_dict_batches_and_outputs_with_logits(problem):
+    model, features, labels = problem
+    expected = calibrate(model, [(features, labels)], "lac")
+    assert calibrate(WithLogits(model), [{"x": features, "labels": labels}], "lac") == expected
+    assert calibrate(WithLogits(model), [(features, labels.tolist())], "lac") == expected
+
+
+def test_what_a_loader_or_model_must_give(problem):
+    model, features, _ = problem
+    with pytest.raises(evicp.EvicpError, match="loader must yield"):
+        calibrate(model, [features])
+    with pytest.raises(evicp.EvicpError, match="must return logits"):
+        logits_of({"scores": features})
+    assert logits_of((features, None)) is features
+    with pytest.raises(evicp.EvicpError, match="at least one row"):
+        calibrate(model, [])
+
+
+SCORES = [evicp.ECP(), evicp.ECP(evidence="exp"), evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.SAPS(), evicp.TopK()]
+
+
+@pytest.mark.parametrize("score", [*SCORES, evicp.Margin()], ids=lambda score: score.describe())
+@pytest.mark.parametrize("by", [None, "class"])
+def test_the_module_gives_the_library_s_sets(problem, score, by):
+    model, features, labels = problem
+    model.eval()
+    with torch.no_grad():
+        logits = model(features)
+    calibration = evicp.calibrate(logits[:400], labels[:400], score, by=by)
+    expected = calibration.predict(logits, 0.8).mask()
+    output = SetPredictor(model, calibration, 0.8).eval()(features)
+    np.testing.assert_array_equal(output.mask.numpy(), expected)
+    np.testing.assert_array_equal(output.sizes.numpy(), expected.sum(1))
+    evidence = score.evidence if isinstance(score, evicp.ECP) else "relu"
+    np.testing.assert_allclose(output.uncertainty, evicp.opinion(logits, evidence).uncertainty, rtol=1e-6)
+
+
+def test_state_dict_round_trip_and_refusal(problem, tmp_path):
+    model, features, labels = problem
+    model.eval()
+    with torch.no_grad():
+        logits = model(features)
+    calibration = evicp.calibrate(logits[:300], labels[:300])
+    other = evicp.calibrate(logits[300:], labels[300:])
+    module = SetPredictor(model, calibration, 0.9)
+    torch.save(module.state_dict(), tmp_path / "state.pt")
+    restored = SetPredictor(nn.Sequential(nn.Linear(8, 6), nn.Dropout(0.5)), other, 0.5).eval()
+    restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    torch.testing.assert_close(restored(features).mask, module.eval()(features).mask)
+    wrong = SetPredictor(model, evicp.calibrate(logits, labels, "lac"), 0.9)
+    with pytest.raises(evicp.EvicpError, match="this state belongs to"):
+        wrong.load_state_dict(module.state_dict())
+
+
+def test_casting_the_module_does_not_round_the_threshold(problem):
+    model, features, labels = problem
+    model.eval()
+    with torch.no_grad():
+        calibration = evicp.calibrate(model(features), labels)
+    module = SetPredictor(nn.Identity(), calibration, 0.9).half()
+    threshold = module.threshold_bits.view(torch.float64)
+    assert threshold.item() == pytest.approx(calibration.threshold(0.9), abs=1e-5)
+    assert threshold.item() >= calibration.threshold(0.9)
+    assert module.threshold_bits.dtype == torch.int64
+
+
+def test_compiled_graph_gives_the_same_sets(problem):
+    model, features, labels = problem
+    model.eval()
+    with torch.no_grad():
+        calibration = evicp.calibrate(model(features), labels)
+    module = SetPredictor(model, calibration, 0.9).eval()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(features).mask, module(features).mask)
+
+
+def test_unusable_rows_get_the_full_set(problem):
+    model, features, labels = problem
+    model.eval()
+    with torch.no_grad():
+        calibration = evicp.calibrate(model(features), labels)
+    z = torch.zeros(4, 6)
+    z[0, 1], z[1, 1], z[2, :] = math.nan, math.inf, -math.inf
+    z[3, 0] = 5.0
+    output = SetPredictor(nn.Identity(), calibration, 0.5)(z)
+    assert output.mask[:3].all()
+    assert not output.mask[3].all()
+    np.testing.assert_array_equal(output.uncertainty[:3], 1.0)
+
+
+def test_calibrations_a_module_cannot_serve(problem):
+    model, features, labels = problem
+    model.eval()
+    with torch.no_grad():
+        logits = model(features)
+    with pytest.raises(evicp.EvicpError, match="depend on the row"):
+        SetPredictor(model, evicp.calibrate(logits, labels, by=labels % 2), 0.9)
+    with pytest.raises(evicp.EvicpError, match="no torch form"):
+        SetPredictor(model, evicp.calibrate(logits, labels, lambda z: -z), 0.9)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Losses
+
+
+def _reference(alpha, label, kind):
+    """The losses of Sensoy et al. (2018) from their definitions, by scipy."""
+    from scipy.special import digamma, gammaln
+
+    strength, truth = alpha.sum(), np.eye(len(alpha))[label]
+    p = alpha / strength
+    loss = {
+        "likelihood": np.log(strength) - np.log(alpha[label]),
+        "cross_entropy": digamma(strength) - digamma(alpha[label]),
+        "squared_error": ((truth - p) ** 2 + p * (1 - p) / (strength + 1)).sum(),
+    }[kind]
+    wrong = np.where(truth == 1, 1.0, alpha)
+    total = wrong.sum()
+    divergence = gammaln(total) - gammaln(wrong).sum() - gammaln(len(alpha))
+    return loss, divergence + ((wrong - 1) * (digamma(wrong) - digamma(total))).sum()
+
+
+@pytest.mark.parametrize("kind", ["likelihood", "cross_entropy", "squared_error"])
+@pytest.mark.parametrize("evidence", ["relu", "softplus", "exp"])
+def test_losses_against_their_definitions(kind, evidence):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(20, 5)) * 3, rng.integers(0, 5, 20)
+    alpha = evicp.opinion(logits, evidence).alpha
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    for annealing in (0.0, 0.3, 1.0):
+        expected = [
+            sum(w * t for w, t in zip((1, annealing), _reference(a, k, kind), strict=True))
+            for a, k in zip(alpha, labels, strict=True)
+        ]
+        options = {"evidence": evidence, "annealing": annealing}
+        np.testing.assert_allclose(evidential_loss(z, y, kind, reduction="none", **options), expected, rtol=1e-9)
+        np.testing.assert_allclose(evidential_loss(z, y, kind, **options), np.mean(expected), rtol=1e-9)
+        np.testing.assert_allclose(evidential_loss(z, y, kind, reduction="sum", **options), np.sum(expected), rtol=1e-9)
+
+
+def test_the_divergence_is_that_of_the_dirichlets():
+    """The KL term against a Monte Carlo estimate from torch's own Dirichlet."""
+    z, y = torch.tensor([[0.0, 3.0, 1.0]], dtype=torch.float64), torch.tensor([0])
+    term = evidential_loss(z, y, annealing=1.0) - evidential_loss(z, y, annealing=0.0)
+    wrong = torch.distributions.Dirichlet(torch.tensor([1.0, 4.0, 2.0], dtype=torch.float64))
+    flat = torch.distributions.Dirichlet(torch.ones(3, dtype=torch.float64))
+    assert term.item() == pytest.approx(torch.distributions.kl_divergence(wrong, flat).item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["likelihood", "cross_entropy", "squared_error"])
+def test_training_raises_evidence_for_the_right_class(problem, kind):
+    _, features, labels = problem
+    torch.manual_seed(0)
+    network = nn.Linear(8, 6)
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.1)
+    for epoch in range(60):
+        optimiser.zero_grad()
+        loss = evidential_loss(network(features), labels, kind, evidence="softplus", annealing=min(1.0, epoch / 10))
+        loss.backward()
+        optimiser.step()
+    with torch.no_grad():
+        opinion = evicp.opinion(network(features), "softplus")
+    assert (opinion.probability.argmax(1) == labels.numpy()).mean() > 0.8
+    assert opinion.uncertainty.mean() < 0.9
+
+
+def test_bad_loss_arguments():
+    z, y = torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(evicp.EvicpError, match="evidence must be"):
+        evidential_loss(z, y, evidence="tanh")
+    with pytest.raises(evicp.EvicpError, match="kind must be"):
+        evidential_loss(z, y, "hinge")
+
+
+def test_hugging_face_pipeline(torchvision):
+    transformers = pytest.importorskip("transformers")
+    rng = np.random.default_rng(0)
+    words = ["good", "bad", "fine", "poor", "[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    tokenizer = transformers.BertTokenizerFast(vocab=vocabulary)
+    config = transformers.BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=3,
+        id2label={0: "negative", 1: "neutral", 2: "positive"},
+    )
+    torch.manual_seed(0)
+    model = transformers.BertForSequenceClassification(config).eval()
+    pipe = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, device=-1)
+    texts = [" ".join(rng.choice(words[:4], 5)) for _ in range(40)]
+    logits, names = pipeline_logits(pipe, texts)
+    with torch.no_grad():
+        expected = model(**tokenizer(texts, return_tensors="pt", padding=True)).logits
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    calibration = evicp.calibrate(logits, rng.integers(0, 3, 40), "lac", class_names=names)
+    assert set(calibration.predict(logits, 0.9).names(0)) <= {"negative", "neutral", "positive"}
+    assert pipeline_logits(pipe, texts[0])[0].shape == (1, 3)
