@@ -418,7 +418,7 @@ def test_other_settings_are_not_mixed_in(table, tmp_path):
         return letters_network().logits(texts)
 
     failing.last = texts(100)[64]
-    with pytest.raises(RuntimeError, match="out of memory"):
+    with pytest.raises(InputError, match=r"letters failed on 8 inputs from row 64 on: out of memory .*smaller batch"):
         extract(letters_network(logits=failing), table, output, batch_size=8, shard_size=16)
     other = letters_network(settings={"network": "other letters"})
     with pytest.raises(FileError, match=r'begun with other settings: network was "letters", is "other letters"; batch'):
@@ -448,7 +448,7 @@ def test_settings_may_change_before_the_first_shard(table, tmp_path):
     def broken(texts: list[str]) -> np.ndarray:
         raise RuntimeError("out of memory")
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(InputError, match="out of memory"):
         extract(letters_network(logits=broken), table, tmp_path / "a.npz", batch_size=64)
     assert extract(letters_network(), table, tmp_path / "a.npz", batch_size=8).n == 100
 
@@ -461,7 +461,7 @@ def test_a_damaged_shard_is_named(table, tmp_path):
             raise RuntimeError("stop")
         return letters_network().logits(texts_)
 
-    with pytest.raises(RuntimeError, match="stop"):
+    with pytest.raises(InputError, match="stop"):
         extract(letters_network(logits=broken), table, output, batch_size=8, shard_size=16)
     shard = tmp_path / "a.npz.parts" / "shard-00001.npz"
     shard.write_bytes(shard.read_bytes()[:100])

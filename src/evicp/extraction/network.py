@@ -87,9 +87,9 @@ def probe_classes(name: str, prepare: Callable[[Any], Any], logits: Callable[[li
     """K, from a blank image: also an early end for a network that does not fit its transform."""
     image = need("PIL.Image", "pillow", "extract", "reading images").new("RGB", (256, 256))
     try:
-        result = logits([prepare(image), prepare(image)])
+        result = logits([prepare(image)])
     except Exception as error:  # a network may raise anything at all
         raise InputError(f"{name} cannot be run on images prepared so: {error}") from error
-    if result.ndim != 2 or len(result) != 2 or result.shape[1] < 2:
-        raise LogitsError(f"{name} must give logits of shape (batch, classes); got {result.shape} for 2 images.")
+    if result.ndim != 2 or len(result) != 1 or result.shape[1] < 2:
+        raise LogitsError(f"{name} must give logits of shape (batch, classes); got {result.shape} for one image.")
     return int(result.shape[1])

@@ -212,14 +212,24 @@ class _Job:
         bad = [i for i, item in enumerate(content) if isinstance(item, Unreadable)]
         logits = np.empty((0, self.network.n_classes), np.float32)
         if good:
-            logits = self.network.logits([content[i] for i in good])
-            self._check(logits, [rows[i] for i in good])
+            logits = self._logits([content[i] for i in good], [rows[i] for i in good])
         return Shard(
             logits,
             np.array([rows[i] for i in good], np.int64),
             np.array([rows[i] for i in bad], np.int64),
             np.array([content[i].reason for i in bad], np.str_),
         )
+
+    def _logits(self, batch: list[Any], rows: list[int]) -> NDArray[np.float32]:
+        try:
+            logits = self.network.logits(batch)
+        except Exception as error:  # a network may raise anything at all
+            raise InputError(
+                f"{self.network.name} failed on {len(batch)} inputs from {self.source.inputs[rows[0]]} on: {error} "
+                "If memory ran out, start afresh with a smaller batch_size."
+            ) from error
+        self._check(logits, rows)
+        return logits
 
     def _check(self, logits: NDArray[np.float32], rows: list[int]) -> None:
         expected = (len(rows), self.network.n_classes)

@@ -73,7 +73,7 @@ def torchvision_network(name: str, weights: str, transform: Transform, device: D
     elif weights in enum.__members__:
         chosen = enum[weights]
     else:
-        raise InputError(f"{name} has the weights {', '.join(enum.__members__)}; got {weights!r}.")
+        raise InputError(f"{name} has the weights {', '.join(w.name for w in enum)}; got {weights!r}.")
     label = chosen.name if weights == "default" else Path(weights).name
     module = _torchvision_module(torchvision, name, weights, chosen)
     return module_network(
@@ -82,6 +82,7 @@ def torchvision_network(name: str, weights: str, transform: Transform, device: D
         device,
         transform=transform,
         own=_preset(chosen.transforms()),
+        n_classes=len(chosen.meta["categories"]),
         class_names=tuple(chosen.meta["categories"]),
         settings={"network": f"torchvision:{name}", "weights": label},
     )
@@ -206,6 +207,7 @@ def lite_network(name: str, weights: str, transform: Transform, device: Device) 
         device,
         transform=transform,
         own=own,
+        n_classes=len(imagenet_names()),
         class_names=imagenet_names(),
         settings={"network": name, "weights": Path(weights).name},
     )
