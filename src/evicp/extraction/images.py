@@ -77,11 +77,13 @@ class Preprocess:
         """An image as one input, float32."""
         image = image.convert(_MODES[self.channels])
         image = self._square_first(image) if self.resize is None else self._resize_first(image, self.resize)
-        pixels: NDArray[np.float32] = np.array(image, dtype=np.float32).reshape(*self.size, self.channels)
-        pixels /= np.float32(self.scale)
-        pixels -= np.array(self.mean, np.float32)
-        pixels /= np.array(self.std, np.float32)
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1) if self.layout == "CHW" else pixels)
+        raw = np.asarray(image).reshape(*self.size, self.channels)
+        # Channel by channel: arithmetic along rows of pixels is five times faster than along three channels.
+        planes: NDArray[np.float32] = np.ascontiguousarray(raw.transpose(2, 0, 1)).astype(np.float32)
+        planes /= np.float32(self.scale)
+        planes -= np.array(self.mean, np.float32)[:, None, None]
+        planes /= np.array(self.std, np.float32)[:, None, None]
+        return planes if self.layout == "CHW" else np.ascontiguousarray(planes.transpose(1, 2, 0))
 
     def _resize_first(self, image: Image, short: int) -> Image:
         width, height = image.size
