@@ -168,7 +168,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "n twice": (lambda: forged(GOOD_TEXT.replace('"n":6', '"n":5,"n":6')), "a key occurs twice"),
     "version twice, equal": (lambda: forged(GOOD_TEXT[:-1] + ',"version":1}'), "a key occurs twice"),
     # other parts than a calibration's
-    "no metadata": (lambda: other_safetensors(scores=SCORES), "it must hold one F64 tensor"),
+    "no metadata": (lambda: other_safetensors(scores=SCORES), "not one written by evicp"),
     "other tensors": (lambda: other_safetensors(weight=np.ones((2, 2))), "it must hold one F64 tensor"),
     "one tensor more": (
         lambda: with_header(lambda h: h.update(extra=tensor(0))),
@@ -367,12 +367,18 @@ def test_names_are_text_and_stay_text(name: str, tmp_path: Path) -> None:
 # Damage
 
 
-@pytest.fixture
-def small() -> Iterator[Path]:
+def smallest(kind: str) -> evicp.Calibration:
+    logits, labels = np.array([[2.0, 0.0], [1.0, 1.5], [0.5, 0.0]]), np.array([0, 1, 0])
+    options = {"plain": {}, "grouped": {"by": "class"}, "weighted": {"class_weights": [0.5, 2.0]}}[kind]
+    return evicp.calibrate(logits, labels, "lac", class_names=["a", "b"], **options)
+
+
+@pytest.fixture(params=["plain", "grouped", "weighted"])
+def small(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A small good file, in memory where possible: thousands of versions of it are written."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         path = Path(folder) / "cal.safetensors"
-        evicp.Calibration(evicp.LAC(), np.array([0.25, 1.5, 1.5]), 2, ("a", "b")).save(path)
+        smallest(request.param).save(path)
         yield path
 
 
@@ -432,7 +438,7 @@ def test_mutations(small: Path, long_run: bool) -> None:
     whole, original = small.read_bytes(), evicp.load(small)
     rng = np.random.default_rng(0)
     unharmed = 0
-    for _ in range(100_000 if long_run else 3_000):
+    for _ in range(100_000 if long_run else 2_000):
         damaged = mutated(whole, rng)
         if damaged == whole:
             continue
@@ -474,6 +480,9 @@ HEAVY: dict[str, Callable[[], bytes]] = {
     "a long string of wide characters": lambda: framed('{"scores":"' + "😀" + "a" * FLAT + '"}', b""),
     "many names": lambda: forged(canonical(DESCRIPTION | {"n_classes": 300_000, "class_names": ["ab"] * 300_000})),
     "many wrong names": lambda: forged(canonical(DESCRIPTION | {"class_names": ["ab"] * 300_000})),
+    "nested lists": lambda: framed("[" * 90_000 + "]" * 90_000, b""),
+    "empty lists within bounds": lambda: framed("[" + "[]," * 250_000 + "[]]", b""),
+    "tensors of nothing": lambda: framed(canonical({f"scores.{i}": tensor(0) for i in range(38_000)}), b""),
     "many base rates": lambda: forged(
         canonical(
             DESCRIPTION
