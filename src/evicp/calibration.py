@@ -234,6 +234,13 @@ class Calibration:
         return len(self.scores)
 
     @property
+    def guarantee(self) -> str:
+        """Where coverage holds: "marginal" (over all rows), by "class", "group" or "uncertainty", or "weighted"."""
+        if self.weights is not None:
+            return "weighted"
+        return "marginal" if self.groups is None else self.groups.by.kind
+
+    @property
     def effective_n(self) -> float:
         """(sum w)^2 / sum w^2, the number of equally weighted rows that say as much; n without weights."""
         return float(self.n) if self.weights is None else shift.effective_sample_size(self.weights.rows)
@@ -333,6 +340,7 @@ class Calibration:
                 n_calibration=self.n,
                 class_names=self.class_names,
                 confidence=confidence,
+                guarantee=self.guarantee,
             )
             results.append(sets if top is None else _fill_empty(sets, top))
         return results if checks.is_many(coverage) else results[0]

@@ -324,10 +324,15 @@ def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
     result = tuple(str(name) for name in names)
     if len(result) != n_classes:
         raise InputError(f"class_names must have one name per class; got {len(result)} names for {n_classes} classes.")
-    for index, name in enumerate(result):
-        if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
-            raise InputError(f"class_names must be printable; name {index}, {name!r}, holds a control character.")
+    as_printable(result, "class_names")
     return result
+
+
+def as_printable(names: Sequence[str], what: str) -> None:
+    """Names are shown in tables, pages and files: none may hold a control character."""
+    for index, name in enumerate(names):
+        if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+            raise InputError(f"{what} must be printable; name {index}, {name!r}, holds a control character.")
 
 
 def is_many(coverage: Any) -> bool:

@@ -30,8 +30,10 @@ from evicp.errors import (
     ScoreError,
     missing_extra,
 )
+from evicp.groups import GROUPS, Groups, Partition
 from evicp.scores import ECP, SCORES, Custom, Score, as_score
 from evicp.sets import PredictionSets
+from evicp.shift import Weights, as_weights
 
 __all__ = ["LogitsFile", "load", "read_logits", "read_sets", "save_calibration", "write_sets"]
 
@@ -42,8 +44,11 @@ FORMAT_VERSION = 1
 #: keeps the promise that loading takes no more than the file's size plus 64 MiB.
 LARGEST_HEADER = 3 * 2**20
 
-#: No description has more objects, lists and keys than this (class names and base rates are one list each).
+#: No description has more objects, lists and keys than this (class names and base rates are one list each) ...
 _MOST_PARTS = 100
+
+#: ... and no header has more than this: as many groups, seven parts each, as fit into it.
+_MOST_HEADER_PARTS = _MOST_PARTS + 7 * 40_000
 
 _CUSTOM = "custom"
 
@@ -101,7 +106,8 @@ def _sync_directory(directory: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The calibration artifact: a safetensors file with one tensor, "scores", and a description under a checksum
+# The calibration artifact: a safetensors file and a description under a checksum. Its tensors are "scores"; or, where
+# there are groups, "scores.0", "scores.1", ...; and where there are weights, "weights" and "class_weights"
 
 
 def plain_parameters(score: Score) -> dict[str, Any]:
@@ -122,44 +128,73 @@ def _description(calibration: Calibration) -> str:
         "n_classes": calibration.n_classes,
         "class_names": calibration.class_names,
     }
+    if calibration.groups is not None:
+        content["groups"] = _describe_groups(calibration.groups.by)
+    if calibration.weights is not None:
+        content["weights"] = "rows" if calibration.weights.classes is None else "classes"
     try:
         return _canonical(content)
     except (TypeError, ValueError) as error:
         raise ScoreError(f"the parameters of {calibration.score} cannot be stored as JSON: {error}.") from error
 
 
-def _digest(description: str, scores: NDArray[np.float64]) -> str:
+def _describe_groups(by: Groups) -> dict[str, Any]:
+    return {"by": by.kind, "parameters": dataclasses.asdict(by)}
+
+
+def _tensors(calibration: Calibration) -> dict[str, NDArray[np.float64]]:
+    """A calibration's arrays, in the order in which its file holds them."""
+    groups, weights = calibration.groups, calibration.weights
+    if groups is not None:
+        parts = np.split(calibration.scores, np.cumsum(groups.counts)[:-1])
+        return {f"scores.{number}": part for number, part in enumerate(parts)}
+    tensors = {"scores": calibration.scores}
+    if weights is not None:
+        tensors["weights"] = weights.rows
+        if weights.classes is not None:
+            tensors["class_weights"] = weights.classes
+    return tensors
+
+
+def _digest(description: str, tensors: dict[str, NDArray[np.float64]]) -> str:
     digest = hashlib.sha256(description.encode())
-    digest.update(b"\0scores\0")
-    digest.update(np.ascontiguousarray(scores, dtype="<f8").data)
+    for name, tensor in tensors.items():
+        digest.update(f"\0{name}\0".encode())
+        digest.update(np.ascontiguousarray(tensor, dtype="<f8").data)
     return digest.hexdigest()
 
 
 def checksum(calibration: Calibration) -> str:
-    """SHA-256 over a calibration's description and scores, as its file carries it."""
-    return _digest(_description(calibration), calibration.scores)
+    """SHA-256 over a calibration's description and arrays, as its file carries it."""
+    return _digest(_description(calibration), _tensors(calibration))
 
 
 def save_calibration(calibration: Calibration, path: str | PathLike[str]) -> None:
     """Write a calibration, atomically. The same calibration gives the same bytes, always."""
-    scores = np.ascontiguousarray(calibration.scores, dtype="<f8")
+    tensors = _tensors(calibration)
     metadata = {"evicp": _description(calibration), "sha256": checksum(calibration)}
-    header = _canonical({"__metadata__": metadata, "scores": _tensor(len(scores))}).encode()
+    lengths = {name: len(tensor) for name, tensor in tensors.items()}
+    header = _canonical({"__metadata__": metadata, **_layout(lengths)}).encode()
     header += b" " * (-len(header) % 8)  # so that the scores are aligned
     if len(header) > LARGEST_HEADER:
         raise InputError(
-            f"class names must fit into {LARGEST_HEADER:,} bytes; the file's header would have {len(header):,}. "
-            "Shorten them, or leave them out."
+            f"class names{' and groups' if len(tensors) > 3 else ''} must fit into {LARGEST_HEADER:,} bytes; the "
+            f"file's header would have {len(header):,}. Shorten the names, or leave them out."
         )
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write(len(header).to_bytes(8, "little"))
         file.write(header)
-        file.write(scores.data)
+        for tensor in tensors.values():
+            file.write(np.ascontiguousarray(tensor, dtype="<f8").data)
 
 
-def _tensor(n: int) -> dict[str, Any]:
-    """How a safetensors header describes n scores that fill the rest of the file."""
-    return {"dtype": "F64", "shape": [n], "data_offsets": [0, 8 * n]}
+def _layout(lengths: dict[str, int]) -> dict[str, Any]:
+    """How a safetensors header describes arrays of doubles that fill the rest of the file, one after the other."""
+    layout, start = {}, 0
+    for name, length in lengths.items():
+        layout[name] = {"dtype": "F64", "shape": [length], "data_offsets": [start, start + 8 * length]}
+        start += 8 * length
+    return layout
 
 
 def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = None) -> Calibration:
@@ -174,10 +209,10 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
     file = _check_readable(_as_path(path))
     supplied = None if score is None else as_score(score)
     try:
-        metadata, scores = _read_artifact(file)
-        if _digest(metadata["evicp"], scores) != metadata["sha256"]:
+        metadata, tensors = _read_artifact(file)
+        if _digest(metadata["evicp"], tensors) != metadata["sha256"]:
             raise ArtifactError("it is damaged: its checksum does not match its content. Calibrate again.")
-        return _rebuild(_strict_json(metadata["evicp"]), scores, supplied)
+        return _rebuild(_strict_json(metadata["evicp"]), tensors, supplied)
     except EvicpError as error:
         raise ArtifactError(f"cannot load {file}: {error}") from error
     except (OSError, TypeError, ValueError) as error:
@@ -186,30 +221,48 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
         raise ArtifactError(f"cannot load {file}: it is larger than the memory at hand.") from error
 
 
-def _read_artifact(path: Path) -> tuple[dict[str, str], NDArray[np.float64]]:
-    """The metadata and scores of a safetensors file with the parts of a calibration and no others."""
+def _read_artifact(path: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float64]]]:
+    """The metadata and arrays of a safetensors file with the parts of a calibration and no others."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if length > min(LARGEST_HEADER, size - 8):
             raise ArtifactError(f"it is not a calibration: its header claims {length:,} bytes.")
-        header = _strict_json(file.read(length).decode())
+        header = _strict_json(file.read(length).decode(), _MOST_HEADER_PARTS)
+        metadata = header.pop("__metadata__", None)
+        lengths = _lengths(header)
         n, rest = divmod(size - 8 - length, 8)
-        if set(header) != {"__metadata__", "scores"} or rest or _canonical(header["scores"]) != _canonical(_tensor(n)):
-            raise ArtifactError("it is not a calibration: it must hold one F64 tensor, scores, that fills the file.")
-        metadata = header["__metadata__"]
+        if rest or sum(lengths.values()) != n or _canonical(header) != _canonical(_layout(lengths)):
+            raise ArtifactError(
+                "it is not a calibration: it must hold one F64 tensor, scores, that fills the file (or one per group, "
+                "or scores and weights)."
+            )
         if not isinstance(metadata, dict) or set(metadata) != {"evicp", "sha256"}:
             raise ArtifactError("it is a safetensors file, but not one written by evicp.")
         if not all(isinstance(value, str) for value in metadata.values()):
             raise ArtifactError("its description and checksum must be text.")
-        return metadata, np.fromfile(file, "<f8", n).astype(np.float64, copy=False)
+        whole = np.fromfile(file, "<f8", n).astype(np.float64, copy=False)
+        return metadata, dict(zip(lengths, np.split(whole, np.cumsum(list(lengths.values()))[:-1]), strict=True))
+
+
+def _lengths(tensors: dict[str, Any]) -> dict[str, int]:
+    """How many numbers each tensor of a header claims to hold, in the order of the file; {} if it is not ours."""
+    names = [f"scores.{number}" for number in range(len(tensors))]
+    if "scores" in tensors:
+        names = ["scores", "weights", "class_weights"][: len(tensors)]
+    if set(names) != set(tensors):
+        return {}
+    shapes: list[Any] = [tensors[name].get("shape") if isinstance(tensors[name], dict) else None for name in names]
+    if not all(isinstance(shape, list) and len(shape) == 1 and type(shape[0]) is int for shape in shapes):
+        return {}
+    return {name: shape[0] for name, shape in zip(names, shapes, strict=True) if shape[0] >= 0}
 
 
 #: A string of JSON text, or what is left of the text where its end is missing: one pass, whatever the text.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
-def _strict_json(text: str) -> dict[str, Any]:
+def _strict_json(text: str, most_parts: int = _MOST_PARTS) -> dict[str, Any]:
     """JSON of few parts, without duplicate keys, NaN or infinities."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -221,26 +274,32 @@ def _strict_json(text: str) -> dict[str, Any]:
     def refuse(literal: str) -> None:
         raise ArtifactError(f"its description holds {literal}.")
 
-    if sum(map(_STRING.sub("", text).count, "[{:")) > _MOST_PARTS:
+    if sum(map(_STRING.sub("", text).count, "[{:")) > most_parts:
         raise ArtifactError("its description has more parts than any calibration.")
-    content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    try:
+        content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except RecursionError as error:
+        raise ArtifactError("its description has more parts than any calibration, one within the other.") from error
     if not isinstance(content, dict):
         raise ArtifactError("its description is not an object.")
     return content
 
 
-def _rebuild(content: dict[str, Any], scores: NDArray[np.float64], supplied: Score | None) -> Calibration:
+def _rebuild(content: dict[str, Any], tensors: dict[str, NDArray[np.float64]], supplied: Score | None) -> Calibration:
     """A calibration from a description whose every field is checked."""
     if content.get("version") != FORMAT_VERSION:
         raise ArtifactError(
             f"its format is version {content.get('version')!r}; this evicp reads version {FORMAT_VERSION}."
         )
-    if set(content) != {"version", "score", "n", "n_classes", "class_names"}:
+    special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
+    if set(content) != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
     n_classes = checks.as_count(content["n_classes"], "n_classes", at_least=2)
-    if checks.as_count(content["n"], "n") != len(scores):
-        raise ArtifactError(f"it says n = {content['n']} but holds {len(scores)} scores.")
-    if not _ascending(scores):
+    parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
+    n = sum(map(len, parts))
+    if checks.as_count(content["n"], "n") != n:
+        raise ArtifactError(f"it says n = {content['n']} but holds {n} scores.")
+    if not all(_ascending(part) for part in parts if len(part)):
         raise ArtifactError("its scores are not ascending numbers.")
     names = content["class_names"]
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
@@ -248,7 +307,39 @@ def _rebuild(content: dict[str, Any], scores: NDArray[np.float64], supplied: Sco
     score = _rebuild_score(content["score"], supplied)
     if isinstance(score, ECP):
         score.rates(n_classes)  # refuses base rates of another K
-    return Calibration(score, scores, n_classes, checks.as_class_names(names, n_classes))
+    class_names = checks.as_class_names(names, n_classes)
+    scores = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
+    weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
+    return Calibration(score, scores, n_classes, class_names, groups, weights)
+
+
+def _rebuild_groups(
+    stored: Any, parts: list[NDArray[np.float64]], n_classes: int, class_names: tuple[str, ...] | None
+) -> Partition:
+    """The groups a file names, if they are those of its tensors."""
+    if not isinstance(stored, dict) or set(stored) != {"by", "parameters"} or not isinstance(stored["by"], str):
+        raise ArtifactError("its groups are malformed.")
+    kind, parameters = GROUPS.get(stored["by"]), stored["parameters"]
+    fields = set() if kind is None else {field.name for field in dataclasses.fields(kind)}
+    if kind is None or not isinstance(parameters, dict) or set(parameters) != fields:
+        raise ArtifactError(f"it names groups by {stored['by']!r}, which this evicp does not know.")
+    by = kind(**parameters)
+    names = by.names(n_classes, class_names) if by.fitted else []
+    if len(names) != len(parts) or _canonical(_describe_groups(by)) != _canonical(stored):
+        raise ArtifactError(f"it says it has {len(names)} groups but holds the scores of {len(parts)}.")
+    return Partition(by, tuple(names), np.array([len(part) for part in parts]))
+
+
+def _rebuild_weights(stored: Any, tensors: dict[str, NDArray[np.float64]], n_classes: int) -> Weights:
+    """The weights of a file's scores."""
+    if stored != ("classes" if "class_weights" in tensors else "rows"):
+        raise ArtifactError(f"it says it has weights of {stored!r}, which are not those it holds.")
+    classes = tensors.get("class_weights")
+    return Weights(
+        as_weights(tensors["weights"], len(tensors["scores"])),
+        None if classes is None else as_weights(classes, n_classes, "class_weights"),
+    )
 
 
 def _ascending(scores: NDArray[np.float64], step: int = 1 << 20) -> bool:
@@ -432,6 +523,7 @@ def _about(sets: PredictionSets) -> dict[str, Any]:
         "filled": sets.filled,
         "class_names": sets.class_names,
         "confidence": sets.confidence,
+        "guarantee": sets.guarantee,
     }
 
 
@@ -489,7 +581,7 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         raise InputError("offsets and labels do not fit together")
     if np.any((labels < 0) | (labels >= n_classes)):
         raise InputError(f"labels are not in [0, {n_classes})")
-    kinds = {"score": str, "filled": bool, "coverage": str}
+    kinds = {"score": str, "filled": bool, "coverage": str, "guarantee": str}
     if not all(isinstance(about[name], kind) for name, kind in kinds.items()):
         raise InputError("its description is malformed")
     numerator, denominator = about["coverage"].split("/")
@@ -503,4 +595,5 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         filled=about["filled"],
         class_names=checks.as_class_names(names, n_classes),
         confidence=None if confidence is None else checks.as_probability(confidence, "confidence"),
+        guarantee=about["guarantee"],
     )

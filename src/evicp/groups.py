@@ -73,6 +73,8 @@ class ByClass:
         if self.clusters is None or isinstance(self.clusters, int | np.integer):
             if self.clusters is not None:
                 object.__setattr__(self, "clusters", checks.as_count(self.clusters, "clusters"))
+                if self.rare != "cluster":
+                    raise InputError('a number of clusters is only looked for with rare="cluster".')
             return
         numbers = np.asarray(self.clusters)
         if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu" or numbers.min() < 0:
@@ -88,13 +90,19 @@ class ByClass:
     def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:
         """Find clusters where they are wanted, on rows that are then left out, and group the other rows."""
         rows, fitted = np.arange(len(scores)), self
-        if self.rare == "cluster" and not isinstance(self.clusters, tuple):
+        if not self.fitted:
             rare = np.bincount(keys, minlength=n_classes) < self.rare_below
             aside, rows = _set_aside(np.flatnonzero(rare[keys]), len(scores), self.share, self.seed)
-            wanted = self.clusters or max(1, int(rare[keys[rows]].sum()) // _ROWS_PER_CLUSTER)
+            per_row = max(1, int(rare[keys[rows]].sum()) // _ROWS_PER_CLUSTER)
+            wanted = self.clusters if isinstance(self.clusters, int) else per_row
             clusters = cluster_classes(scores[aside], keys[aside], rare, wanted, self.seed)
             fitted = replace(self, clusters=tuple(clusters.tolist()))
         return Fitted(fitted, rows, fitted.of_labels(n_classes)[keys[rows]])
+
+    @property
+    def fitted(self) -> bool:
+        """Whether nothing is left to learn."""
+        return self.rare == "full" or isinstance(self.clusters, tuple)
 
     def of_labels(self, n_classes: int) -> I64:
         """The group of each label, (K,)."""
@@ -147,8 +155,13 @@ class ByGroup:
 
     def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:  # noqa: ARG002
         """The groups are those seen."""
-        fitted = self if self.groups is not None else ByGroup(tuple(keys.tolist()))
+        fitted = self if self.fitted else ByGroup(tuple(keys.tolist()))
         return Fitted(fitted, np.arange(len(scores)), fitted._find(keys))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether nothing is left to learn."""
+        return self.groups is not None
 
     def _find(self, wanted: NDArray[Any]) -> I64:
         """The number of each row's group; a group that was not calibrated has no threshold, and is an error."""
@@ -228,6 +241,11 @@ class ByUncertainty:
         return Fitted(fitted, rows, fitted._find(keys[rows]))
 
     @property
+    def fitted(self) -> bool:
+        """Whether nothing is left to learn."""
+        return isinstance(self.bands, tuple)
+
+    @property
     def edges(self) -> F64:
         """The inner edges of the bands, once found or given."""
         return np.array(self.bands, dtype=np.float64)
@@ -300,6 +318,8 @@ def _as_group_array(given: Any) -> NDArray[Any]:
         names = names.astype(str)
     if names.dtype.kind not in "iubU" and names.size:
         raise InputTypeError(f"groups must be whole numbers or strings; got dtype {names.dtype}.")
+    if names.dtype.kind == "U":
+        checks.as_printable(np.unique(names).tolist(), "groups")
     return names if names.dtype.kind == "U" else names.astype(np.int64)
 
 

@@ -261,6 +261,7 @@ class Evaluation:
     difficulty_strata: tuple[Stratum, ...] | None = None
     confidence: float = 0.95
     target_confidence: float | None = None
+    guarantee: str = "marginal"
     group_coverage: GroupCoverage | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -393,7 +394,7 @@ def evaluate(
         confidence=confidence,
     )
     by_group = None if groups is None else group_coverage(sets, labels, groups)
-    return replace(result, target_confidence=sets.confidence, group_coverage=by_group)
+    return replace(result, target_confidence=sets.confidence, guarantee=sets.guarantee, group_coverage=by_group)
 
 
 def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes: int) -> I64 | None:

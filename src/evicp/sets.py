@@ -41,6 +41,8 @@ class PredictionSets:
     filled : empty sets were given their top label (`allow_empty=False`)
     class_names : K names, optional
     confidence : with which the coverage was asked for (training-conditional sets); None where on average
+    guarantee : where the coverage holds: "marginal" (over all rows), in every "class", "group" or band of
+        "uncertainty", or "weighted"
 
     >>> sets = PredictionSets(np.array([0, 2, 2]), np.array([4, 1], np.int32), n_classes=5, coverage=Fraction(9, 10))
     >>> sets
@@ -58,6 +60,7 @@ class PredictionSets:
     filled: bool = False
     class_names: tuple[str, ...] | None = None
     confidence: float | None = None
+    guarantee: str = "marginal"
 
     def __post_init__(self) -> None:
         for name in ("offsets", "labels"):
@@ -178,7 +181,7 @@ class PredictionSets:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PredictionSets):
             return NotImplemented
-        names = ("n_classes", "coverage", "score", "n_calibration", "filled", "class_names", "confidence")
+        names = ("n_classes", "coverage", "score", "n_calibration", "filled", "class_names", "confidence", "guarantee")
         same = all(getattr(self, name) == getattr(other, name) for name in names)
         return same and np.array_equal(self.offsets, other.offsets) and np.array_equal(self.labels, other.labels)
 
