@@ -232,7 +232,7 @@ def _read_artifact(path: Path) -> tuple[dict[str, str], dict[str, NDArray[np.flo
         metadata = header.pop("__metadata__", None)
         lengths = _lengths(header)
         n, rest = divmod(size - 8 - length, 8)
-        if rest or sum(lengths.values()) != n or _canonical(header) != _canonical(_layout(lengths)):
+        if rest or not lengths or sum(lengths.values()) != n or _canonical(header) != _canonical(_layout(lengths)):
             raise ArtifactError(
                 "it is not a calibration: it must hold one F64 tensor, scores, that fills the file (or one per group, "
                 "or scores and weights)."
