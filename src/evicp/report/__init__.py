@@ -26,7 +26,7 @@ from evicp.calibration import Calibration, calibrate
 from evicp.errors import InputError, InputTypeError
 from evicp.metrics import Evaluation
 from evicp.report import payload
-from evicp.report.curves import GRID, curves
+from evicp.report.curves import GRID, curves_of
 from evicp.report.explorer import LISTED, explore
 from evicp.report.page import assemble
 from evicp.scores import Base, Score, as_score
@@ -84,6 +84,7 @@ def build(
     title: str = "Prediction sets",
     note: str = "",
     confidence: float = 0.95,
+    groups: Any = None,
     explored: int = 300,
     date: str | None = None,
 ) -> Report:
@@ -98,6 +99,7 @@ def build(
     class_names : K names; those of the first calibration if None
     title, note : the heading and what to add to the line below it
     confidence : of all intervals
+    groups : (m,) groups of the test rows, for calibrations by="group"
     explored : how many single rows, drawn at random, can be looked into; 0 for none
     date : of the report; today if None
     """
@@ -110,7 +112,7 @@ def build(
     checks.as_probability(confidence, "confidence")
     start = _position(checks.as_coverage(coverage))
     difficulty = kernels.label_ranks(array, truth)
-    lines = [curves(name, method, array, truth, difficulty) for name, method in named.items()]
+    lines = [curves_of(name, method, array, truth, difficulty, groups) for name, method in named.items()]
     listed = min(LISTED, array.shape[1])
     room = _EXPLORER_BYTES // (listed * (4 + 4 * 5 + 6 * len(lines)))
     wanted = min(checks.as_count(explored, "explored", at_least=0), room, len(truth))
@@ -240,6 +242,8 @@ def _numbered(methods: list[Any]) -> dict[str, Any]:
     for method in methods:
         score = getattr(method, "score", method)
         name = score.describe() if isinstance(score, Score) else type(method).__name__
+        if isinstance(method, Calibration) and method.groups is not None:
+            name = f"{name} by {method.groups.by.kind}"
         again = sum(other == name or other.startswith(f"{name} #") for other in named)
         named[f"{name} #{again + 1}" if again else name] = method
     return named

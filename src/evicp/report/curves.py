@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration import Calibration
+from evicp.errors import InputError
 from evicp.metrics import SIZE_ENDS, SSCV_ENDS
 from evicp.reliability import conformal_rank
-from evicp.scores import Base
+from evicp.scores import Base, Score
 
-__all__ = ["GRID", "Bins", "Curves", "curves", "entry_positions", "intervals", "set_sizes"]
+__all__ = ["GRID", "Bins", "Curves", "Limits", "curves_of", "intervals"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -77,7 +78,7 @@ class Curves:
     Parameters
     ----------
     name : the score with its parameters
-    thresholds : (P,)
+    limits : the thresholds
     first : (m,) the first position on the grid whose set holds the true label; P if none does
     bin_counts, bin_hits : (P, bins) rows by set size, and how many of them are covered
     total_size : (P,) the sum of all set sizes
@@ -89,7 +90,7 @@ class Curves:
     grid: tuple[Fraction, ...]
     bins: Bins
     n_classes: int
-    thresholds: F64
+    limits: Limits
     first: I64
     bin_counts: I64
     bin_hits: I64
@@ -126,46 +127,92 @@ class Curves:
         return result
 
 
-def thresholds_of(method: Method, grid: Sequence[Fraction]) -> F64:
-    """The threshold for each coverage; Base takes the coverage itself."""
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """The thresholds of a method at P coverages, one for all labels and rows or one for each of G groups.
+
+    Parameters
+    ----------
+    thresholds : (P, G), ascending in P
+    numbers : the group of each label of each row, broadcastable to (m, K)
+    """
+
+    score: Score
+    thresholds: F64
+    numbers: I64
+
+    def entries(self, scores: F64, groups: I64 | int) -> I64:
+        """The first position whose threshold lets a score in; P where none does."""
+        if self.thresholds.shape[1] == 1:
+            return np.searchsorted(self.thresholds[:, 0], scores, side="left")
+        of_score = np.broadcast_to(groups, scores.shape).ravel()
+        order = np.argsort(of_score, kind="stable")  # group after group, so that each is one slice
+        present, starts = np.unique(of_score[order], return_index=True)
+        sorted_scores, result = scores.ravel()[order], np.empty(scores.size, np.int64)
+        for group, start, stop in zip(present, starts, [*starts[1:], scores.size], strict=True):
+            positions = np.searchsorted(self.thresholds[:, group], sorted_scores[start:stop], side="left")
+            result[order[start:stop]] = positions
+        return result.reshape(scores.shape)
+
+    def of_labels(self, scores: F64, rows: Any, labels: I64) -> I64:
+        """The entry positions of given labels, (n,) or (n, L), of given rows."""
+        own = self.numbers[rows] if len(self.numbers) > 1 else self.numbers
+        wide = labels if labels.ndim == 2 else labels[:, None]
+        groups = np.broadcast_to(own, (len(wide), max(own.shape[1], 1)))
+        picked = np.take_along_axis(groups, wide if groups.shape[1] > 1 else np.zeros_like(wide), 1)
+        return self.entries(scores, picked.reshape(labels.shape))
+
+    def sizes(self, logits: NDArray[Any], rows: Any) -> I64:
+        """The size of each row's set at each coverage, (n, P); `rows` are the numbers of these logits' rows."""
+        n, positions = len(logits), len(self.thresholds)
+        finite = self.thresholds[self.thresholds < np.inf]
+        one = self.thresholds.shape[1] == 1
+        largest = np.inf if not one and finite.size < self.thresholds.size else finite.max(initial=-np.inf)
+        offsets, labels, scores = kernels.ragged_sets(self.score, logits, float(largest))
+        row = np.repeat(np.arange(n), np.diff(offsets))
+        own = self.numbers[rows] if len(self.numbers) > 1 else self.numbers
+        groups = own[row if len(own) > 1 else 0, labels if own.shape[1] > 1 else 0]
+        keys = row * (positions + 1) + self.entries(scores, groups)
+        entries = np.bincount(keys, minlength=n * (positions + 1)).reshape(n, positions + 1)
+        sizes: I64 = entries[:, :positions].cumsum(1)
+        if one:
+            sizes[:, self.thresholds[:, 0] == np.inf] = logits.shape[1]
+        return sizes
+
+
+def limits_of(method: Method, logits: NDArray[Any], grid: Sequence[Fraction], groups: Any = None) -> Limits:
+    """The thresholds of a method at each coverage; Base takes the coverage itself."""
+    everyone = np.zeros((1, 1), np.int64)
     if isinstance(method, Base):
-        return np.array([float(c) for c in grid])
-    ranks = np.array([conformal_rank(method.n, c) for c in grid])
-    return np.append(method.scores, np.inf)[ranks - 1]
+        return Limits(method, np.array([[float(c)] for c in grid]), everyone)
+    if method.weights is not None:
+        raise InputError("a report cannot show a weighted calibration: its thresholds depend on the new rows' weights.")
+    if method.groups is None:
+        counts, numbers = np.array([method.n]), everyone
+    else:
+        counts, numbers = method.groups.counts, method.groups.by.numbers(method.score, logits, groups)
+    starts = np.cumsum(counts) - counts
+    by_group = []
+    for start, n in zip(starts.tolist(), counts.tolist(), strict=True):
+        ranks = np.array([conformal_rank(n, c) for c in grid])
+        by_group.append(np.append(method.scores[start : start + n], np.inf)[ranks - 1])
+    return Limits(method.score, np.array(by_group).T, numbers)
 
 
-def entry_positions(thresholds: F64, scores: F64) -> I64:
-    """The first position whose threshold lets a score in; thresholds ascend. P where none does."""
-    return np.searchsorted(thresholds, scores, side="left")
-
-
-def set_sizes(score: Any, logits: NDArray[Any], thresholds: F64) -> I64:
-    """The size of each row's set at each threshold, (n, P)."""
-    n, positions = len(logits), len(thresholds)
-    finite = thresholds[thresholds < np.inf]
-    largest = float(finite[-1]) if finite.size else -np.inf
-    offsets, _, scores = kernels.ragged_sets(score, logits, largest)
-    rows = np.repeat(np.arange(n), np.diff(offsets))
-    entries = np.bincount(rows * positions + entry_positions(thresholds, scores), minlength=n * positions)
-    sizes: I64 = entries.reshape(n, positions).cumsum(1)
-    sizes[:, thresholds == np.inf] = logits.shape[1]
-    return sizes
-
-
-def curves(
+def curves_of(
     name: str,
     method: Method,
     logits: NDArray[Any],
     labels: I64,
     difficulty: I64,
+    groups: Any = None,
     grid: tuple[Fraction, ...] = GRID,
 ) -> Curves:
     """One score on the test rows, block by block: nothing larger than a block is kept."""
     n_classes, positions = logits.shape[1], len(grid)
-    score = method.score if isinstance(method, Calibration) else method
-    thresholds = thresholds_of(method, grid)
+    limits = limits_of(method, logits, grid, groups)
     bins, strata = histogram_bins(n_classes), Bins.ending(SIZE_ENDS, n_classes, 1)
-    first = entry_positions(thresholds, kernels.label_scores(score, logits, labels))
+    first = limits.of_labels(kernels.label_scores(limits.score, logits, labels), slice(None), labels)
     bin_of = np.searchsorted(bins.highs, np.arange(n_classes + 1))
     stratum_of = np.searchsorted(strata.highs, difficulty)
     here = np.arange(positions)
@@ -173,7 +220,7 @@ def curves(
     hard_sizes = np.zeros((len(strata.highs), positions), np.int64)
     for start in range(0, len(labels), _BLOCK_ROWS):
         rows = slice(start, start + _BLOCK_ROWS)
-        sizes = set_sizes(score, logits[rows], thresholds)
+        sizes = limits.sizes(logits[rows], rows)
         covered = first[rows, None] <= here
         keys = ((here * len(bins.highs) + bin_of[sizes]) * 2 + covered).ravel()
         joint += np.bincount(keys, minlength=joint.size)
@@ -186,7 +233,7 @@ def curves(
         grid=grid,
         bins=bins,
         n_classes=n_classes,
-        thresholds=thresholds,
+        limits=limits,
         first=first,
         bin_counts=counts.sum(2),
         bin_hits=counts[:, :, 1],

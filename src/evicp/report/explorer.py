@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration import Calibration
 from evicp.explain import explain
-from evicp.report.curves import Curves, entry_positions, set_sizes
-from evicp.scores import ECP, Score
+from evicp.report.curves import Curves
+from evicp.scores import ECP
 
 __all__ = ["INGREDIENTS", "Explored", "explore"]
 
@@ -59,7 +58,7 @@ def explore(logits: NDArray[Any], labels: I64, methods: Sequence[Curves], wanted
     """Up to `wanted` test rows drawn at random, in their order."""
     rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:wanted])
     some, truth = logits[rows], labels[rows]
-    dense = [kernels.dense_scores(_score(curve), some) for curve in methods]
+    dense = [kernels.dense_scores(curve.limits.score, some) for curve in methods]
     order, places = _listed(dense[0], np.asarray(some, np.float64), truth)
     explanations = [explain(row, _evidential(methods)) for row in some]
     picked = {
@@ -75,18 +74,14 @@ def explore(logits: NDArray[Any], labels: I64, methods: Sequence[Curves], wanted
         ingredients=picked,
         uncertainty=np.array([e.uncertainty for e in explanations], np.float32),
         scores=np.array(scores, np.float32),
-        entries=np.array([entry_positions(c.thresholds, s) for c, s in zip(methods, scores, strict=True)]),
-        sizes=np.array([set_sizes(_score(curve), some, curve.thresholds) for curve in methods]),
+        entries=np.array([c.limits.of_labels(s, rows, order) for c, s in zip(methods, scores, strict=True)]),
+        sizes=np.array([curve.limits.sizes(some, rows) for curve in methods]),
     )
-
-
-def _score(curve: Curves) -> Score:
-    return curve.method.score if isinstance(curve.method, Calibration) else curve.method
 
 
 def _evidential(methods: Sequence[Curves]) -> ECP:
     """The first evidential score in the report; the default one if there is none."""
-    return next((score for score in map(_score, methods) if isinstance(score, ECP)), ECP())
+    return next((c.limits.score for c in methods if isinstance(c.limits.score, ECP)), ECP())
 
 
 def _listed(scores: NDArray[np.float64], logits: NDArray[np.float64], truth: I64) -> tuple[I64, I64]:

@@ -28,7 +28,7 @@
   const last = data.grid.length - 1;
   const state = { position: data.start, method: 0, row: 0, filter: "all", find: "", sort: "coverage", down: false, page: 0 };
   const methods = data.methods;
-  methods.forEach((method) => { method.law = data.laws.find((law) => law.n === method.n) || null; });
+  methods.forEach((method) => { method.law = method.law === null ? null : data.laws[method.law]; });
 
   const current = () => methods[state.method];
   const asked = () => data.grid[state.position];
@@ -58,7 +58,7 @@
       sat: method.sat.values[p],
       empty: counts[0] / data.m,
       singletons: counts[1] / data.m,
-      band: method.law && [method.law.observed_low.values[p], method.law.observed_high.values[p]],
+      band: method.law && method.law.observed_low ? [method.law.observed_low.values[p], method.law.observed_high.values[p]] : null,
     };
   }
 
@@ -118,13 +118,15 @@
     $("gauge").replaceChildren(picture);
   }
 
+  const promiseOf = (method) => (method.by ? `the promise holds in every ${method.by === "uncertainty" ? "band of uncertainty" : method.by} on its own` : "nothing is promised for this score");
+
   function renderTiles(now) {
     const method = current();
-    const kept = !now.band || (now.coverage >= now.band[0] && now.coverage <= now.band[1]);
+    const kept = within(now);
     show("observed", now.coverage, fixed(now.coverage, 4));
     $("observed-aside").textContent = now.band
       ? `band: ${confidence} of runs, ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}; dashed: asked`
-      : "nothing is promised for this score";
+      : promiseOf(method);
     show("mean-size", now.size, sizeText(now.size));
     $("size-aside").textContent = `of ${whole(data.n_classes)} labels`;
     show("sat", now.sat, fixed(now.sat, 3));
@@ -136,7 +138,7 @@
     const full = method.threshold && method.threshold.values[state.position] === Infinity;
     const verdict = now.band
       ? `${kept ? "compatible" : "not compatible"} with the promise (${confidence} of runs give ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)})`
-      : "this score promises nothing";
+      : promiseOf(method);
     const note = full ? ` ${whole(method.n)} calibration rows cannot promise this coverage, so every set is full.` : "";
     sayLater(
       `${method.name} at coverage ${coverageText(asked())}: observed ${fixed(now.coverage, 4)} on ${whole(data.m)} rows, ${verdict}; ` +
@@ -165,6 +167,8 @@
 
   // ---- Certificate ------------------------------------------------------------------------------------------
 
+  const within = (now) => !now.band || (now.coverage >= now.band[0] && now.coverage <= now.band[1]);
+
   function certificateLines(method, now) {
     const law = method.law;
     const p = state.position;
@@ -172,19 +176,19 @@
     const l = law.n + 1 - rank;
     const lines = [
       ["coverage asked for", coverageText(asked()), asked()],
-      ["calibration rows n", whole(law.n), law.n],
+      [law.group === null ? "calibration rows n" : "smallest group", law.group === null ? whole(law.n) : `${law.group}: ${plural(law.n, "calibration row", "calibration rows")} of ${whole(method.n)}; the lines below are for it`, law.n],
       ["expected coverage", `${fixed(rank / (law.n + 1), 6)} over calibration sets`, rank / (law.n + 1)],
       [`${confidence} interval`, `${fixed(law.low.values[p], 4)} to ${fixed(law.high.values[p], 4)} (Beta law of coverage given the calibration set)`, law.low.values[p]],
       ["gamma", `${fixed((law.n - l) / (law.n + 1), 6)} (belief mass of coverage, Theorem 2; not a statistical confidence)`, (law.n - l) / (law.n + 1)],
       ["U_C", `${(2 / (law.n + 1)).toPrecision(2)} (Theorem 2: 2 / (n + 1))`, 2 / (law.n + 1)],
-      ["observed coverage", `${fixed(now.coverage, 4)} on ${whole(data.m)} rows: ${now.coverage >= now.band[0] && now.coverage <= now.band[1] ? "compatible" : "NOT compatible"} with ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}`, now.coverage],
+      ["observed coverage", `${fixed(now.coverage, 4)} on ${whole(data.m)} rows${now.band ? `: ${within(now) ? "compatible" : "NOT compatible"} with ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}` : ", all groups together"}`, now.coverage],
     ];
     if (method.threshold) {
       const threshold = method.threshold.values[p];
       const place = threshold === Infinity ? "infinite: more rows are needed for this coverage" : `${+threshold.toPrecision(6)} (score ${whole(rank)} of ${whole(law.n)} in ascending order)`;
       lines.splice(2, 0, ["threshold", place, threshold]);
     }
-    if (data.rows_needed) lines.push(["n needed for ± 1 %", neededText(data.rows_needed.values[p]), data.rows_needed.values[p]]);
+    if (data.rows_needed) lines.push([law.group === null ? "n needed for ± 1 %" : "n needed for ± 1 % in a group", neededText(data.rows_needed.values[p]), data.rows_needed.values[p]]);
     return lines;
   }
 
@@ -200,9 +204,11 @@
     const method = current();
     $("section-certificate").hidden = $("figure-law").hidden = !method.law;
     if (!method.law) return;
+    $("assumption").textContent = method.caveat;
     const lines = certificateLines(method, now);
     const parameters = Object.entries(method.parameters || {}).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${plain(value)}`).join(", ");
     lines.push(["score", `${method.score || method.name}${parameters ? `: ${parameters}` : ""}`], ["classes", whole(data.n_classes), data.n_classes]);
+    if (method.by) lines.push(["a threshold for each", method.by]);
     if (method.checksum) lines.push(["checksum", method.checksum]);
     lines.push(["made by", `evicp ${data.version}, ${data.date}`]);
     const rows = fillTable("table-certificate", ["", ""], lines.map(([name, text]) => [name, text]), "");
@@ -396,20 +402,24 @@
     const beyond = row.size - inside.length;
     shown.forEach((item) => body.append(item ? rowLine(row, item, largest) : wideLine("gap", `… ${plural(hidden, "more label", "more labels")} …`)));
     if (beyond > 0) body.append(wideLine("gap", `… and ${plural(beyond, "label", "labels")} further down …`));
-    const threshold = current().threshold.values[state.position];
-    body.append(wideLine("limit", `threshold ${threshold === Infinity ? "infinite" : +threshold.toPrecision(5)}: the set ends here, with ${plural(row.size, "label", "labels")}`));
+    const limit = current().by ? `each ${current().by} has a threshold of its own` : `threshold ${thresholdText()}`;
+    body.append(wideLine("limit", `${limit}: the set ends here, with ${plural(row.size, "label", "labels")}`));
     if (!beyond) next.forEach((item) => body.append(item ? rowLine(row, item, largest) : wideLine("gap", "…")));
     $("table-row").replaceChildren(top, body);
     $("row-verdict").textContent = `Row ${explorer.rows.values[row.index]}: the true label, ${className(row.truth)}, is ${row.covered ? "in" : "missing from"} the set of ${plural(row.size, "label", "labels")}. Uncertainty u ${fixed(explorer.uncertainty.values[row.index], 3)}.`;
     $("row-why").textContent = why(row, inside, outside, beyond);
   }
 
+  function thresholdText() {
+    const threshold = current().threshold.values[state.position];
+    return threshold === Infinity ? "infinite" : +threshold.toPrecision(5);
+  }
+
   function why(row, inside, outside, beyond) {
     const parts = [];
-    const threshold = current().threshold.values[state.position];
     const lastIn = inside[inside.length - 1];
     const nextOut = beyond > 0 ? undefined : outside[0];
-    if (lastIn && !beyond) parts.push(`${className(lastIn.label)} is the last label in: its score ${fixed(lastIn.score, 3)} is at most the threshold ${+threshold.toPrecision(5)}.`);
+    if (lastIn && !beyond) parts.push(`${className(lastIn.label)} is the last label in: its score ${fixed(lastIn.score, 3)} is at most ${current().by ? "its threshold" : `the threshold ${thresholdText()}`}.`);
     if (nextOut) parts.push(`${className(nextOut.label)} is the first one out: its score is ${fixed(nextOut.score, 3)}; it enters ${entersAt(nextOut)}.`);
     if (lastIn && nextOut) parts.push(`Against the last one in it has ${ratio(row, "probability", nextOut, lastIn)} times the probability and ${ratio(row, "utility", nextOut, lastIn)} times the utility.`);
     const truth = outside.find((item) => item.truth);
@@ -462,7 +472,7 @@
     if (data.grid.length < 2) return;
     const method = current();
     const traces = [];
-    if (method.law) {
+    if (method.law && method.law.observed_low) {
       const off = (values) => Array.from(values, (value, p) => 100 * (value - data.grid[p]));
       traces.push({ x: across, y: off(method.law.observed_low.values), mode: "lines", line: { width: 0 }, hoverinfo: "skip" });
       traces.push({ x: across, y: off(method.law.observed_high.values), mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: colour("accent-soft"), hoverinfo: "skip" });
@@ -610,7 +620,7 @@
     const a = method.law.rank.values[state.position];
     const b = method.law.n + 1 - a;
     const [low, high] = [method.law.low.values[state.position], method.law.high.values[state.position]];
-    const marks = [["asked", asked(), "soft"], ["observed", now.coverage, "ink"]];
+    const marks = [["asked", asked(), "soft"], [method.by ? "observed, all" : "observed", now.coverage, "ink"]];
     fillTable("table-law", ["", "coverage"], [["asked for", coverageText(asked())], ["expected", fixed(a / (method.law.n + 1), 4)], [`${confidence} from`, fixed(low, 4)], [`${confidence} to`, fixed(high, 4)], ["observed", fixed(now.coverage, 4)]]);
     const reach = Math.max(high - low, 1e-4);
     const from = Math.max(0, Math.min(low - 0.6 * reach, now.coverage - 0.1 * reach));
@@ -665,6 +675,7 @@
 
   function render() {
     const now = stats(current(), state.position);
+    delete document.documentElement.dataset.drawn;
     renderTiles(now);
     renderMethods();
     renderCertificate(now);
@@ -718,7 +729,6 @@
   function prepare() {
     methods.forEach((method, i) => $("method").append(element("option", method.name, { value: i })));
     document.querySelectorAll(".confidence").forEach((node) => { node.textContent = confidence; });
-    $("assumption").textContent = data.assumption;
     $("coverage-control").hidden = $("section-curves").hidden = data.grid.length < 2;
     $("section-rows").hidden = !explorer;
     if (explorer) $("rows-aside").textContent = `${plural(explorer.rows.values.length, "row", "rows")} of the ${whole(data.m)} tested, drawn at random, by their number in the test data. Bars compare the labels shown.`;

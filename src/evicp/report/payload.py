@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
+import warnings
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from importlib.resources import files
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 from evicp import __version__
 from evicp import files as artifact
 from evicp.calibration import Calibration
+from evicp.errors import EvicpWarning
 from evicp.metrics import SIZE_ENDS, Evaluation
 from evicp.reliability import Certificate, Reliability
 from evicp.report.curves import GRID, Bins, Curves, intervals
@@ -45,8 +49,6 @@ def pack(array: NDArray[Any]) -> Json:
 
 @cache
 def _planned() -> dict[str, list[int]]:
-    import json
-
     content: dict[str, list[int]] = json.loads((files("evicp.report") / "rows_needed.json").read_text())
     return content
 
@@ -56,19 +58,41 @@ def rows_needed(grid: Sequence[Fraction]) -> I64 | None:
     return np.array(_planned()["rows"]) if tuple(grid) == GRID else None
 
 
-def law(n: int, m: int, grid: Sequence[Fraction], confidence: float) -> Json:
-    """What n calibration rows promise at each coverage, and where the coverage observed on m rows should lie."""
-    laws = [Reliability(n, coverage) for coverage in grid]
-    observed = np.array([r.observed_interval(m, confidence) for r in laws])
-    interval = np.array([r.interval(confidence) for r in laws])
-    return {
-        "n": n,
-        "rank": pack(np.array([r.k for r in laws])),
-        "low": pack(interval[:, 0]),
-        "high": pack(interval[:, 1]),
-        "observed_low": pack(observed[:, 0]),
-        "observed_high": pack(observed[:, 1]),
-    }
+@dataclass(frozen=True)
+class Promise:
+    """What a law is asked about: n calibration rows, of a group where thresholds differ between groups."""
+
+    n: int
+    group: str | None = None
+    pac: float | None = None
+
+    @classmethod
+    def of(cls, method: Any) -> Promise | None:
+        """The promise of a method; of its smallest group, where it has groups; None where nothing is promised."""
+        if not isinstance(method, Calibration):
+            return None
+        if method.groups is None:
+            return cls(method.n)
+        smallest = int(method.groups.counts.argmin())
+        return cls(max(1, int(method.groups.counts[smallest])), method.groups.names[smallest])
+
+    def law(self, m: int, grid: Sequence[Fraction], confidence: float) -> Json:
+        """Rank and Beta interval at each coverage, and where the coverage observed on all m rows should lie."""
+        laws = [Reliability(self.n, coverage, self.pac) for coverage in grid]
+        interval = np.array([r.interval(confidence) for r in laws])
+        result = {
+            "n": self.n,
+            "group": self.group,
+            "rank": pack(np.array([r.k for r in laws])),
+            "low": pack(interval[:, 0]),
+            "high": pack(interval[:, 1]),
+            "observed_low": None,
+            "observed_high": None,
+        }
+        if self.group is None:
+            observed = np.array([r.observed_interval(m, confidence) for r in laws])
+            result.update(observed_low=pack(observed[:, 0]), observed_high=pack(observed[:, 1]))
+        return result
 
 
 def _shares(hits: I64, counts: I64, confidence: float) -> Json:
@@ -103,26 +127,37 @@ def _classes(labels_counts: I64, names: Sequence[str] | None, confidence: float)
     }
 
 
-def _score_facts(name: str, method: Any) -> Json:
+def _score_facts(name: str, method: Any, promises: Sequence[Promise]) -> Json:
     """What a certificate says of a score, beside the numbers that move."""
-    if not isinstance(method, Calibration):
-        return {"name": name, "n": None}
+    promise = Promise.of(method)
+    if promise is None:
+        return {"name": name, "n": None, "law": None, "by": None}
     return {
         "name": name,
         "n": method.n,
+        "law": promises.index(promise),
+        "by": None if method.groups is None else method.groups.by.kind,
+        "caveat": _caveat(method),
         "score": method.score.name,
         "parameters": artifact.plain_parameters(method.score),
         "checksum": artifact.checksum(method),
     }
 
 
-def _method(curve: Curves, labels: I64, confidence: float) -> Json:
+def _caveat(calibration: Calibration) -> str:
+    """On what the promise rests; what a small group costs is for the page to show, not to warn of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EvicpWarning)
+        return calibration.certificate(0.9).caveat
+
+
+def _method(curve: Curves, labels: I64, promises: Sequence[Promise], confidence: float) -> Json:
     counts, hits = curve.strata
     violation, smallest = curve.sscv
     m = np.full(len(curve.grid), len(curve.first))
     return {
-        **_score_facts(curve.name, curve.method),
-        "threshold": pack(curve.thresholds),
+        **_score_facts(curve.name, curve.method, promises),
+        "threshold": pack(curve.limits.thresholds[:, 0]) if curve.limits.thresholds.shape[1] == 1 else None,
         "coverage": _shares(curve.hits, m, confidence),
         "total_size": pack(curve.total_size.astype(np.float64)),
         "bins": pack(curve.bin_counts),
@@ -163,7 +198,7 @@ def of_curves(
     head, n_classes = curves[0], curves[0].n_classes
     hard = Bins.ending(SIZE_ENDS, n_classes, 1)
     group = np.searchsorted(hard.highs, difficulty)
-    sizes = sorted({curve.method.n for curve in curves if isinstance(curve.method, Calibration)})
+    promises = list(dict.fromkeys(p for p in (Promise.of(curve.method) for curve in curves) if p is not None))
     needed = rows_needed(head.grid)
     return {
         **_frame(head.grid, len(labels), n_classes, confidence),
@@ -173,9 +208,9 @@ def of_curves(
             "labels": hard.labels,
             "counts": np.bincount(group, minlength=len(hard.highs)).tolist(),
         },
-        "laws": [law(n, len(labels), head.grid, confidence) for n in sizes],
+        "laws": [promise.law(len(labels), head.grid, confidence) for promise in promises],
         "rows_needed": None if needed is None else pack(needed),
-        "methods": [_method(curve, labels, confidence) for curve in curves],
+        "methods": [_method(curve, labels, promises, confidence) for curve in curves],
         "classes": _classes(np.bincount(labels, minlength=n_classes), class_names, confidence),
         "explorer": None if explored is None else _explorer(explored),
     }
@@ -188,7 +223,6 @@ def _frame(grid: Sequence[Fraction], m: int, n_classes: int, confidence: float) 
         "n_classes": n_classes,
         "confidence": confidence,
         "strata": Bins.ending(SIZE_ENDS, n_classes).labels,
-        "assumption": Certificate.assumption,
         "version": __version__,
     }
 
@@ -200,9 +234,13 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
     counts = e.class_coverage.counts
     first = np.concatenate([np.repeat([0, 1], [hit, count - hit]) for hit, count in zip(covered, counts, strict=True)])
     hard = e.difficulty_strata
+    promise = None if e.n_calibration is None else Promise(e.n_calibration, pac=e.target_confidence)
     method = {
         "name": e.score,
         "n": e.n_calibration,
+        "law": None if promise is None else 0,
+        "by": None,
+        "caveat": Certificate.assumption,
         "threshold": None,
         "coverage": _shares(np.array([covered.sum()]), np.array([m]), e.confidence),
         "total_size": pack(np.array([e.mean_size * m])),
@@ -222,7 +260,7 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
         "accuracy": e.accuracy,
         "bins": None,
         "difficulty": hard and {"labels": [s.label for s in hard], "counts": [s.count for s in hard]},
-        "laws": [] if e.n_calibration is None else [law(e.n_calibration, m, [e.target], e.confidence)],
+        "laws": [] if promise is None else [promise.law(m, [e.target], e.confidence)],
         "rows_needed": None,
         "methods": [method],
         "classes": _classes(counts, class_names, e.confidence),
