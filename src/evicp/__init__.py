@@ -8,11 +8,14 @@ from evicp.errors import EvicpError, EvicpWarning
 from evicp.evidence import Opinion, opinion
 from evicp.explain import Explanation, explain
 from evicp.files import load
+from evicp.groups import ByClass, ByGroup, ByUncertainty
 from evicp.metrics import Evaluation, evaluate
-from evicp.reliability import Certificate, Reliability, conformal_rank, plan
+from evicp.monitor import AdaptiveLevel, Monitor
+from evicp.reliability import Certificate, Reliability, conformal_rank, pac_rank, plan
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
 from evicp.selection import Comparison, Tuned, compare
 from evicp.sets import PredictionSets
+from evicp.shift import estimate_class_frequencies, label_shift_weights
 from evicp.temperature import TemperatureFit, fit_temperature
 
 if TYPE_CHECKING:
@@ -27,7 +30,11 @@ __all__ = [
     "RAPS",
     "SAPS",
     "SCORES",
+    "AdaptiveLevel",
     "Base",
+    "ByClass",
+    "ByGroup",
+    "ByUncertainty",
     "Calibration",
     "Calibrator",
     "Certificate",
@@ -39,6 +46,7 @@ __all__ = [
     "Explanation",
     "Extraction",
     "Margin",
+    "Monitor",
     "Opinion",
     "PredictionSets",
     "Reliability",
@@ -49,12 +57,15 @@ __all__ = [
     "calibrate",
     "compare",
     "conformal_rank",
+    "estimate_class_frequencies",
     "evaluate",
     "explain",
     "extract",
     "fit_temperature",
+    "label_shift_weights",
     "load",
     "opinion",
+    "pac_rank",
     "plan",
 ]
 
