@@ -248,6 +248,8 @@ def test_a_table_of_texts_and_chosen_columns(tmp_path):
     assert (source.modality, source.read(0), source.read(1)) == ("text", "one, two", "three\nfour")
     assert source.labels.tolist() == [1, 0]
     assert open_source(tmp_path / "a.csv").labels is None
+    with pytest.raises(InputError, match="a ground-truth file is for a folder of images"):
+        open_source(tmp_path / "a.csv", labels="truth.txt")
 
 
 @pytest.mark.parametrize(
@@ -291,6 +293,10 @@ def test_normalisation_layout_and_channels(tmp_path):
     np.testing.assert_array_equal(coloured(image), expected.transpose(2, 0, 1).astype(np.float32))
     np.testing.assert_array_equal(coloured.changed({"layout": "HWC"})(image), expected.astype(np.float32))
     assert (plain.channels, plain(image).shape, plain.shape) == (1, (1, 4, 4), (1, 4, 4))
+    assert Preprocess(mean=0.5).mean == (0.5, 0.5, 0.5)  # one number is for all channels
+    assert Preprocess(mean=0.5, std=(2.0,)).mean == (0.5,)
+    assert plain.changed({"mean": 3.0}).mean == (3.0,)
+    assert coloured.changed({"mean": 3.0}).mean == (3.0, 3.0, 3.0)
 
 
 def test_the_central_square_is_cut_before_resizing():

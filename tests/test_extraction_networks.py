@@ -162,6 +162,8 @@ def test_weights_from_disk_in_the_forms_they_go_around_in(torchvision, tmp_path)
     assert len(digests) == 1
     with pytest.raises(FileError, match=r"weights in .*old.pth are not of this network"):
         open_network("resnet18", weights=tmp_path / "old.pth")
+    (tmp_path / "old.pth").rename(tmp_path / "best.pth.tar")
+    assert open_network("densenet121", weights=tmp_path / "best.pth.tar").settings["parameters"] in digests
 
 
 class Attack:
@@ -369,13 +371,11 @@ def test_an_onnx_network_is_fed_as_its_graph_asks(shape, kind, synset_folders, t
     assert network.n_classes == 5
     channels_last = shape[3] in (1, 3)
     size = tuple(shape[1:3]) if channels_last else tuple(shape[2:])
-    raw = {"scale": 1, "mean": 0.0, "std": 1.0} if kind == "UINT8" else {}
-    grey = {"mean": (0.0,), "std": (1.0,)} if shape[1] == 1 else {}
-    described = Preprocess(size=size, resize=round(max(size) * 8 / 7))
-    described = described.changed({**raw, **({"mean": (0.0,) * 3, "std": (1.0,) * 3} if raw else {}), **grey})
+    changes = {"UINT8": {"scale": 1, "mean": 0.0, "std": 1.0}}.get(kind, {})
     if shape[1] == 1:
-        assert network.settings["transform"]["mean"] == (0.0,)
-    inputs = [described(image) for image in images_of(synset_folders)]
+        changes = {"mean": (0.0,), "std": (1.0,)}
+    expected_transform = Preprocess(size=size, resize=round(max(size) * 8 / 7)).changed(changes)
+    inputs = [expected_transform(image) for image in images_of(synset_folders)]
     expected = np.stack([image.mean((1, 2), dtype=np.float64) for image in inputs]) @ weight
     prepared = [network.prepare(image) for image in images_of(synset_folders)]
     np.testing.assert_allclose(network.logits(prepared), expected, rtol=2e-3, atol=2e-3 if kind == "FLOAT16" else 1e-4)
@@ -603,10 +603,13 @@ def test_the_command_line(photographs, tmp_path, monkeypatch, capsys):
     assert err.startswith("error: ")
     assert "transform was" in err
     assert err.count("\n") == 1
-    code, out, _ = run(lite(0), photographs, "-o", output, "--size", 192, "--mean", "0.5,0.5,0.5", "--force")
+    code, out, _ = run(
+        lite(0), photographs, "-o", output, "--size", 192, "--mean", "0.5,0.5,0.5", "--std", 2, "--force"
+    )
     assert code == 0
     settings = json.loads((tmp_path / "a.npz.manifest.json").read_text())["settings"]
-    assert (settings["transform"]["size"], settings["transform"]["mean"]) == ([192, 192], [0.5, 0.5, 0.5])
+    assert settings["transform"]["size"] == [192, 192]
+    assert (settings["transform"]["mean"], settings["transform"]["std"]) == ([0.5] * 3, [2.0] * 3)
     for wrong in (["--mean", "red"], ["--transform", "paper", "--size", 8], ["--weights", "V9"]):
         code, _, err = run(lite(0), photographs, "-o", tmp_path / "b.npz", *wrong)
         assert (code, err.count("\n")) == (2, 1)

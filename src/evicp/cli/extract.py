@@ -168,10 +168,10 @@ def _transform(
     return changes or name
 
 
-def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+def _numbers(text: str | None, option: str) -> float | tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(float(part) for part in text.split(","))
+        return tuple(float(part) for part in text.split(",")) if "," in text else float(text)
     except ValueError as error:
         raise InputError(f"{option} must be one number, or three with commas between; got {text!r}.") from error

@@ -38,7 +38,7 @@ class Preprocess:
     fraction : the part of the short side that is kept where `resize` is None
     interpolation : "bilinear", "bicubic", "nearest", "lanczos", "box" or "hamming", with antialiasing, as Pillow does
     scale : what a pixel of 0..255 is divided by
-    mean, std : one number per channel, after the division
+    mean, std : one number per channel (or one for all), after the division; tuples of one mean grey images
     layout : "CHW" or "HWC"
 
     >>> Preprocess(size=2, resize=2, mean=0, std=1).size
@@ -56,9 +56,8 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
-        mean, std = _channels(self.mean), _channels(self.std)
-        channels = max(len(mean), len(std))
-        mean, std = (values * (channels if len(values) == 1 else 1) for values in (mean, std))
+        channels = next((len(values) for values in (self.mean, self.std) if isinstance(values, Sequence)), 3)
+        mean, std = _per_channel(self.mean, channels), _per_channel(self.std, channels)
         for name, value in (("size", (height, width)), ("mean", mean), ("std", std)):
             object.__setattr__(self, name, value)
         _check(self)
@@ -106,14 +105,17 @@ class Preprocess:
         unknown = sorted(set(changes) - known)
         if unknown:
             raise InputError(f"a transform has no {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
-        made = replace(self, resize=None, **{name: value for name, value in changes.items() if name != "resize"})
+        given = {name: value for name, value in changes.items() if name != "resize"}
+        for name in given.keys() & {"mean", "std"}:
+            given[name] = _per_channel(given[name], self.channels)
+        made = replace(self, resize=None, **given)
         if "resize" in changes or self.resize is None:
             return replace(made, resize=changes.get("resize"))
         return replace(made, resize=round(self.resize * max(made.size) / max(self.size)))
 
 
-def _channels(values: Any) -> tuple[float, ...]:
-    return tuple(float(v) for v in values) if isinstance(values, Sequence | np.ndarray) else (float(values),)
+def _per_channel(values: Any, channels: int) -> tuple[float, ...]:
+    return tuple(map(float, values)) if isinstance(values, Sequence) else (float(values),) * channels
 
 
 def _check(transform: Preprocess) -> None:

@@ -67,8 +67,7 @@ class Extraction:
         lines.append("no labels" if self.accuracy is None else f"top-1 accuracy {self.accuracy:.2%}")
         if self.resumed:
             lines.append(f"{self.resumed:,} inputs were done by an earlier run")
-        if self.rate:
-            lines.append(f"{self.rate:.1f} inputs a second")
+        lines.append(f"{self.rate:.1f} inputs a second" if self.rate else "nothing was left to do")
         if self.unreadable:
             lines.append(f"{len(self.unreadable):,} could not be read and were left out:")
             lines += [f"  {item.input}: {item.reason}" for item in self.unreadable[:10]]

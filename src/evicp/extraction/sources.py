@@ -92,9 +92,12 @@ def open_source(
     path = Path(source)
     if not path.exists():
         raise FileError(f"cannot read {path}: no such file or folder.")
+    is_dataset = (path / "dataset_dict.json").exists() or (path / "state.json").exists()
+    if labels is not None and (is_dataset or path.is_file()):
+        raise InputError(f"a ground-truth file is for a folder of images; {path} has labels of its own.")
     if path.is_file():
         opened = _from_csv(path, input_column, label_column)
-    elif (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+    elif is_dataset:
         opened = _from_dataset(path, split, input_column, label_column)
     elif labels is not None:
         opened = _from_flat_folder(path, Path(labels))

@@ -39,7 +39,7 @@ _TRANSLATE_INPUT = ("inception_v3", "googlenet")
 
 def is_weights_file(weights: str) -> bool:
     """Whether weights are given as a file."""
-    return Path(weights).suffix in _WEIGHT_FILES
+    return Path(weights).suffix in _WEIGHT_FILES or Path(weights).is_file()
 
 
 # ---------------------------------------------------------------------------------------------------------------
