@@ -161,6 +161,13 @@ def test_filled_sets_hold_the_top_label_and_say_so(cpu_backend, score):
         assert filled[int(row)].tolist() == empty[int(row)].tolist()
 
 
+def test_the_top_label_of_equal_scores_is_the_highest_logit_then_the_lowest_index():
+    strict = Calibration(evicp.Custom(np.zeros_like), np.full(10, -1.0), 4)
+    rows = [[1.0, 3.0, 3.0, 2.0], [0.0, -1.0, -1.0, 5.0]]
+    assert strict.predict(rows, 0.5).to_lists() == [[], []]
+    assert strict.predict(rows, 0.5, allow_empty=False).to_lists() == [[1], [3]]
+
+
 def test_sets_remember_what_was_promised(calibration):
     sets = calibration.predict(make(4)[0], 0.9)
     assert (sets.coverage, sets.n_classes, sets.score, sets.n_calibration) == (Fraction(9, 10), K, "ecp", 200)

@@ -71,6 +71,13 @@ def test_labels_are_listed_from_the_most_plausible():
     assert len(explain(np.arange(30.0)).table().splitlines()) == 12
 
 
+def test_labels_of_equal_score_are_listed_by_logit():
+    """A stabilizer that swallows every denominator leaves one score for all."""
+    explanation = explain([1.0, 3.0, 2.0], ECP(evidence=np.zeros_like, stabilizer=1e30))
+    assert explanation.score.tolist() == [0.0, 0.0, 0.0]
+    assert explanation.order.tolist() == [1, 2, 0]
+
+
 def test_a_threshold_says_who_is_in():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 5, 300)

@@ -186,6 +186,7 @@ def brute_force_plan(coverage: Fraction, tolerance: float, confidence: float, bo
         (0.5, 0.1, 0.95),
         (0.5, 0.4, 0.3),
         (Fraction(2, 3), 0.08, 0.8),
+        (0.9, 0.09, 0.5),  # 9: fewer rows are a point mass at 1, out of tolerance
         (0.9, 0.1, 0.9),
         (0.7, 0.3, 0.99),
         (0.93, 0.07, 0.6),
