@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits, shift
-from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
+from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
-from evicp.reliability import Certificate, Reliability, conformal_rank, pac_rank, rows_needed
+from evicp.reliability import Certificate, Reliability, conformal_rank
 from evicp.scores import ECP, Score, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
@@ -112,7 +112,7 @@ class Calibrator:
         self.score = as_score(score)
         self.by = as_groups(by)
         self.n_classes: int | None = None
-        self._class_weights = None if class_weights is None else np.asarray(class_weights)
+        self._class_weights = None if class_weights is None else shift.as_weights(class_weights, what="class_weights")
         self._class_names = class_names
         self._batches: list[_Batch] = []
         if self.by is not None and class_weights is not None:
@@ -265,7 +265,7 @@ class Calibration:
         if self.groups is not None:
             return self.groups.thresholds(self.scores, exact, confidence)
         if confidence is not None:
-            return np.array([pac_threshold(self.scores, exact, confidence)])
+            return np.array([limits.pac_threshold(self.scores, exact, confidence)])
         return np.array([conformal_threshold(self.scores, exact)])
 
     def label_thresholds(self, coverage: Coverage, confidence: float | None = None) -> F64:
@@ -342,7 +342,7 @@ class Calibration:
                 confidence=confidence,
                 guarantee=self.guarantee,
             )
-            results.append(sets if top is None else _fill_empty(sets, top))
+            results.append(sets if top is None else limits.fill_empty(sets, top))
         return results if checks.is_many(coverage) else results[0]
 
     def _limits(
@@ -378,9 +378,9 @@ class Calibration:
             truth = checks.as_labels(labels, *array.shape)
             scores = kernels.label_scores(self.score, array, truth)
         if self.weights is not None:
-            new = _of_labels(self.weights.of_new(len(array), weights), truth)
+            new = limits.at_labels(self.weights.of_new(len(array), weights), truth)
             return shift.weighted_p_values(self.scores, self.weights.rows, scores, new)
-        numbers = _of_labels(self._group_numbers(array, groups, weights), truth)
+        numbers = limits.at_labels(self._group_numbers(array, groups, weights), truth)
         if self.groups is not None:
             return self.groups.p_values(self.scores, scores, numbers)
         at_least = self.n - np.searchsorted(self.scores, scores, side="left")
@@ -444,36 +444,6 @@ def conformal_threshold(ascending: F64, coverage: Fraction) -> float:
         checks.warn_small_calibration(len(ascending), coverage)
         return np.inf
     return float(ascending[k - 1])
-
-
-def pac_threshold(ascending: F64, coverage: Fraction, confidence: float) -> float:
-    """The threshold for a coverage with a confidence over the draw of the calibration scores."""
-    n = len(ascending)
-    k = pac_rank(n, coverage, confidence)
-    if k > n:
-        checks.warn(
-            f"{n} calibration row(s) cannot promise coverage {float(coverage):g} with confidence {confidence:g}: "
-            f"every set is full. Calibrate on at least {rows_needed(coverage, confidence)} rows.",
-            SmallCalibrationWarning,
-        )
-        return np.inf
-    return float(ascending[k - 1])
-
-
-def _of_labels(values: NDArray[Any], labels: I64 | None) -> NDArray[Any]:
-    """What is known of each label, (1, K), or of each row, (n, 1), at one label of each row, (n,)."""
-    if labels is None:
-        return values
-    return values[0, labels] if values.shape[1] > 1 else values[:, 0]
-
-
-def _fill_empty(sets: PredictionSets, top: NDArray[np.int32]) -> PredictionSets:
-    """Give every empty set its top label."""
-    empty = sets.sizes == 0
-    sizes = np.where(empty, 1, sets.sizes)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    labels = np.insert(sets.labels, sets.offsets[:-1][empty], top[empty])
-    return replace(sets, offsets=offsets, labels=labels, filled=True)
 
 
 def warn_suspicious(score: Score, logits: NDArray[Any]) -> None:

@@ -5,13 +5,18 @@ A limit is an array of thresholds that broadcasts to (m, K): (1, 1) for all, (1,
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
+from evicp.errors import SmallCalibrationWarning
+from evicp.reliability import pac_rank, rows_needed
 from evicp.scores import Score
+from evicp.sets import PredictionSets
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -89,3 +94,33 @@ def _interleave(first: Ragged, second: Ragged, from_second: NDArray[np.bool_]) -
     for part, where in ((first, ~entries), (second, entries)):
         labels[where], scores[where] = part[1], part[2]
     return np.concatenate([[0], np.cumsum(sizes)]), labels, scores
+
+
+def at_labels(values: NDArray[Any], labels: I64 | None) -> NDArray[Any]:
+    """What is known of each label, (1, K), or of each row, (n, 1), at one label of each row, (n,)."""
+    if labels is None:
+        return values
+    return values[0, labels] if values.shape[1] > 1 else values[:, 0]
+
+
+def fill_empty(sets: PredictionSets, top: NDArray[np.int32]) -> PredictionSets:
+    """Give every empty set its top label."""
+    empty = sets.sizes == 0
+    sizes = np.where(empty, 1, sets.sizes)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    labels = np.insert(sets.labels, sets.offsets[:-1][empty], top[empty])
+    return replace(sets, offsets=offsets, labels=labels, filled=True)
+
+
+def pac_threshold(ascending: F64, coverage: Fraction, confidence: float) -> float:
+    """The threshold for a coverage with a confidence over the draw of the calibration scores."""
+    n = len(ascending)
+    k = pac_rank(n, coverage, confidence)
+    if k > n:
+        checks.warn(
+            f"{n} calibration row(s) cannot promise coverage {float(coverage):g} with confidence {confidence:g}: "
+            f"every set is full. Calibrate on at least {rows_needed(coverage, confidence)} rows.",
+            SmallCalibrationWarning,
+        )
+        return np.inf
+    return float(ascending[k - 1])

@@ -18,13 +18,13 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 
-def as_weights(weights: Any, n: int, what: str = "weights") -> F64:
-    """Weights as (n,) float64, all finite and >= 0."""
-    array = np.asarray(weights)
+def as_weights(weights: Any, n: int | None = None, what: str = "weights") -> F64:
+    """Weights as (n,) float64, all finite and >= 0; of any length where n is not said."""
+    array = checks.as_array(weights, what)
     if array.dtype.kind not in "fiu" and array.size:
         raise InputTypeError(f"{what} must be real numbers; got dtype {array.dtype}.")
-    if array.shape != (n,):
-        raise InputError(f"{what} must have shape ({n},); got {array.shape}.")
+    if array.ndim != 1 or n not in (None, len(array)):
+        raise InputError(f"{what} must be {'one-dimensional' if n is None else f'of shape ({n},)'}; got {array.shape}.")
     array = array.astype(np.float64)
     bad = np.flatnonzero(~((array >= 0) & (array < np.inf)))
     if bad.size:
@@ -38,7 +38,7 @@ def effective_sample_size(weights: Any) -> float:
     >>> effective_sample_size([1.0, 1.0, 1.0, 1.0]), effective_sample_size([1.0, 0.0, 0.0, 0.0])
     (4.0, 1.0)
     """
-    array = as_weights(weights, np.size(weights))
+    array = as_weights(weights)
     if not array.any():
         raise InputError("weights must not all be 0.")
     relative = array / array.max()
@@ -71,7 +71,7 @@ class Weights:
             return self.classes[None, :]
         if given is None:
             raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
-        return as_weights(np.atleast_1d(np.asarray(given)), n)[:, None]
+        return as_weights(np.atleast_1d(checks.as_array(given, "weights")), n)[:, None]
 
     def limit(self, scores: F64, coverage: Fraction, confidence: float | None, new: F64) -> F64:
         """The threshold for each new weight, of the shape of `new`."""
@@ -144,10 +144,10 @@ def label_shift_weights(labels: Any, frequencies: Any) -> F64:
     >>> label_shift_weights([0, 0, 0, 1], [0.5, 0.5]).round(3)
     array([0.667, 2.   ])
     """
-    wanted = as_weights(frequencies, np.size(frequencies), "frequencies")
+    wanted = as_weights(frequencies, what="frequencies")
     if wanted.size < 2 or not wanted.any():
         raise InputError("frequencies must hold one number per class, not all of them 0.")
-    truth = checks.as_labels(labels, np.size(labels), len(wanted))
+    truth = checks.as_labels(labels, checks.as_array(labels, "labels").size, len(wanted))
     seen = np.bincount(truth, minlength=len(wanted)) / max(1, len(truth))
     missing = np.flatnonzero((seen == 0) & (wanted > 0))
     if missing.size:
