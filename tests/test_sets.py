@@ -55,6 +55,7 @@ def test_every_index_is_what_a_list_would_give(case: tuple[int, list[list[int]]]
     sets = sets_of(rows, n_classes)
     cut = data.draw(st.slices(len(rows)))
     assert sets[cut].to_lists() == rows[cut]
+    assert len(sets[cut]) == len(rows[cut])
     keep = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
     kept = [row for row, wanted in zip(rows, keep, strict=True) if wanted]
     assert sets[np.array(keep, bool)].to_lists() == kept
@@ -79,6 +80,7 @@ def test_a_part_remembers_what_the_whole_was() -> None:
         assert part.labels.dtype == np.int32
     assert SETS[2:].to_lists(names=True) == [["cat"], ['naïve, "quoted"', "<b>", "dog", "cat", "日本"], [], ["<b>"]]
     assert SETS[4:1].to_lists() == []
+    assert len(SETS[4:1]) == 0
     assert SETS[[]].to_lists() == []
 
 
