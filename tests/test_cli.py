@@ -107,6 +107,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     calibration = evicp.calibrate(logits[:300], labels[:300], class_names=HOSTILE)
     calibration.save(here / "cal.safetensors")
     evicp.calibrate(logits[:300], labels[:300], "lac").save(here / "lac.safetensors")
+    evicp.calibrate(logits[:300], labels[:300], by="class", class_names=HOSTILE).save(here / "class.safetensors")
+    groups = np.arange(600) % 3
+    evicp.calibrate(logits[:300], labels[:300], by=groups[:300]).save(here / "group.safetensors")
+    np.save(here / "groups.npy", groups)
+    np.save(here / "test-groups.npy", groups[300:])
     write_sets(calibration.predict(logits[300:], 0.9), here / "sets.parquet")
     write_sets(evicp.Base().predict(logits[300:], 0.9), here / "base.npz")
     np.savez(here / "test.npz", logits=logits[300:], labels=labels[300:])
@@ -143,6 +148,13 @@ GOOD: dict[str, list[str]] = {
     ],
     "report": ["report", "val.npz", "-o", "made.html", "-s", "ecp", "--title", "<script>alert(2)</script>"],
     "report json": ["report", "test.npz", "--load", "cal.safetensors", "-o", "made2.html", "--json"],
+    "by class": ["calibrate", "val.npz", "-o", "made-by-class.safetensors", "--by", "class", "--json"],
+    "by group": ["calibrate", "val.npz", "-o", "made-by-group.safetensors", "--by", "group", "--groups", "groups.npy"],
+    "predict group": ["predict", "group.safetensors", "val.npz", "--groups", "groups.npy", "--json", "-c", "0.8"],
+    "predict pac": ["predict", "cal.safetensors", "unlabelled.npz", "--confidence", "0.95", "--json"],
+    "evaluate class json": ["evaluate", "class.safetensors", "test.npz", "--json"],
+    "evaluate group json": ["evaluate", "group.safetensors", "test.npz", "--groups", "test-groups.npy", "--json"],
+    "report class": ["report", "test.npz", "--load", "class.safetensors", "-o", "made-class.html"],
     "plan": ["plan", "--coverage", "0.8", "--tolerance", "0.05"],
     "plan json": ["plan", "-c", "0.8", "-t", "0.05", "--json"],
     "explain": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7"],
@@ -163,6 +175,13 @@ BAD: dict[str, tuple[list[str], str]] = {
     "calibrate parameter": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "lac(lam=1)"], "no parameter lam"),
     "calibrate taken": (["calibrate", "val.npz", "-o", "taken.safetensors"], "exists. Use --force"),
     "calibrate suffix": (["calibrate", "val.npz", "-o", "x.pkl"], "unknown suffix '.pkl'"),
+    "calibrate by": (["calibrate", "val.npz", "-o", "x.safetensors", "--by", "shape"], "by must be one of class"),
+    "calibrate groups": (["calibrate", "val.npz", "-o", "x.safetensors", "--by", "group"], "belong together"),
+    "predict no groups": (["predict", "group.safetensors", "unlabelled.npz"], "needs the group of each row"),
+    "predict short groups": (
+        ["predict", "group.safetensors", "unlabelled.npz", "--groups", "groups.npy"],
+        "for each of 50 rows; got shape (600,)",
+    ),
     "predict coverage": (["predict", "cal.safetensors", "unlabelled.npz", "-c", "90"], "Did you mean 0.9?"),
     "predict classes": (["predict", "cal.safetensors", "narrow.npz"], "must have 5 classes"),
     "predict not calibration": (["predict", "not.npz", "unlabelled.npz"], "not a calibration"),
@@ -207,6 +226,7 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
 
 MADE = (
     *("made.safetensors", "made2.safetensors", "made.csv", "made-evaluation.html", "made-comparison.csv"),
+    *("made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
     *("made.html", "made2.html", "evicp-demo", "evicp-demo/report.html"),
 )
 
@@ -230,7 +250,7 @@ def test_bad_input_is_one_line_and_exit_2(runs: dict[str, Run], name: str) -> No
     assert BAD[name][1] in lines[0]
 
 
-@pytest.mark.parametrize("name", [name for name in GOOD if name.endswith(("json", "labels"))])
+@pytest.mark.parametrize("name", [name for name, call in GOOD.items() if "--json" in call])
 def test_json_meets_its_schema(runs: dict[str, Run], name: str) -> None:
     schema = json.loads((SCHEMAS / f"{GOOD[name][0]}.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -284,6 +304,25 @@ def test_evaluate_gives_the_librarys_figures(runs: dict[str, Run], folder: Path)
     assert got["promise"]["compatible"] is True
     assert runs["evaluate labels"].json["promise"] is None  # nothing is promised for Base
     assert runs["evaluate labels"].json["accuracy"] is None  # and labels alone say nothing of the logits
+
+
+def test_groups_reach_the_library(runs: dict[str, Run], folder: Path) -> None:
+    with np.load(folder / "val.npz") as data:
+        logits, labels = data["logits"], data["labels"]
+    groups = np.load(folder / "groups.npy")
+    assert evicp.load(folder / "made-by-class.safetensors") == evicp.calibrate(
+        logits, labels, by="class", class_names=HOSTILE
+    )
+    made = evicp.load(folder / "made-by-group.safetensors")
+    assert made == evicp.calibrate(logits, labels, by=groups, class_names=HOSTILE)
+    expected = evicp.load(folder / "group.safetensors").predict(logits, 0.8, groups=groups)
+    assert [line["labels"] for line in runs["predict group"].json["sets"]] == expected.to_lists()
+    pac = runs["predict pac"].json
+    assert pac["confidence"] == 0.95
+    assert pac["mean_size"] >= runs["predict json"].json["mean_size"]
+    assert runs["evaluate class json"].json["promise"]["groups"] == K
+    assert runs["evaluate group json"].json["promise"]["groups"] == 3
+    assert len(runs["evaluate group json"].json["group_coverage"]["names"]) == 3
 
 
 def test_plan_and_explain_say_what_the_library_says(runs: dict[str, Run], folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,8 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import located, read_class_names, read_rows
+from evicp.cli.inputs import Groups, located, read_class_names, read_groups, read_rows
+from evicp.errors import InputError
 
 __all__ = ["calibrate"]
 
@@ -32,7 +33,7 @@ __all__ = ["calibrate"]
     "evicp calibrate val.npz -o cal.safetensors",
     "evicp calibrate val.npz -o cal.safetensors --score 'raps(lam=0.5,k_reg=3)' --coverage 0.95",
     "evicp calibrate logits.npy --labels labels.npy --class-names names.txt -o cal.safetensors",
-    "evicp calibrate shards/ -o cal.safetensors",
+    "evicp calibrate shards/ -o cal.safetensors --by class",
 )
 def calibrate(
     logits: LogitsFiles,
@@ -42,6 +43,14 @@ def calibrate(
     ],
     labels: Labels = None,
     score: ScoreText = "ecp",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="class|uncertainty|group",
+            help="Where the coverage must hold: in every class, band of uncertainty, or group (see --groups).",
+        ),
+    ] = None,
+    groups: Groups = None,
     class_names: ClassNames = None,
     coverage: Coverage = 0.9,
     force: Force = False,
@@ -55,11 +64,14 @@ def calibrate(
     chosen = parse_score(score)
     evicp.conformal_rank(1, coverage)  # a bad coverage is said before the work, not after
     rows = read_rows(logits, labels, labelled=True)
-    calibrator = evicp.Calibrator(chosen, class_names=read_class_names(class_names) or rows.class_names)
+    of_rows = read_groups(groups, len(rows))
+    calibrator = evicp.Calibrator(
+        chosen, by=_by(by, of_rows), class_names=read_class_names(class_names) or rows.class_names
+    )
     with progress("calibrating", len(rows)) as advance:
         for start, block, truth in rows.blocks():
             with located(rows.source, start):
-                calibrator.update(block, truth)
+                calibrator.update(block, truth, groups=None if of_rows is None else of_rows[start : start + len(block)])
             advance(len(block))
     calibration = calibrator.finish()
     certificate = calibration.certificate(coverage)
@@ -69,3 +81,10 @@ def calibrate(
         return
     print_text(certificate)
     note(f"wrote {target}")
+
+
+def _by(by: str | None, groups: Any) -> str | None:
+    """How to group; groups of rows and by="group" belong together."""
+    if (by == "group") != (groups is not None):
+        raise InputError("--by group and --groups belong together: give both or neither.")
+    return by

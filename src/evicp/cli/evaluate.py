@@ -22,13 +22,11 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import Rows, read_rows
+from evicp.cli.inputs import Groups, Rows, read_groups, read_rows
 from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
 from evicp.errors import FileError
 from evicp.files import read_sets
 from evicp.metrics import Evaluation
-from evicp.reliability import Compatibility
-from evicp.sets import PredictionSets
 
 __all__ = ["evaluate"]
 
@@ -59,6 +57,7 @@ def evaluate(
     ],
     labels: Labels = None,
     coverage: Coverage = 0.9,
+    groups: Groups = None,
     output: Output = None,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if the observed coverage contradicts the promise.")
@@ -73,10 +72,13 @@ def evaluate(
     target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
     rows = read_rows(logits, labels)
     truth, known = _labels_and_logits(rows)
+    of_rows = read_groups(groups, len(rows))
     with progress("evaluating"):
-        made = _sets(sets, known, coverage)
-        evaluation = evicp.evaluate(made, truth, known)
-    verdict = _verdict(evaluation)
+        if Path(sets).suffix == ".safetensors":
+            evaluation, verdict = _of_calibration(sets, truth, known, coverage, of_rows)
+        else:
+            evaluation = evicp.evaluate(read_sets(sets), truth, known, groups=of_rows)
+            verdict = _of_sets(evaluation)
     if target is not None:
         _write(evaluation, verdict, target)
     if as_json:
@@ -84,10 +86,10 @@ def evaluate(
     else:
         print_text(evaluation)
         if verdict is not None:
-            print_text(f"\n{verdict}")
+            print_text(f"\n{_sentence(verdict)}")
         if target is not None:
             note(f"wrote {target}")
-    if check and (verdict is None or not verdict.compatible):
+    if check and (verdict is None or not verdict["compatible"]):
         raise typer.Exit(1)
 
 
@@ -101,39 +103,52 @@ def _labels_and_logits(rows: Rows) -> tuple[Any, Any]:
     raise FileError(f"{rows.source} has no labels. Give them with --labels labels.npy.")
 
 
-def _sets(path: str, logits: Any, coverage: float) -> PredictionSets:
-    """Sets from their file, or predicted by a calibration."""
-    if Path(path).suffix != ".safetensors":
-        return read_sets(path)
+def _of_calibration(
+    path: str, labels: Any, logits: Any, coverage: float, groups: Any
+) -> tuple[Evaluation, dict[str, Any] | None]:
+    """The sets a calibration gives, evaluated, and held against what it promises, in each group where there are any."""
     if logits is None:
         raise FileError("a calibration needs logits to predict with; labels alone can only be held against sets.")
-    return evicp.load(path).predict(np.asarray(logits), coverage)
+    calibration = evicp.load(path)
+    array = np.asarray(logits)
+    sets = calibration.predict(array, coverage, groups=groups)
+    if sets.guarantee in ("group", "uncertainty"):
+        groups = calibration.groups_of(array, groups)
+    evaluation = evicp.evaluate(sets, labels, array, groups=groups)
+    return evaluation, calibration.certificate(coverage, evaluation).observed
 
 
-def _verdict(evaluation: Evaluation) -> Compatibility | None:
-    """Whether the coverage observed is what n calibration rows let one expect; None where nothing was promised."""
-    if evaluation.n_calibration is None:
+def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:
+    """Whether the coverage observed is what n calibration rows let one expect; None where that cannot be told."""
+    if evaluation.n_calibration is None or evaluation.guarantee != "marginal":
         return None
-    law = evicp.Reliability(evaluation.n_calibration, evaluation.target)
-    return law.compatible(evaluation.coverage, evaluation.n)
+    law = evicp.Reliability(evaluation.n_calibration, evaluation.target, evaluation.target_confidence)
+    check = law.compatible(evaluation.coverage, evaluation.n)
+    names = ("m", "low", "high", "compatible")
+    return {"coverage": check.observed, **{name: getattr(check, name) for name in names}}
 
 
-def _as_dict(evaluation: Evaluation, verdict: Compatibility | None) -> dict[str, Any]:
-    promise = None
-    if verdict is not None:
-        names = ("observed", "m", "low", "high", "confidence", "compatible")
-        promise = {name: getattr(verdict, name) for name in names}
+def _sentence(promise: dict[str, Any]) -> str:
+    verdict = "compatible" if promise["compatible"] else "NOT compatible"
+    if "low" in promise:
+        expected = f"[{promise['low']:.4f}, {promise['high']:.4f}], where 95 % of runs lie"
+        return f"observed {promise['coverage']:.4f} on {promise['m']:,} rows: {verdict} with {expected}"
+    strays = ", ".join(promise["incompatible"][:8])
+    return f"{promise['groups']:,} groups: {verdict} with what each was promised" + (f" ({strays})" if strays else "")
+
+
+def _as_dict(evaluation: Evaluation, promise: dict[str, Any] | None) -> dict[str, Any]:
     return {**evaluation.to_dict(), "promise": promise}
 
 
-def _write(evaluation: Evaluation, verdict: Compatibility | None, target: Path) -> None:
+def _write(evaluation: Evaluation, promise: dict[str, Any] | None, target: Path) -> None:
     if target.suffix == ".html":
         from evicp import report
 
         report.of_evaluation(evaluation).write(target)
     elif target.suffix == ".md":
-        write_text(target, evaluation.to_markdown() + (f"\n\n{verdict}\n" if verdict is not None else "\n"))
+        write_text(target, evaluation.to_markdown() + (f"\n\n{_sentence(promise)}\n" if promise is not None else "\n"))
     elif target.suffix == ".csv":
-        write_text(target, csv_text(["metric", "value"], metric_rows(_as_dict(evaluation, verdict))))
+        write_text(target, csv_text(["metric", "value"], metric_rows(_as_dict(evaluation, promise))))
     else:
-        write_text(target, json_text(_as_dict(evaluation, verdict)))
+        write_text(target, json_text(_as_dict(evaluation, promise)))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from evicp.errors import EvicpError, FileError, InputTypeError, LabelsError, LogitsError, missing_extra
 from evicp.files import LogitsFile, read_logits
 
-__all__ = ["CalibrationFile", "Rows", "located", "read_class_names", "read_rows"]
+__all__ = ["CalibrationFile", "Groups", "Rows", "located", "read_class_names", "read_groups", "read_rows"]
 
 _TORCH = (".pt", ".pth")
 _KNOWN = (".npz", ".npy", ".safetensors", ".parquet", *_TORCH)
@@ -68,6 +68,12 @@ class Rows:
 CalibrationFile = Annotated[
     str,
     typer.Argument(metavar="CALIBRATION", help="A file written by evicp calibrate.", show_default=False),
+]
+
+
+Groups = Annotated[
+    str | None,
+    typer.Option("--groups", metavar="FILE", help="The group of each row (npy), for a calibration by group."),
 ]
 
 
@@ -214,6 +220,16 @@ def _names_in_npz(path: Path) -> tuple[str, ...] | None:
     if names.ndim != 1 or names.dtype.kind != "U":
         raise InputTypeError(f"class_names in {path} must be a one-dimensional array of strings; got {names.dtype}.")
     return tuple(names.tolist())
+
+
+def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
+    """The group of each row: whole numbers or strings."""
+    if path is None:
+        return None
+    groups = read_logits(path).logits
+    if groups.shape != (n,) or groups.dtype.kind not in "iuU":
+        raise FileError(f"{path} must hold a whole number or string for each of {n:,} rows; got shape {groups.shape}.")
+    return groups
 
 
 def read_class_names(path: str | None) -> tuple[str, ...] | None:

@@ -97,6 +97,8 @@ def about_sets(sets: PredictionSets) -> dict[str, Any]:
         "score": sets.score,
         "n_calibration": sets.n_calibration,
         "filled": sets.filled,
+        "guarantee": sets.guarantee,
+        "confidence": sets.confidence,
         "mean_size": float(sizes.mean()) if some else None,
         "empty_share": float(np.mean(sizes == 0)) if some else None,
         "singleton_share": float(np.mean(sizes == 1)) if some else None,

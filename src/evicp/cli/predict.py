@@ -22,7 +22,7 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import CalibrationFile, located, read_rows
+from evicp.cli.inputs import CalibrationFile, Groups, located, read_groups, read_rows
 from evicp.cli.outputs import SET_SUFFIXES, about_sets, is_stream, join_sets, print_set_lines, save_sets, set_lines
 from evicp.sets import PredictionSets
 
@@ -39,6 +39,11 @@ def predict(
     logits: LogitsFiles,
     output: Output = None,
     coverage: Coverage = 0.9,
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="With this confidence over calibrations, cover at least what is asked (PAC sets)."),
+    ] = None,
+    groups: Groups = None,
     fill: Annotated[bool, typer.Option("--no-empty", help="Give every empty set its most plausible label.")] = False,
     force: Force = False,
     as_json: Json = False,
@@ -50,11 +55,18 @@ def predict(
     target = None if output is None else check_output(output, force=force, suffixes=SET_SUFFIXES, stream=True)
     loaded = evicp.load(calibration)
     rows = read_rows(logits)
+    of_rows = read_groups(groups, len(rows))
     parts: list[PredictionSets] = []
     with progress("predicting", len(rows)) as advance:
         for start, block, _ in rows.blocks():
             with located(rows.source, start):
-                sets = loaded.predict(block, coverage, allow_empty=not fill)
+                sets = loaded.predict(
+                    block,
+                    coverage,
+                    confidence=confidence,
+                    groups=None if of_rows is None else of_rows[start : start + len(block)],
+                    allow_empty=not fill,
+                )
             if is_stream(target):
                 print_set_lines(sets, start)
             else:

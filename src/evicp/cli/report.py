@@ -24,7 +24,7 @@ from evicp.cli.common import (
     progress,
 )
 from evicp.cli.compare import Temperature, parse_temperature
-from evicp.cli.inputs import Rows, read_class_names, read_rows
+from evicp.cli.inputs import Groups, Rows, read_class_names, read_groups, read_rows
 from evicp.errors import InputError
 from evicp.report import Report, build, split
 
@@ -46,6 +46,7 @@ def report(
         list[str],
         typer.Option(metavar="FILE", help="A calibration to report on; all rows are then tested. May be repeated."),
     ] = [],  # noqa: B006 - Typer wants the default as it is, and never changes it
+    groups: Groups = None,
     score: Scores = _DEFAULT,
     coverage: Coverage = 0.9,
     calibration: Annotated[float, typer.Option(help="The share of rows to calibrate on.")] = 0.5,
@@ -70,7 +71,15 @@ def report(
     names = read_class_names(class_names) or rows.class_names
     with progress("writing the report"):
         if calibrations:
-            page = build(rows.logits, rows.labels, calibrations, coverage=coverage, class_names=names, title=title)
+            page = build(
+                rows.logits,
+                rows.labels,
+                calibrations,
+                coverage=coverage,
+                class_names=names,
+                title=title,
+                groups=read_groups(groups, len(rows)),
+            )
         else:
             page = split(
                 rows.logits,

@@ -118,7 +118,11 @@
     $("gauge").replaceChildren(picture);
   }
 
-  const promiseOf = (method) => (method.by ? `the promise holds in every ${method.by === "uncertainty" ? "band of uncertainty" : method.by} on its own` : "nothing is promised for this score");
+  function promiseOf(method) {
+    if (!method.by) return "nothing is promised for this score";
+    if (method.by === "weighted") return "the promise is that of weighted rows";
+    return `the promise holds in every ${method.by === "uncertainty" ? "band of uncertainty" : method.by} on its own`;
+  }
 
   function renderTiles(now) {
     const method = current();

@@ -234,12 +234,14 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
     counts = e.class_coverage.counts
     first = np.concatenate([np.repeat([0, 1], [hit, count - hit]) for hit, count in zip(covered, counts, strict=True)])
     hard = e.difficulty_strata
-    promise = None if e.n_calibration is None else Promise(e.n_calibration, pac=e.target_confidence)
+    promise = None
+    if e.n_calibration is not None and e.guarantee == "marginal":
+        promise = Promise(e.n_calibration, pac=e.target_confidence)
     method = {
         "name": e.score,
         "n": e.n_calibration,
         "law": None if promise is None else 0,
-        "by": None,
+        "by": None if e.guarantee == "marginal" else e.guarantee,
         "caveat": Certificate.assumption,
         "threshold": None,
         "coverage": _shares(np.array([covered.sum()]), np.array([m]), e.confidence),
