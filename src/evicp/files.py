@@ -308,7 +308,8 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, NDArray[np.float64]], s
     if isinstance(score, ECP):
         score.rates(n_classes)  # refuses base rates of another K
     class_names = checks.as_class_names(names, n_classes)
-    scores = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    whole = next(iter(tensors.values())).base  # the parts lie in it one after the other: putting them together copies
+    scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
     groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
     weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
     return Calibration(score, scores, n_classes, class_names, groups, weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from math import exp, isfinite
 from typing import Any
@@ -63,11 +62,10 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
         )
     beta, at_edge = _minimise(array, truth)
     if at_edge:
-        warnings.warn(
+        checks.warn(
             f"the best temperature lies beyond {1 / beta:.4g}, the edge of the search (ln T within +-{_EDGE:g}); "
             "are these logits, and are the labels right?",
             SuspiciousInputWarning,
-            stacklevel=2,
         )
     return TemperatureFit(
         temperature=1 / beta,

@@ -15,6 +15,7 @@ import textwrap
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -469,6 +470,18 @@ def python(code: str, folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
+def grouped(n: int) -> bytes:
+    """A good file of two groups of n scores each."""
+    logits, labels = np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 1])
+    small = evicp.calibrate(logits, labels, "lac", by="class")
+    assert small.groups is not None
+    partition = replace(small.groups, counts=np.array([n, n]))
+    scores = np.tile(np.arange(n, dtype=float), 2)
+    with tempfile.TemporaryDirectory() as folder:
+        evicp.Calibration(small.score, scores, 2, None, partition).save(Path(folder) / "cal.safetensors")
+        return (Path(folder) / "cal.safetensors").read_bytes()
+
+
 FLAT = 2_900_000
 HEAVY: dict[str, Callable[[], bytes]] = {
     "a list of small numbers": lambda: framed("[" + "0," * (FLAT // 2) + "0]", b""),
@@ -490,6 +503,7 @@ HEAVY: dict[str, Callable[[], bytes]] = {
         )
     ),
     "many scores": lambda: forged(scores=np.arange(8_000_000.0), n=8_000_000),
+    "many scores in groups": lambda: grouped(6_000_000),
     "many unsorted scores": lambda: forged(scores=-np.arange(8_000_000.0), n=8_000_000),
     "a claim of 2^60 scores": lambda: with_header(lambda h: h.update(scores=tensor(2**60))),
 }
@@ -522,7 +536,11 @@ def test_loading_takes_no_more_than_the_file_and_64_mib(tmp_path: Path) -> None:
         pytest.skip("needs a resettable high-water mark of memory (Linux)")
     lines = [line.split() for line in python(code, tmp_path).splitlines()]
     outcomes = {name: outcome for name, (_, outcome, _, _) in zip(HEAVY, lines, strict=True)}
-    assert {name for name, outcome in outcomes.items() if outcome == "loaded"} == {"many names", "many scores"}
+    assert {name for name, outcome in outcomes.items() if outcome == "loaded"} == {
+        "many names",
+        "many scores",
+        "many scores in groups",
+    }
     assert set(outcomes.values()) == {"loaded", "ArtifactError"}
     for name, (_, _, above_file, seconds) in zip(HEAVY, lines, strict=True):
         assert int(above_file) <= 64 * 2**20, name
