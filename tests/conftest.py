@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -46,18 +46,20 @@ def shared_data() -> Path:
     return folder
 
 
-def numba_backend_available() -> bool:
-    """Whether the fused backend can be imported."""
+@pytest.fixture(scope="session")
+def numba_available() -> bool:
+    """Whether the fused backend can be imported here."""
     try:
-        return importlib.util.find_spec("numba") is not None and importlib.import_module("evicp.kernels._numba")
+        importlib.import_module("evicp.kernels._numba")
     except ImportError:
         return False
+    return True
 
 
 @pytest.fixture(params=["numpy", "numba"])
-def cpu_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+def cpu_backend(request: pytest.FixtureRequest, numba_available: bool) -> Iterator[str]:
     """Run the test once under each CPU backend."""
-    if request.param == "numba" and not numba_backend_available():
+    if request.param == "numba" and not numba_available:
         pytest.skip("the numba backend cannot be imported here")
     with kernels.backend(request.param):
         yield request.param
