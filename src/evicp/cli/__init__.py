@@ -22,6 +22,7 @@ from evicp.cli.extract import extract
 from evicp.cli.plan import plan
 from evicp.cli.predict import predict
 from evicp.cli.report import report
+from evicp.cli.reproduce import reproduce
 from evicp.errors import MissingExtraError
 
 __all__ = ["app", "main"]
@@ -40,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, extract, calibrate, predict, evaluate, compare, report, explain, plan, export, bench):
+for command in (demo, extract, calibrate, predict, evaluate, compare, report, explain, plan, export, reproduce, bench):
     app.command(epilog=getattr(command, "epilog", None))(command)
 
 
