@@ -450,6 +450,21 @@ def test_a_finished_file_is_neither_overwritten_nor_believed_when_changed(table,
     assert output.read_bytes() == good
 
 
+def test_a_forced_run_that_was_interrupted_is_gone_on_with(table, tmp_path):
+    output = tmp_path / "a.npz"
+    extract(letters_network(), table, output, batch_size=8, shard_size=16)
+
+    def interrupted(batch: list[str]) -> np.ndarray:
+        if batch[0] == texts(100)[40]:
+            raise KeyboardInterrupt
+        return letters_network().logits(batch)
+
+    with pytest.raises(KeyboardInterrupt):
+        extract(letters_network(logits=interrupted), table, output, batch_size=4, shard_size=16, force=True)
+    result = extract(letters_network(), table, output, batch_size=4, shard_size=16)
+    assert (result.n, result.resumed) == (100, 32)
+
+
 def test_settings_may_change_before_the_first_shard(table, tmp_path):
     def broken(texts: list[str]) -> np.ndarray:
         raise RuntimeError("out of memory")
@@ -518,7 +533,7 @@ def test_a_whole_batch_or_source_of_unreadable_images(tmp_path):
     with pytest.raises(FileError, match=r"none of 3 inputs could be read; a.png: cannot identify"):
         extract(brightness_network(), folder, tmp_path / "a.npz", batch_size=2)
     draw(folder / "c.png", 9)
-    result = extract(brightness_network(), folder, tmp_path / "a.npz", batch_size=2, force=True)
+    result = extract(brightness_network(), folder, tmp_path / "a.npz", batch_size=2)
     assert (result.n, len(result.unreadable)) == (1, 2)
 
 

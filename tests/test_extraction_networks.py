@@ -311,8 +311,18 @@ def test_whatever_a_module_returns_its_logits_are_found(factory, synset_folders)
     assert networks[0].class_names == ("cat", "dog")
     import my_networks
 
-    for given in (f"{factory}:ready", my_networks.ready):
+    for given in (f"{factory}:ready", my_networks.ready.train()):
         assert open_network(given, transform=PAPER).n_classes == 2
+
+
+def test_a_module_of_the_callers_is_left_as_it_was(synset_folders):
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Dropout(0.5), torch.nn.AdaptiveAvgPool2d(1))
+    module = torch.nn.Sequential(*module, torch.nn.Flatten()).train()
+    network = open_network(module, transform="paper")
+    inputs = [network.prepare(image) for image in images_of(synset_folders)]
+    np.testing.assert_array_equal(network.logits(inputs), network.logits(inputs))  # no dropout
+    assert module.training
+    assert module[0].weight.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -503,6 +513,15 @@ def test_a_hugging_face_text_classifier_on_a_table(text_model, tmp_path):
         assert "class_names" not in arrays.files  # LABEL_0, LABEL_1, ... are no names
 
 
+def test_rows_without_a_text_are_left_out(text_model, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"sentence": ["good", None, "bad"], "label": [2, 1, 0]})
+    data.save_to_disk(tmp_path / "data")
+    result = extract(str(text_model), tmp_path / "data", tmp_path / "a.npz")
+    assert [(item.input, item.reason) for item in result.unreadable] == [("row 1", "not a text but NoneType")]
+    assert np.load(tmp_path / "a.npz")["labels"].tolist() == [2, 0]
+
+
 def test_hugging_face_refusals(text_model, synset_folders, tmp_path):
     with pytest.raises(InputError, match=r"takes texts; .* holds images"):
         extract(str(text_model), synset_folders, tmp_path / "a.npz")
@@ -557,6 +576,20 @@ def test_the_most_likely_classes_of_lite0_are_those_known(photographs, tmp_path)
     assert {name: best[name][0] for name in expected} == expected
 
 
+def test_sets_of_lite0_calibrated_on_its_own_logits(photographs, shared_data, tmp_path):
+    extract(lite(0), photographs, tmp_path / "photographs.npz")
+    with np.load(shared_data / "imagenet_val5k_efficientnet_lite0.npz") as arrays:
+        calibration = evicp.calibrate(arrays["logits"], arrays["labels"], class_names=imagenet_names())
+    with np.load(tmp_path / "photographs.npz") as arrays:
+        sets = calibration.predict(arrays["logits"], coverage=0.9)
+        names = {name: sets.names(row) for row, name in enumerate(arrays["inputs"])}
+    assert names["chelsea.png"] == ["tiger cat", "Egyptian cat", "tabby"]
+    assert names["coffee.png"][0] == "espresso"
+    assert names["rocket.png"][0] == "missile"
+    assert names["flower.jpg"][0] == "daisy"
+    assert names["china.jpg"][0] == "palace"
+
+
 def test_the_command_killed_half_way_and_run_again_gives_the_same_bytes(photographs, tmp_path):
     folder = tmp_path / "photographs"
     folder.mkdir()
@@ -601,7 +634,7 @@ def test_the_command_line(photographs, tmp_path, monkeypatch, capsys):
     code, _, err = run(lite(0), photographs, "-o", output, "--transform", "paper")
     assert code == 2
     assert err.startswith("error: ")
-    assert "transform was" in err
+    assert "transform.resize was null, is 256" in err
     assert err.count("\n") == 1
     code, out, _ = run(
         lite(0), photographs, "-o", output, "--size", 192, "--mean", "0.5,0.5,0.5", "--std", 2, "--force"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -52,11 +53,13 @@ def open_network(
     if isinstance(network, Network):
         return network
     weights = "none" if weights is None else str(weights)
+    if not isinstance(network, str | PathLike):
+        where = open_device(device, precision)
+        # A copy, since it will be switched to evaluation and moved: the caller may be training it.
+        return given_network(type(network).__name__, deepcopy(network), None, weights, transform, where)
     if str(network).endswith(".onnx"):
         return _open_onnx(Path(network), weights, transform, device, precision)
     where = open_device(device, precision)
-    if not isinstance(network, str | PathLike):
-        return given_network(type(network).__name__, network, None, weights, transform, where)
     prefix, _, rest = str(network).partition(":")
     if Path(network).is_dir():
         prefix, rest = "huggingface", str(network)

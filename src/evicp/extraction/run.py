@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -143,6 +144,7 @@ class _Job:
     def settings(self) -> dict[str, Any]:
         """Everything the bytes of the result depend on."""
         return {
+            "network": self.network.name,
             **self.network.settings,
             "inputs": self.source.digest(self.labels),
             "n_inputs": len(self.source),
@@ -153,14 +155,13 @@ class _Job:
 
     def finished(self, *, force: bool) -> Extraction | None:
         """The result of an earlier run that came to its end, if this would be the same."""
-        if force or not self.output.exists():
+        parts = Parts(self.output)
+        if force or not self.output.exists() or parts.made_with(self.settings()):
             return None
         manifest = storage.read_manifest(self.output)
         if manifest is not None:
             storage.check_same_settings(self.output, manifest["settings"], self.settings())
             return self._result(manifest, resumed=len(self.source), rate=None)
-        if Parts(self.output).started():
-            return None
         raise FileError(f"{self.output} exists and is no result of this command. Use force (--force) to overwrite it.")
 
     def run(self, *, workers: int, force: bool, progress: bool) -> Extraction:
@@ -257,6 +258,7 @@ class _Job:
             hits += 0 if self.labels is None else int(np.sum(shard.logits.argmax(1) == self.labels[shard.rows]))
         kept = np.concatenate(rows)
         if not len(kept):
+            parts.remove()
             first = unreadable[0]
             raise FileError(f"none of {len(self.source):,} inputs could be read; {first['input']}: {first['reason']}")
         storage.write_arrays(self.output, self._arrays(parts, n_shards, kept))
@@ -305,6 +307,13 @@ def _reason(error: Exception) -> str:
     return " ".join(str(text).split())[:200]
 
 
+def _one_torch_thread() -> None:
+    """Transforms run in several threads already; torch's setting is per thread and leaves the network's alone."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
 def _read_ahead(read: Callable[[int], Any], batches: list[range], workers: int) -> Generator[tuple[range, list[Any]]]:
     """Batches in order, each read by several threads while earlier ones are being used."""
     if not workers:
@@ -313,7 +322,7 @@ def _read_ahead(read: Callable[[int], Any], batches: list[range], workers: int) 
     waiting: deque[tuple[range, list[Future[Any]]]] = deque()
     ahead = max(2, 1 + 2 * workers // max(1, len(batches[0]) if batches else 1))
     coming = iter(batches)
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="evicp-read")
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="evicp-read", initializer=_one_torch_thread)
     try:
         while True:
             while len(waiting) < ahead and (batch := next(coming, None)) is not None:

@@ -259,7 +259,7 @@ def _from_dataset(path: Path, split: str | None, input_column: str | None, label
     if kinds[column] == "Image":
         raw = data.cast_column(column, datasets.Image(decode=False))
         return Source(path, inputs, _stored_image_reader(raw, column), "image", numbers, class_names, version)
-    return Source(path, inputs, lambda row: data[row][column], "text", numbers, class_names, version)
+    return Source(path, inputs, _text_reader(data, column), "text", numbers, class_names, version)
 
 
 def _dataset_labels(data: Any, label: str | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
@@ -271,6 +271,16 @@ def _dataset_labels(data: Any, label: str | None) -> tuple[NDArray[np.int64] | N
     if names is None and any(isinstance(value, str) for value in values):
         return _numbered(values)
     return np.asarray(values), None if names is None else tuple(names)
+
+
+def _text_reader(data: Any, column: str) -> Callable[[int], str]:
+    def read(row: int) -> str:
+        text = data[row][column]
+        if not isinstance(text, str):
+            raise TypeError(f"not a text but {type(text).__name__}")
+        return text
+
+    return read
 
 
 def _stored_image_reader(data: Any, column: str) -> Callable[[int], Any]:

@@ -67,7 +67,7 @@ class Parts:
         """Make the folder, or go on in it if its shards were made with the same settings."""
         if force:
             self.remove()
-        if self.started():
+        if self._started():
             check_same_settings(self.output, _read_json(self._manifest), settings)
         try:
             self.folder.mkdir(parents=False, exist_ok=True)
@@ -75,9 +75,12 @@ class Parts:
             raise FileError(f"cannot write {self.folder}: {error.strerror or error}.") from error
         _write_json(self._manifest, settings)
 
-    def started(self) -> bool:
-        """Whether an earlier run left shards."""
+    def _started(self) -> bool:
         return self._manifest.exists() and bool(self._shards())
+
+    def made_with(self, settings: Mapping[str, Any]) -> bool:
+        """Whether an earlier run left shards that this one can go on with."""
+        return self._started() and not differences(_read_json(self._manifest), settings)
 
     def path(self, number: int) -> Path:
         """Where a shard is kept."""
@@ -147,14 +150,30 @@ def write_manifest(output: Path, content: Mapping[str, Any]) -> None:
 
 def check_same_settings(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Shards of different settings must not be mixed: say what differs."""
-    now = json.loads(json.dumps(now))
-    differ = [name for name in (*before, *(n for n in now if n not in before)) if before.get(name) != now.get(name)]
-    if differ:
-        changes = "; ".join(f"{name} was {_short(before.get(name))}, is {_short(now.get(name))}" for name in differ)
+    changes = [f"{name} was {_short(a)}, is {_short(b)}" for name, (a, b) in differences(before, now).items()]
+    if changes:
         raise FileError(
-            f"{output} was begun with other settings: {changes}. Repeat the first settings, choose another output, "
-            "or start afresh with force (--force)."
+            f"{output} was begun with other settings: {'; '.join(changes)}. Repeat the first settings, choose another "
+            "output, or start afresh with force (--force)."
         )
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ, in both versions.
+
+    >>> differences({"network": "a", "transform": {"size": 8}}, {"network": "a", "transform": {"size": 9}})
+    {'transform.size': (8, 9)}
+    """
+    old, new = _flat(before), _flat(json.loads(json.dumps(now)))
+    return {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        nested = value if isinstance(value, dict) else {"": value}
+        flat.update({f"{name}.{key}".rstrip("."): item for key, item in nested.items()})
+    return flat
 
 
 def _short(value: Any, longest: int = 120) -> str:

@@ -37,7 +37,7 @@ class Device:
     def place(self, module: Any) -> Any:
         """A module ready to be run here; channels last is how tensor cores like their images."""
         torch = import_torch()
-        module = module.eval().requires_grad_(False).to(self.name)
+        module = module.eval().to(self.name)
         return module.to(memory_format=torch.channels_last) if self.name.startswith("cuda") else module
 
     @contextlib.contextmanager
@@ -108,25 +108,11 @@ def module_network(
     return Network(
         name=name,
         n_classes=n_classes,
-        prepare=_single_threaded(prepare),
+        prepare=prepare,
         logits=logits,
         settings={**(settings or {}), "parameters": digest, "transform": described, **device.settings()},
         class_names=class_names if class_names is None or len(class_names) == n_classes else None,
     )
-
-
-def _single_threaded(prepare: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Transforms run in several threads already; torch's setting is per thread, and so leaves the network alone."""
-    if isinstance(prepare, Preprocess):
-        return prepare
-
-    def prepared(image: Any) -> Any:
-        torch = import_torch()
-        if torch.get_num_threads() != 1:
-            torch.set_num_threads(1)
-        return prepare(image)
-
-    return prepared
 
 
 def to_logits(output: Any) -> NDArray[np.float32]:
