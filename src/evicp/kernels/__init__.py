@@ -1,7 +1,7 @@
 """The loops over logits: the same functions, by the same names, in each backend.
 
-`_numpy` is the reference and knows every score; `_numba` is fused and parallel and knows the built-in ones. Each
-function here picks the fastest backend that knows the score it is given.
+`_numpy` is the reference and knows every score; `_numba` is fused and parallel and knows the built-in ones (its
+compiled part is `_compiled`). Each function here picks the fastest backend that knows the score it is given.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ def _backend_for(score: Any = None) -> Any:
     if _chosen == "numpy":
         return _numpy
     fast = _fused()
+    if fast is None and _chosen == "numba":
+        raise InputError('backend "numba" needs Numba: pip install numba')
     return fast if fast is not None and (score is None or fast.knows(score)) else _numpy
 
 

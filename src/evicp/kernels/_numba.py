@@ -1,0 +1,230 @@
+"""The built-in scores on the CPU, fused and parallel: the same functions as the reference, by the same names.
+
+Rows are handed in blocks to the compiled kernels of `_compiled`, in as many threads as there are processors. Results do
+not depend on the number of threads or the size of the blocks: a row's result is a function of that row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks
+from evicp.errors import InputError
+from evicp.kernels import _compiled
+
+F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+# ---------------------------------------------------------------------------------------------------------------
+# Blocks of rows and the threads that share them
+
+#: Fewer logits than this are not worth waking a second thread for.
+_ALONE = 1 << 18
+#: A block of rows that is read where it lies, and one that is copied first and should stay in the cache.
+_BLOCK = 1 << 20
+_COPIED_BLOCK = 1 << 17
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def threads() -> int:
+    """How many threads share the work: EVICP_THREADS, or the processors this process may run on."""
+    wanted = os.environ.get("EVICP_THREADS")
+    if wanted is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not wanted.isdigit() or int(wanted) < 1:
+        raise InputError(f"EVICP_THREADS must be a whole number of at least 1; got {wanted!r}.")
+    return int(wanted)
+
+
+def _pool(helpers: int) -> ThreadPoolExecutor:
+    """The pool of this process: after a fork the parent's threads do not exist in the child."""
+    key = (os.getpid(), helpers)
+    return _pools.get(key) or _pools.setdefault(key, ThreadPoolExecutor(helpers, "evicp"))
+
+
+def _locked(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view: Numba would compile a kernel twice, for read-only and for writable arrays."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _is_ready(logits: NDArray[Any]) -> bool:
+    """Whether a kernel can read these rows where they lie."""
+    flags = logits.flags
+    return logits.dtype != np.float16 and logits.shape[1] >= _compiled.LANES and flags.c_contiguous and flags.aligned
+
+
+def _ready(block: NDArray[Any]) -> NDArray[Any]:
+    """A block of rows as kernels read it: C-contiguous float32 or float64, of at least 32 columns."""
+    if _is_ready(block):
+        return _locked(block)
+    n, n_classes = block.shape
+    copy = np.full((n, max(n_classes, _compiled.LANES)), -np.inf, block.dtype)
+    copy[:, :n_classes] = block
+    if copy.dtype == np.float16:
+        half, copy = copy, np.empty(copy.shape, np.float32)
+        _compiled.widen_kernel(half.view(np.uint16), copy)
+    return _locked(copy)
+
+
+def _each_block(logits: NDArray[Any], work: Callable[[NDArray[Any], slice], int]) -> None:
+    """Call `work` on every block of rows, in as many threads as there are; raise for the first row it cannot use."""
+    n, n_classes = logits.shape
+    helpers = threads() - 1 if logits.size > _ALONE else 0
+    size = min(_BLOCK if _is_ready(logits) else _COPIED_BLOCK, max(_ALONE // 4, logits.size // (8 * helpers + 8)))
+    step = max(1, size // n_classes)
+    starts = iter(range(0, n, step))
+    bad: list[int] = []
+
+    def drain() -> None:
+        for start in starts:  # shared: each thread takes the next block, in order
+            rows = slice(start, min(start + step, n))
+            row = work(_ready(logits[rows]), rows)
+            if row >= 0:
+                bad.append(start + row)
+            if bad:
+                break
+
+    waiting = [_pool(helpers).submit(drain) for _ in range(min(helpers, (n - 1) // step))] if helpers else []
+    drain()
+    for future in waiting:
+        if not future.cancel():
+            future.result()
+    if bad:
+        row = min(bad)
+        for _ in checks.blocks(logits[row : row + 1], first_row=row):
+            pass
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The functions every backend has
+
+
+def knows(score: Any) -> bool:
+    """Whether this backend has a score: the built-in ones (not a user's subclass), where they are monotone."""
+    if (
+        type(score).__module__ != "evicp.scores"
+        or score.name not in _compiled.KINDS
+        or not 1e-30 < score.temperature < 1e30
+    ):
+        return False
+    return score.name != "ecp" or score.monotone
+
+
+@lru_cache(maxsize=64)
+def _parameters(score: Any, n_classes: int) -> F64:
+    """A score as the numbers a kernel unpacks."""
+    epsilon = score.epsilon(n_classes) if score.name == "ecp" else 0.0
+    return _compiled.parameters(
+        score.name,
+        n_classes,
+        temperature=score.temperature,
+        evidence=getattr(score, "evidence", "relu"),
+        stabilizer=epsilon,
+        lam=getattr(score, "lam", 0.0),
+        k_reg=getattr(score, "k_reg", 0),
+        seed=getattr(score, "seed", 0),
+        randomized=getattr(score, "randomized", False),
+        randomize_penalty=getattr(score, "randomize_penalty", False),
+    )
+
+
+def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
+    """Every label's score, (n, K)."""
+    n_classes = logits.shape[1]
+    values, scores = _parameters(score, n_classes), np.empty(logits.shape)
+    _each_block(
+        logits,
+        lambda block, rows: _compiled.dense_kernel(block, values, *_compiled.make_scratch(n_classes), scores[rows]),
+    )
+    return scores
+
+
+def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
+    """The score of each row's given label, (n,)."""
+    return _label_values(_parameters(score, logits.shape[1]), logits, labels)
+
+
+def _label_values(values: F64, logits: NDArray[Any], labels: I64) -> F64:
+    labels, scores = _locked(np.ascontiguousarray(labels)), np.empty(len(logits))
+    _each_block(logits, lambda block, rows: _compiled.label_kernel(block, labels[rows], values, scores[rows]))
+    return scores
+
+
+def ragged_sets(score: Any, logits: NDArray[Any], threshold: float) -> tuple[I64, I32, F64]:
+    """All labels with score <= threshold, as (offsets, labels, their scores).
+
+    Within a row labels ascend by score, then descend by logit, then ascend by index.
+    """
+    values, limit = _parameters(score, logits.shape[1]), float(threshold)
+    sizes = np.empty(len(logits), np.int64)
+    parts: dict[int, list[tuple[I32, F64]]] = {}
+
+    def work(block: NDArray[Any], rows: slice) -> int:
+        bad, parts[rows.start] = _block_sets(block, values, limit, sizes[rows])
+        return bad
+
+    _each_block(logits, work)
+    offsets = np.zeros(len(logits) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    pieces = [piece for start in sorted(parts) for piece in parts[start]]
+    if len(pieces) == 1:
+        return offsets, *pieces[0]
+    nothing = (np.empty(0, np.int32), np.empty(0))
+    labels, scores = zip(nothing, *pieces, strict=True)
+    return offsets, np.concatenate(labels), np.concatenate(scores)
+
+
+def _block_sets(block: NDArray[Any], values: F64, limit: float, sizes: I64) -> tuple[int, list[tuple[I32, F64]]]:
+    """The sets of a block: its first unusable row, or -1, and labels and scores in one or more pieces."""
+    n, n_classes = block.shape
+    scratch, room, done, bad = _compiled.make_scratch(n_classes), max(n_classes, 4 * n), 0, -1
+    pieces = []
+    while done < n and bad < 0:
+        labels, scores = np.empty(room, np.int32), np.empty(room)
+        done, used, bad = _compiled.set_kernel(block, done, values, limit, *scratch, sizes, labels, scores)
+        pieces.append((labels[:used].copy(), scores[:used].copy()))
+        room *= 2
+    return bad, pieces
+
+
+def top_labels(score: Any, logits: NDArray[Any]) -> I32:  # noqa: ARG001 - all these scores fall as the logit rises
+    """Each row's most plausible label: highest logit, then lowest index."""
+    labels = np.empty(len(logits), np.int32)
+    _each_block(logits, lambda block, rows: _compiled.top_kernel(block, labels[rows]))
+    return labels
+
+
+def label_ranks(logits: NDArray[Any], labels: I64) -> I64:
+    """o: one plus the number of labels with a strictly larger logit than the given one, (n,)."""
+    return _label_values(_compiled.parameters("rank", logits.shape[1]), logits, labels).astype(np.int64)
+
+
+def _likelihoods(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> F64:
+    labels, result = _locked(np.ascontiguousarray(labels)), np.empty((len(logits), 5))
+    beta = float(inverse_temperature)
+    _each_block(logits, lambda block, rows: _compiled.likelihood_kernel(block, labels[rows], beta, result[rows]))
+    return result
+
+
+def nll_derivatives(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[float, float, float]:
+    """Mean negative log-likelihood of softmax(beta z), its derivative and its curvature in beta."""
+    result = _likelihoods(logits, labels, inverse_temperature)
+    value, slope, curvature = (float(result[:, column].sum()) / len(logits) for column in range(3))
+    return value, slope, curvature
+
+
+def top_confidences(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[F64, NDArray[np.bool_]]:
+    """The largest probability of each row and whether its label has it, for the calibration error."""
+    result = _likelihoods(logits, labels, inverse_temperature)
+    return result[:, 3].copy(), result[:, 4] == 1.0
