@@ -51,7 +51,7 @@ CONTINUOUS = [
 @cache
 def repeats(long_run: bool) -> tuple[int, int]:
     """Repeats R and test rows m: in the short run enough for an off-by-one of 1 in 100 to be 4 deviations away."""
-    return (1000, 1000) if long_run else (400, 400)
+    return (1000, 1000) if long_run else (300, 500)
 
 
 @cache
