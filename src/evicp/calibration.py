@@ -70,7 +70,7 @@ def calibrate(
     >>> calibrate(logits, labels, by="class").thresholds(0.9).shape
     (4,)
     """
-    given = None if by is None or isinstance(by, str | Groups) else by
+    given = None if by is None or isinstance(by, str | type | Groups) else by
     calibrator = Calibrator(
         score, by=by if given is None else ByGroup(), class_weights=class_weights, class_names=class_names
     )

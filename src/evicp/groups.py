@@ -283,6 +283,8 @@ def as_groups(by: Any) -> Groups | None:
     """
     if by is None or isinstance(by, Groups):
         return by
+    if isinstance(by, type) and by in GROUPS.values():
+        return as_groups(by())
     if not isinstance(by, str):
         raise InputTypeError(f"by must be a name, ByClass(...), ByGroup(...) or ByUncertainty(...); got {by!r}.")
     if by not in GROUPS:

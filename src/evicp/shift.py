@@ -101,9 +101,9 @@ def weighted_thresholds(scores: F64, weights: F64, new_weights: F64, coverage: F
     new_weights : weights of new points, on the same scale
     """
     numerator, denominator = coverage.as_integer_ratio()
-    largest = weights.max()  # equal weights become ones, whose sums are exact
-    running = np.cumsum(weights / largest)
-    needed = (running[-1] + new_weights / largest) * numerator
+    known, new = _scaled(weights, new_weights)
+    running = np.cumsum(known)
+    needed = (running[-1] + new) * numerator
     position = np.searchsorted(running * denominator, needed, side="left")
     thresholds: F64 = np.append(scores, np.inf)[position]
     return thresholds
@@ -111,11 +111,25 @@ def weighted_thresholds(scores: F64, weights: F64, new_weights: F64, coverage: F
 
 def weighted_p_values(scores: F64, weights: F64, new_scores: F64, new_weights: F64) -> F64:
     """(w_new + sum{w_i : s_i >= s}) / (sum w + w_new), of the broadcast shape of the new points."""
-    largest = weights.max()
-    below = np.concatenate([[0.0], np.cumsum(weights / largest)])
+    known, new = _scaled(weights, new_weights)
+    below = np.concatenate([[0.0], np.cumsum(known)])
     at_least = below[-1] - below[np.searchsorted(scores, new_scores, side="left")]
-    p: F64 = (new_weights / largest + at_least) / (below[-1] + new_weights / largest)
+    p: F64 = (new + at_least) / (below[-1] + new)
     return p
+
+
+def _scaled(weights: F64, new_weights: F64) -> tuple[F64, F64]:
+    """Weights in a unit in which sums of equal ones, and of whole numbers, are exact.
+
+    Then ties with the coverage are decided as without weights. The unit is the smallest weight if all are multiples of
+    it, otherwise a power of two.
+    """
+    unit = weights[weights > 0].min()
+    with np.errstate(over="ignore"):
+        multiples = weights / unit
+        if multiples.max() > 2.0**53 or np.any(multiples != np.rint(multiples)):
+            unit = 2.0 ** np.frexp(weights.max())[1]
+        return weights / unit, np.minimum(new_weights / unit, 1e300)
 
 
 def warn_small_effective_size(weights: F64, coverage: Fraction) -> None:
