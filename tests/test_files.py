@@ -345,7 +345,10 @@ def write_parquet(
     columns = {"logits": column, "image": pa.array([f"{i}.png" for i in range(len(logits))])}
     if labels is not None:
         columns["labels"] = pa.array(labels)
-    pq.write_table(pa.table(columns), folder / "rows.parquet", row_group_size=max(1, len(logits) // 3))
+    try:
+        pq.write_table(pa.table(columns), folder / "rows.parquet", row_group_size=max(1, len(logits) // 3))
+    except pa.ArrowNotImplementedError as error:
+        pytest.skip(f"this pyarrow cannot write the column: {error}")
     return folder / "rows.parquet", None
 
 
@@ -418,7 +421,10 @@ def test_lists_of_different_lengths_are_never_reshaped(tmp_path: Path) -> None:
         pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float64(), 2)),
         pa.array([[], [1.0, 2.0]]),
     ):
-        pq.write_table(pa.table({"logits": column}), tmp_path / "rows.parquet")
+        try:
+            pq.write_table(pa.table({"logits": column}), tmp_path / "rows.parquet")
+        except pa.ArrowNotImplementedError:
+            continue  # an old pyarrow does not write such a column in the first place
         with pytest.raises(FileError, match=r"its logits are lists of different lengths, or missing\.$"):
             files.read_logits(tmp_path / "rows.parquet")
     pq.write_table(pa.table({"logits": pa.array([1.0, 2.0])}), tmp_path / "rows.parquet")

@@ -175,6 +175,8 @@ def _converted(value: Any, what: str) -> NDArray[Any]:
         return _from_torch(value, what)
     if hasattr(value, "columns") and hasattr(value, "to_numpy"):
         return _from_frame(value, what)
+    if hasattr(value, "dtype") and hasattr(value, "to_numpy"):
+        return _from_column(value)
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
     return _widen_bfloat16(np.asarray(value))
@@ -203,7 +205,7 @@ def _from_frame(frame: Any, what: str) -> NDArray[Any]:
         return array
     columns = []
     for name in frame.columns:
-        column = np.asarray(frame[name].to_numpy())
+        column = _from_column(frame[name])
         if column.dtype.kind not in "fiu":
             raise InputTypeError(
                 f"{what} must have numeric columns only; column {name!r} has dtype {column.dtype}. "
@@ -211,6 +213,17 @@ def _from_frame(frame: Any, what: str) -> NDArray[Any]:
             )
         columns.append(column)
     return np.column_stack(columns) if columns else array.astype(np.float64)
+
+
+def _from_column(column: Any) -> NDArray[Any]:
+    """The values of a pandas or polars series; of pandas' nullable numbers the plain ones, with NaN for gaps."""
+    array = np.asarray(column.to_numpy())
+    kind = getattr(column.dtype, "kind", "O")
+    if array.dtype.kind != "O" or kind not in "fiu":
+        return array
+    if kind == "f" or column.isna().any():
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return np.asarray(column.to_numpy(dtype=np.int64 if kind == "i" else np.uint64))
 
 
 def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -538,8 +539,16 @@ def _write_parquet(sets: PredictionSets, path: Path) -> None:
 
 
 def _write_npz(sets: PredictionSets, path: Path) -> None:
-    with path.open("wb") as file:
-        np.savez(file, offsets=sets.offsets, labels=sets.labels, about=np.array(json.dumps(_about(sets))))
+    arrays: dict[str, NDArray[Any]] = {
+        "offsets": sets.offsets,
+        "labels": sets.labels,
+        "about": np.array(json.dumps(_about(sets))),
+    }
+    # As np.savez does, which leaves its archive open when the disk is full.
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def _write_jsonl(sets: PredictionSets, path: Path) -> None:

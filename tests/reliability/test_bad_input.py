@@ -328,8 +328,15 @@ def test_a_frame_with_a_column_that_is_not_numeric() -> None:
         evicp.calibrate(frame, LABELS)
     nullable = pd.DataFrame(LOGITS, columns=list("abcd")).astype("Float64")
     nullable.iloc[3, 1] = pd.NA
-    with pytest.raises(EvicpError, match=r"^logits must (have numeric columns only; column 'b'|not be NaN)"):
-        evicp.calibrate(nullable, LABELS)
+    message = "logits must not be NaN; got NaN at row 3, class 1. Check the model's output for overflow."
+    refuses(lambda: evicp.calibrate(nullable, LABELS), LogitsError, message)
+    labels = pd.Series(LABELS, dtype="Int64")
+    labels[2] = pd.NA
+    message = "labels must be integers; got dtype float64. Use labels.astype(int) if they are class numbers."
+    refuses(lambda: evicp.calibrate(LOGITS, labels), InputTypeError, message)
+    words = pd.DataFrame({"a": ["1.5", "2"], "b": ["0", "1"]}, dtype=object)  # numbers only to a reader's eye
+    with pytest.raises(InputTypeError, match=r"^logits must have numeric columns only; column 'a' has dtype object"):
+        evicp.calibrate(words, [0, 1])
 
 
 def test_a_polars_frame_with_a_column_that_is_not_numeric() -> None:
@@ -517,7 +524,7 @@ WRONG_COVERAGE = [
     (1 - 1e-12, CoverageError, f"{_BETWEEN} 0.999999999999. {_NINE}"),
     ("0.9", InputTypeError, f"{_NUMBER} '0.9' (str)."),
     (True, InputTypeError, f"{_NUMBER} True (bool)."),
-    (np.True_, InputTypeError, f"{_NUMBER} np.True_ (bool)."),
+    (np.True_, InputTypeError, f"{_NUMBER} {np.True_!r} ({type(np.True_).__name__})."),
     (None, InputTypeError, f"{_NUMBER} None (NoneType)."),
     (0.9 + 0j, InputTypeError, f"{_NUMBER} (0.9+0j) (complex)."),
     (np.array(0.9), InputTypeError, f"{_NUMBER} array(0.9) (ndarray)."),
