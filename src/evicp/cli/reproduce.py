@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from evicp.cli.common import Json, examples, note, print_json, print_text
+from evicp.cli.inputs import read_rows
 from evicp.errors import FileError, InputError
 
 __all__ = ["reproduce"]
@@ -53,8 +54,11 @@ def reproduce(
 
     if figures:
         drawing.require_matplotlib()
-    networks = [reproduction.read_network(path, dataset) for dataset, path in _expand(logits or [])]
     reproduction.refuse_existing(output, ["index.html"], force=force)
+    networks = []
+    for dataset, path in _expand(logits or []):
+        rows = read_rows(path, labelled=True)
+        networks.append(reproduction.as_network(Path(path).stem, dataset, rows.logits, rows.labels))
     if not networks:
         note("No files were given: reproducing on the embedded sample, a network the paper does not have.")
     with _bars() as started:

@@ -537,7 +537,7 @@ def _printed(table: int, method: str, metric: str, lam: Any, stratum: str) -> fl
 
 
 def _implied_sat() -> Iterator[tuple[str, ...]]:
-    """SAT from the printed SSCV and size, where it is off by more than 3 %; empty sets can only make the printed one smaller."""
+    """SAT from the printed SSCV and size, where it is off by more than 3 %; empty sets only lower the printed one."""
     for f in figures():
         if f.metric != "SAT" or f.value is None:
             continue

@@ -17,7 +17,7 @@ from evicp.experiments.tables import Measured, PaperTable, Ranking, build_tables
 from evicp.experiments.trials import LEAKS, PROTOCOLS, Network, run_trials
 from evicp.files import atomic_path, read_logits
 
-__all__ = ["DATASETS", "Reproduction", "embedded_network", "read_network", "reproduce"]
+__all__ = ["DATASETS", "Reproduction", "as_network", "embedded_network", "read_network", "reproduce"]
 
 #: The paper's data sets, by the names used on the command line.
 DATASETS = {"val": "ImageNet-Val", "v2": "ImageNet-V2"}
@@ -25,15 +25,20 @@ DATASETS = {"val": "ImageNet-Val", "v2": "ImageNet-V2"}
 _EMBEDDED = "EfficientNet-Lite1 (embedded sample)"
 
 
-def read_network(path: str | PathLike[str], dataset: str) -> Network:
-    """One network from a file of logits and labels; it is called what the file is called."""
+def as_network(name: str, dataset: str, logits: Any, labels: Any) -> Network:
+    """Checked logits and labels of one network on "val" or "v2"."""
     if dataset not in DATASETS:
         raise InputError(f"a data set must be one of {', '.join(DATASETS)}; got {dataset!r}.")
+    array = checks.as_logits(logits)
+    return Network(name, dataset, array, checks.as_labels(labels, *array.shape))
+
+
+def read_network(path: str | PathLike[str], dataset: str) -> Network:
+    """One network from a file of logits and labels; it is called what the file is called."""
     file = read_logits(path)
     if file.labels is None:
         raise FileError(f"cannot reproduce anything from {path}: it holds no labels.")
-    logits = checks.as_logits(file.logits)
-    return Network(Path(path).stem, dataset, logits, checks.as_labels(file.labels, *logits.shape))
+    return as_network(Path(path).stem, dataset, file.logits, file.labels)
 
 
 def embedded_network() -> Network:
