@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint test-base test-pythons format clean
+.PHONY: demo test lint test-base test-pythons format docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
@@ -21,6 +21,11 @@ lint: $(VENV)/.test
 format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The documentation site, offline and with strict links, in site/index.html.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 # The base (no torch) on every other supported Python that is present.
 test-pythons:
@@ -43,6 +48,10 @@ $(VENV)/.created:
 
 $(VENV)/.demo: $(VENV)/.created pyproject.toml
 	$(INSTALL) --editable '.[report]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.created pyproject.toml
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
 $(VENV)/.test-base: $(VENV)/.created pyproject.toml

@@ -1,0 +1,201 @@
+"""Draw the pictures of the documentation from the embedded sample: `python docs/pictures/draw.py`.
+
+Plain SVG, written as text, in colours that read on light and on dark paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+import evicp
+from evicp.datasets import load_imagenet_sample
+
+INK, SOFT, ACCENT, SECOND, THIRD, FOURTH = "#7a8490", "#a9b1ba", "#3d85c6", "#c27c1a", "#4a9a74", "#a06cb4"
+F64 = np.ndarray
+
+
+@dataclass
+class Canvas:
+    """A plot area with linear axes; y may be logarithmic."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    width: int = 720
+    height: int = 340
+    left: int = 64
+    right: int = 120
+    top: int = 24
+    bottom: int = 52
+    log: bool = False
+    parts: list[str] = field(default_factory=list)
+
+    def px(self, x: float) -> float:
+        """Where a value of x lies on the page."""
+        return self.left + (x - self.x[0]) / (self.x[1] - self.x[0]) * (self.width - self.left - self.right)
+
+    def py(self, y: float) -> float:
+        """Where a value of y lies on the page."""
+        low, high, at = (np.log10((*self.y, y)) if self.log else (*self.y, y)).__iter__()
+        return self.height - self.bottom - (at - low) / (high - low) * (self.height - self.top - self.bottom)
+
+    def line(
+        self, xs: Sequence[float], ys: Sequence[float], colour: str = ACCENT, width: float = 2, dash: str = ""
+    ) -> None:
+        """A polyline."""
+        points = " ".join(f"{self.px(x):.1f},{self.py(y):.1f}" for x, y in zip(xs, ys, strict=True))
+        style = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"{style}/>')
+
+    def bar(self, x0: float, x1: float, y: float, colour: str, opacity: float = 1.0) -> None:
+        """A bar from the axis to y."""
+        top, left = self.py(y), self.px(x0)
+        size = f'width="{self.px(x1) - left:.1f}" height="{self.height - self.bottom - top:.1f}"'
+        self.parts.append(f'<rect x="{left:.1f}" y="{top:.1f}" {size} fill="{colour}" fill-opacity="{opacity}"/>')
+
+    def text(self, x: float, y: float, text: str, colour: str = INK, anchor: str = "start", size: int = 13) -> None:
+        """Text at a place on the page, in pixels."""
+        self.parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" font-size="{size}" text-anchor="{anchor}">'
+            f"{escape(text)}</text>"
+        )
+
+    def axes(self, xs: Sequence[float], ys: Sequence[float], x_title: str, y_title: str, form: str = "g") -> None:
+        """Ticks, a base line and titles."""
+        base = self.height - self.bottom
+        for y in ys:
+            self.line(self.x, (y, y), f"{SOFT}80", 0.5)
+            self.text(self.left - 8, self.py(y) + 4, f"{y:{form}}", anchor="end")
+        for x in xs:
+            self.text(self.px(x), base + 18, f"{x:g}", anchor="middle")
+        self.text((self.left + self.width - self.right) / 2, base + 40, x_title, anchor="middle")
+        self.text(12, 16, y_title)
+
+    def svg(self, title: str) -> str:
+        """The picture."""
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" role="img"'
+        font = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"'
+        return "\n".join([f"{head} {font}>", f"<title>{escape(title)}</title>", *self.parts, "</svg>", ""])
+
+
+def halves() -> tuple[F64, F64, F64, F64]:
+    """The embedded sample, cut in two at random: logits and labels to calibrate on, and to test on."""
+    sample = load_imagenet_sample()
+    order = np.random.default_rng(0).permutation(len(sample.labels))
+    used, new = order[:1250], order[1250:]
+    return sample.logits[used], sample.labels[used], sample.logits[new], sample.labels[new]
+
+
+def threshold() -> str:
+    """The scores of true labels, and the threshold that 90 % of them stay below."""
+    logits, labels, _, _ = halves()
+    calibration = evicp.calibrate(logits, labels)
+    limit, rank = calibration.threshold(0.9), evicp.conformal_rank(calibration.n, 0.9)
+    edges = np.arange(-13, 0.01, 0.5)
+    counts, _ = np.histogram(calibration.scores, edges)
+    canvas = Canvas((-13, 0), (0, float(counts.max()) * 1.15), right=24)
+    canvas.axes(
+        range(-12, 1, 2), range(0, int(counts.max()) + 1, 100), "score of the true label (ln S)", "calibration rows"
+    )
+    for low, high, count in zip(edges, edges[1:], counts, strict=False):
+        inside = min(max((limit - low) / (high - low), 0), 1)
+        middle = low + inside * (high - low)
+        canvas.bar(low + 0.03, max(middle, low + 0.03), count, ACCENT)
+        canvas.bar(max(middle, low + 0.03), high, count, SOFT)
+    canvas.line((limit, limit), canvas.y, SECOND, 2)
+    canvas.text(canvas.px(limit) + 8, 40, f"threshold {limit:.2f}: score {rank:,} of {calibration.n:,}", SECOND)
+    canvas.text(canvas.px(limit) + 8, 58, "a label that scores more is left out")
+    canvas.text(canvas.px(limit) - 8, 40, "a label that scores less is in the set", ACCENT, "end")
+    return canvas.svg("Scores of true labels in the calibration rows, and the threshold")
+
+
+def law() -> str:
+    """Coverage differs between calibration sets: the Beta law for three sizes."""
+    x = np.linspace(0.80, 0.97, 400)
+    lines = [
+        (n, evicp.Reliability(n, 0.9).density(x), colour)
+        for n, colour in ((100, SECOND), (1000, ACCENT), (10_000, THIRD))
+    ]
+    canvas = Canvas((0.80, 0.97), (0, float(lines[-1][1].max()) * 1.05), left=30, right=24)
+    canvas.axes(
+        (0.82, 0.84, 0.86, 0.88, 0.9, 0.92, 0.94, 0.96),
+        (),
+        "coverage over all future rows",
+        "density, by number of calibration rows",
+    )
+    canvas.line((0.9, 0.9), canvas.y, SOFT, 1, "4 3")
+    for (n, density, colour), (at, shift) in zip(lines, ((0.925, -14), (0.911, -12), (0.9045, 0)), strict=True):
+        canvas.line(x, density, colour)
+        here = float(np.interp(at, x, density))
+        canvas.text(canvas.px(at) + 6, canvas.py(here) + shift, f"n = {n:,}", colour)
+    return canvas.svg("The Beta law of coverage for 100, 1,000 and 10,000 calibration rows")
+
+
+def conditional() -> str:
+    """The promise is an average: coverage by how hard a row is."""
+    logits, labels, new, truth = halves()
+    evaluation = evicp.evaluate(evicp.calibrate(logits, labels).predict(new, 0.9), truth, new)
+    strata = evaluation.difficulty_strata or ()
+    canvas = Canvas((0, len(strata)), (0, 1.05), right=24)
+    canvas.axes(
+        (), (0, 0.25, 0.5, 0.75, 1), "rank of the true label among the logits, and test rows", "coverage", ".2f"
+    )
+    for i, stratum in enumerate(strata):
+        canvas.bar(i + 0.2, i + 0.8, stratum.coverage or 0, ACCENT)
+        centre = canvas.px(i + 0.5)
+        inside = (stratum.coverage or 0) > 0.1
+        y = canvas.py(stratum.coverage or 0) + (18 if inside else -6)
+        canvas.text(centre, y, f"{stratum.coverage or 0:.2f}", "#ffffff" if inside else INK, "middle")
+        canvas.text(centre, canvas.height - canvas.bottom + 18, f"{stratum.label}: {stratum.count}", anchor="middle")
+    canvas.line(canvas.x, (0.9, 0.9), SECOND, 1.5, "6 4")
+    canvas.text(
+        canvas.width - 24,
+        canvas.py(0.9) - 8,
+        f"asked 0.90, observed {evaluation.coverage:.4f} over all rows",
+        SECOND,
+        "end",
+    )
+    return canvas.svg("Coverage by difficulty: the promise holds on average, not for every kind of row")
+
+
+def sizes() -> str:
+    """What a coverage costs: mean size of four scores, their temperature fitted on rows of its own."""
+    logits, labels, new, _ = halves()
+    temperature = evicp.fit_temperature(logits[:250], labels[:250]).temperature
+    coverages = np.arange(0.70, 0.9851, 0.005)
+    canvas = Canvas((0.70, 0.985), (0.6, 200), log=True)
+    ticks = (1, 2, 5, 10, 20, 50, 100)
+    canvas.axes((0.7, 0.75, 0.8, 0.85, 0.9, 0.95), ticks, "coverage asked for", "mean set size, logarithmic")
+    ends = []
+    for kind, colour in ((evicp.ECP, ACCENT), (evicp.LAC, SECOND), (evicp.RAPS, THIRD), (evicp.APS, FOURTH)):
+        calibration = evicp.calibrate(logits[250:], labels[250:], kind(temperature=temperature))
+        means = [sets.sizes.mean() for sets in calibration.predict(new, coverages.round(3).tolist())]
+        canvas.line(coverages, means, colour, 2.5 if kind is evicp.ECP else 1.5)
+        ends.append((canvas.py(means[-1]), f"{kind.name} {means[-1]:.1f}", colour))
+    lowest = float("-inf")
+    for y, text, colour in sorted(ends):
+        lowest = max(y + 4, lowest + 16)
+        canvas.text(canvas.width - canvas.right + 8, lowest, text, colour)
+    return canvas.svg("Mean set size against coverage for ECP, LAC, RAPS and APS")
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "threshold.svg": threshold,
+    "law.svg": law,
+    "conditional.svg": conditional,
+    "sizes.svg": sizes,
+}
+
+
+def main() -> None:
+    """Write every picture beside this script."""
+    for name, draw in PICTURES.items():
+        Path(__file__).with_name(name).write_text(draw(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

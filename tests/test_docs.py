@@ -1,0 +1,179 @@
+"""The documentation keeps its word: every code block runs, prints what it says, and every name and link exists."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import importlib.util
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import evicp
+from evicp.cli import app
+from evicp.errors import MissingExtraError
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+#: Packages a page may need that not every environment has.
+OPTIONAL = {"torch", "sklearn", "onnx", "onnxruntime", "plotly", "pyarrow", "pandas", "ray", "matplotlib", "skimage"}
+
+
+def load(path: Path) -> ModuleType:
+    """A module from a file that is not in a package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+blocks = load(DOCS / "blocks.py")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    printed = {}
+    try:
+        for block, text in blocks.run(page, tmp_path):
+            printed[block.line] = text
+    except (ModuleNotFoundError, MissingExtraError) as error:
+        missing = getattr(error, "name", None) or "an extra"
+        if isinstance(error, ModuleNotFoundError) and missing.split(".")[0] not in OPTIONAL:
+            raise
+        pytest.skip(f"{page.name} needs {missing}")
+    found = blocks.blocks(page.read_text(encoding="utf-8"))
+    checker = doctest.OutputChecker()
+    for before, block in pairwise(found):
+        if block.prints:
+            got = "\n".join(line.rstrip() for line in printed[before.line].strip("\n").splitlines()) + "\n"
+            assert checker.check_output(block.text, got, doctest.ELLIPSIS), f"line {block.line} prints:\n{got}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_code_hides_from_the_runner(page: Path) -> None:
+    """A fence inside a list would not be run; a language with a typo neither."""
+    text = page.read_text(encoding="utf-8")
+    assert not re.findall(r"^[ \t]+```", text, re.MULTILINE), "start fences at the beginning of the line"
+    known = {"python", "sh", "text", "bibtex", "toml", "json", "yaml", ""}
+    assert {block.language for block in blocks.blocks(text)} <= known
+
+
+def test_the_runner_bites(tmp_path: Path) -> None:
+    """It sees a failing command, an exception, a missing target and an extra that does not exist."""
+    for code in ("```sh\nevicp plan --coverage 2\n```", "```sh\nmake nonsense\n```", "```sh\npip install '.[no]'\n```"):
+        (tmp_path / "page.md").write_text(f"{code}\n")
+        with pytest.raises(RuntimeError, match="exit"):
+            list(blocks.run(tmp_path / "page.md", tmp_path))
+    (tmp_path / "page.md").write_text("```python\n1 / 0\n```\n")
+    with pytest.raises(ZeroDivisionError):
+        list(blocks.run(tmp_path / "page.md", tmp_path))
+    (tmp_path / "page.md").write_text("```python\nx = 2\n```\n\n```python\nprint(x)\n```\n")
+    assert [text for _, text in blocks.run(tmp_path / "page.md", tmp_path)] == ["", "2\n"]
+
+
+def names_in(page: Path) -> Iterator[str]:
+    """The dotted names of evicp in a page's inline code."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    yield from re.findall(r"`(evicp(?:\.\w+)+)(?:\([^`]*\))?`", prose)
+
+
+@pytest.mark.parametrize("page", [*PAGES[1:], DOCS / "reference" / "index.md"], ids=lambda page: page.name)
+def test_every_name_exists(page: Path) -> None:
+    for name in names_in(page):
+        assert exists(name), f"{page.name} names {name}"
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name can be imported, or stands in the source where its package is not installed."""
+    module, _, attribute = name.rpartition(".")
+    if module == "evicp" and hasattr(evicp, attribute):
+        return True
+    try:
+        if importlib.util.find_spec(name) is not None:
+            return True
+    except ModuleNotFoundError:
+        pass
+    try:
+        return hasattr(importlib.import_module(module), attribute)
+    except ImportError:
+        source = ROOT / "src" / Path(*module.split(".")).with_suffix(".py")
+        return source.exists() and re.search(rf"^(def|class) {attribute}\b", source.read_text(), re.M) is not None
+
+
+def test_the_paper_map_names_real_tests() -> None:
+    references = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (DOCS / "paper-map.md").read_text(encoding="utf-8"))
+    assert len(references) > 15
+    for path, name in references:
+        source = (ROOT / path).read_text(encoding="utf-8")
+        functions = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
+        assert not name or name in functions, f"{path}::{name}"
+
+
+def test_the_reference_has_every_module() -> None:
+    shown = set(
+        re.findall(r"^::: (evicp[\w.]*)", "".join(p.read_text() for p in (DOCS / "reference").glob("*.md")), re.M)
+    )
+    inner = {"checks", "cli", "kernels", "tables", "limits", "clusters", "certificates", "bench", "experiments"}
+    public = {f"evicp.{m.name}" for m in pkgutil.iter_modules(evicp.__path__) if m.name not in inner}
+    assert public <= shown
+    assert all((ROOT / "src" / name.replace(".", "/")).with_suffix(".py").exists() or exists(name) for name in shown)
+
+
+def test_the_command_line_page_lists_every_command() -> None:
+    text = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    for info in app.registered_commands:
+        assert info.callback is not None
+        assert f"`evicp {info.callback.__name__}" in text, info.callback.__name__
+
+
+def test_pictures_are_what_the_script_draws() -> None:
+    """Up to the last digit of a coordinate, which may differ between versions of NumPy and SciPy."""
+    draw = load(DOCS / "pictures" / "draw.py")
+    number = re.compile(r"-?\d+\.\d+")
+    for name, picture in draw.PICTURES.items():
+        drawn, kept = picture(), (DOCS / "pictures" / name).read_text(encoding="utf-8")
+        assert number.sub("", drawn) == number.sub("", kept), name
+        pairs = zip(map(float, number.findall(drawn)), map(float, number.findall(kept)), strict=True)
+        assert all(abs(a - b) <= 0.11 for a, b in pairs), name
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly."""
+    for package in ("material", "mkdocstrings"):
+        pytest.importorskip(package)
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_the_site_builds_strictly_and_asks_nobody(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 15
+    for page in pages:
+        html = page.read_text(encoding="utf-8")
+        assert not re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//', html), page
+        assert not re.findall(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="(?:https?:)?//', html), page
+
+
+def test_doctests_are_code_in_the_reference(site: Path) -> None:
+    """Without help, Markdown would take the prompt of a doctest for a quotation."""
+    html = (site / "reference" / "evaluation.html").read_text(encoding="utf-8")
+    assert "clopper_pearson" in html
+    assert "<blockquote>" not in html
