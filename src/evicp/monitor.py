@@ -257,9 +257,10 @@ class Monitor:
     def from_dict(cls, state: Mapping[str, Any]) -> Monitor:
         """A monitor as it was when `to_dict` was called."""
         try:
+            numerator, denominator = state["coverage"].split("/")
             monitor = cls(
                 state["n"],
-                Fraction(state["coverage"]),
+                Fraction(int(numerator), int(denominator)),
                 confidence=state["confidence"],
                 false_alarm_rate=state["false_alarm_rate"],
                 seed=state["seed"],
@@ -271,7 +272,7 @@ class Monitor:
             for name, kind in (("log_active", np.float64), ("gaps", np.int64)):
                 value = state[name]
                 setattr(monitor, f"_{name}", None if value is None else np.array(value, kind))
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"this is not the state of a monitor: {error!s}.") from error
         monitor._check_state()
         return monitor
