@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -133,15 +133,21 @@ class Calibrator:
         weights : (n,) weights of the rows, in every batch or in none
         """
         checks.same_device(logits, labels)
-        array = checks.as_logits(logits, self.n_classes)
+        stays = self.by is None and kernels.on_device(self.score, logits) is not None
+        array: Any = (checks.as_device_logits if stays else checks.as_logits)(logits, self.n_classes)
         truth = checks.as_labels(labels, *array.shape)
         checks.as_class_names(self._class_names, array.shape[1])
         if not self._batches:
-            warn_suspicious(self.score, array)
+            warn_suspicious(self.score, checks.as_logits(array[:1024]) if stays else array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')
-        scores = kernels.label_scores(self.score, array, truth)
+        if stays:
+            from evicp import device
+
+            scores = device.label_scores(self.score, array, truth)
+        else:
+            scores = kernels.label_scores(self.score, array, truth)
         keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
         self.n_classes = array.shape[1]
         self._batches.append(_Batch(scores, keys, row_weights))
@@ -312,7 +318,7 @@ class Calibration:
 
         Parameters
         ----------
-        logits : (n, K), or one (K,) row
+        logits : (n, K), or one (K,) row. Of a tensor on an accelerator the sets stay there: `evicp.device.DeviceSets`
         coverage : strictly between 0 and 1; a sequence gives a list of sets from one pass over the logits
         confidence : training-conditional (PAC) sets: with this confidence over the draw of the calibration rows,
             coverage is at least what was asked. Without it, coverage is so on average over calibrations
@@ -320,30 +326,47 @@ class Calibration:
         weights : (n,) weights of the rows, for a weighted calibration
         allow_empty : if False, an empty set gets its top label, which can only raise coverage
         """
-        array = checks.as_logits(logits, self.n_classes, row_allowed=True)
         if not isinstance(allow_empty, bool | np.bool_):
             raise InputTypeError(f"allow_empty must be True or False; got {allow_empty!r}.")
         wanted = [checks.as_coverage(c) for c in (coverage if checks.is_many(coverage) else [coverage])]  # type: ignore[union-attr]
         if not wanted:
             raise InputError("coverage must be a number or a non-empty sequence of numbers; got an empty one.")
+        if self._stays_on_device(logits, groups, weights):
+            from evicp import device
+
+            there: Any = device.predict(self, logits, wanted, confidence, allow_empty=bool(allow_empty))
+            return there if checks.is_many(coverage) else there[0]
+        array = checks.as_logits(logits, self.n_classes, row_allowed=True)
         asked = self._limits(array, wanted, confidence, groups, weights)
         checks.warn_if_probabilities(array)
         candidates = limits.members(self.score, array, np.maximum.reduce(asked))
         top = None if allow_empty else kernels.top_labels(self.score, array)
         results = []
         for exact, limit in zip(wanted, asked, strict=True):
-            sets = PredictionSets(
-                *limits.within(candidates, limit)[:2],
-                n_classes=self.n_classes,
-                coverage=exact,
-                score=self.score.name,
-                n_calibration=self.n,
-                class_names=self.class_names,
-                confidence=confidence,
-                guarantee=self.guarantee,
-            )
+            offsets, labels, _ = limits.within(candidates, limit)
+            sets = replace(self.no_sets(exact, confidence), offsets=offsets, labels=labels)
             results.append(sets if top is None else limits.fill_empty(sets, top))
         return results if checks.is_many(coverage) else results[0]
+
+    def _stays_on_device(self, logits: Any, groups: Any, weights: Any) -> bool:
+        """Whether tensors on an accelerator are scored there: groups and weights are looked up on the CPU."""
+        parts = (self.groups, self.weights, groups, weights)
+        return all(part is None for part in parts) and kernels.on_device(self.score, logits) is not None
+
+    def no_sets(self, coverage: Fraction, confidence: float | None, *, filled: bool = False) -> PredictionSets:
+        """Sets of no rows, with all that this calibration's sets remember."""
+        return PredictionSets(
+            np.zeros(1, np.int64),
+            np.empty(0, np.int32),
+            n_classes=self.n_classes,
+            coverage=coverage,
+            score=self.score.name,
+            n_calibration=self.n,
+            filled=filled,
+            class_names=self.class_names,
+            confidence=confidence,
+            guarantee=self.guarantee,
+        )
 
     def _limits(
         self, array: NDArray[Any], wanted: list[Fraction], confidence: float | None, groups: Any, weights: Any
@@ -371,6 +394,11 @@ class Calibration:
         Among the calibration rows of the label's or row's group, where there are groups; weighted, where there are
         weights. A label is outside the set exactly when p <= 1 - coverage (compared as fractions).
         """
+        if self._stays_on_device(logits, groups, weights):
+            from evicp import device
+
+            there: Any = device.p_values(self, logits, labels)
+            return there
         array = checks.as_logits(logits, self.n_classes, row_allowed=True)
         if labels is None:
             truth, scores = None, kernels.dense_scores(self.score, array)

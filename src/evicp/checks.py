@@ -49,17 +49,34 @@ def as_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = 
 
     Values are not read here but block by block on the way through (`blocks`): a memory map stays on disk.
     """
-    array = _as_native_floats(as_array(logits, "logits"))
+    return _as_rows(_as_native_floats(as_array(logits, "logits")), n_classes, row_allowed)
+
+
+def as_device_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = False) -> Any:
+    """A tensor on an accelerator as (n, K) floats, where it is."""
+    if not logits.is_floating_point() or logits.layout != sys.modules["torch"].strided:
+        raise InputTypeError(f"logits must be a dense tensor of floats; got {logits.dtype}, {logits.layout}.")
+    return _as_rows(logits.detach(), n_classes, row_allowed)
+
+
+def is_on_device(value: Any) -> bool:
+    """Whether this is a torch tensor on an accelerator."""
+    return _is_torch(value) and value.device.type not in ("cpu", "meta")
+
+
+def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
+    """An array or tensor of shape (n, K)."""
     if array.ndim == 1 and row_allowed:
         array = array[None, :]
     if array.ndim != 2:
         hint = " For one row pass logits[None, :]." if array.ndim == 1 else ""
         raise LogitsError(
-            f"logits must have shape (rows, classes); got {array.ndim} dimension(s), shape {array.shape}.{hint}"
+            f"logits must have shape (rows, classes); got {array.ndim} dimension(s), shape {tuple(array.shape)}.{hint}"
         )
     if array.shape[1] < 2:
         raise LogitsError(
-            f"logits must have at least 2 classes; got shape {array.shape}. For a binary score s pass columns (0, s)."
+            f"logits must have at least 2 classes; got shape {tuple(array.shape)}. "
+            "For a binary score s pass columns (0, s)."
         )
     if n_classes is not None and array.shape[1] != n_classes:
         raise LogitsError(f"logits must have {n_classes} classes, as in the calibration; got {array.shape[1]}.")

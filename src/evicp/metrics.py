@@ -379,6 +379,8 @@ def evaluate(
     >>> result.coverage, result.mean_size, result.sscv, round(result.sat, 4)
     (0.5, 1.5, 0.5, 0.3333)
     """
+    if hasattr(sets, "cpu"):  # sets that stayed on a device
+        sets = sets.cpu()
     covered = _hits(sets, labels)
     truth = checks.as_labels(labels, len(sets), sets.n_classes)
     result = evaluate_counts(
@@ -404,9 +406,14 @@ def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes
     if difficulty is not None:
         raise InputError("give logits or difficulty, not both: the difficulty is the true label's rank in the logits.")
     checks.same_device(logits, labels)
-    array = checks.as_logits(logits, n_classes, row_allowed=True)
+    there = checks.is_on_device(logits)
+    array: Any = (checks.as_device_logits if there else checks.as_logits)(logits, n_classes, row_allowed=True)
     if len(array) != len(truth):
         raise LogitsError(f"logits must have one row per set; got {len(array)} rows for {len(truth)} sets.")
+    if there:
+        from evicp import device
+
+        return device.label_ranks(array, truth)
     return kernels.label_ranks(array, truth)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evicp import checks
 from evicp.errors import InputError
 from evicp.kernels import _numpy
 
@@ -56,6 +57,29 @@ def _backend_for(score: Any = None) -> Any:
     if fast is None and _chosen == "numba":
         raise InputError('backend "numba" needs Numba: pip install numba')
     return fast if fast is not None and (score is None or fast.knows(score)) else _numpy
+
+
+def on_device(score: Any, logits: Any) -> Any:
+    """The backend for a tensor on an accelerator, Triton's for CUDA or plain torch; None where neither knows the score.
+
+    Its functions take tensors and return tensors on the same device.
+    """
+    if not checks.is_on_device(logits):
+        return None
+    names = ("_triton", "_torch") if logits.device.type == "cuda" else ("_torch",)
+    return next((backend for backend in map(_tensor_backend, names) if backend and _knows(backend, score)), None)
+
+
+def _knows(backend: ModuleType, score: Any) -> bool:
+    return score is None or bool(backend.knows(score))
+
+
+@cache
+def _tensor_backend(name: str) -> ModuleType | None:
+    try:
+        return import_module(f"evicp.kernels.{name}")
+    except ImportError:  # Triton does not exist everywhere torch does
+        return None
 
 
 def dense_scores(score: Any, logits: NDArray[Any]) -> F64:

@@ -1,0 +1,152 @@
+"""Logits on an accelerator: scored where they lie, in sets that stay there.
+
+Marginal calibrations with built-in scores never bring the logits to the CPU; anything else does so once, and says the
+same. CUDA tensors go through the fused Triton kernels where Triton is installed, other devices through plain torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evicp import checks, kernels
+from evicp.kernels._torch import working_type
+from evicp.scores import Score
+from evicp.sets import PredictionSets
+
+if TYPE_CHECKING:
+    from evicp.calibration import Calibration
+
+__all__ = ["DeviceSets", "label_ranks", "label_scores", "p_values", "predict"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DeviceSets:
+    """`PredictionSets` whose offsets and labels are tensors on the logits' own device.
+
+    Row i holds `labels[offsets[i]:offsets[i + 1]]`, most plausible first. `cpu()` gives ordinary `PredictionSets`.
+
+    Parameters
+    ----------
+    offsets : (n + 1,) int64 tensor
+    labels : (total size,) int32 tensor
+    about : ordinary sets without rows, which hold all that is remembered
+    """
+
+    offsets: Tensor
+    labels: Tensor
+    about: PredictionSets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Tensor:
+        """The labels of one row."""
+        row = range(len(self))[row]
+        return self.labels[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def coverage(self) -> Fraction:
+        """The coverage asked for."""
+        return self.about.coverage
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many labels each set holds, (n,)."""
+        return self.offsets.diff()
+
+    def contains(self, labels: Tensor) -> Tensor:
+        """Whether each row's set holds the given label, (n,) bool, on the device."""
+        truth = checks.as_labels(labels, len(self), self.about.n_classes)
+        wanted = torch.from_numpy(truth).to(self.labels.device).repeat_interleave(self.sizes)
+        running = _offsets((self.labels == wanted).long())
+        return running[self.offsets[1:]] > running[self.offsets[:-1]]
+
+    def mask(self) -> Tensor:
+        """Membership as a dense (n, K) matrix, on the device."""
+        device = self.labels.device
+        result = torch.zeros(len(self), self.about.n_classes, dtype=torch.bool, device=device)
+        result[torch.arange(len(self), device=device).repeat_interleave(self.sizes), self.labels.long()] = True
+        return result
+
+    def cpu(self) -> PredictionSets:
+        """The same sets as NumPy arrays."""
+        return replace(self.about, offsets=self.offsets.cpu().numpy(), labels=self.labels.cpu().numpy())
+
+    def __repr__(self) -> str:
+        return f"DeviceSets({len(self):,} rows on {self.labels.device}, coverage {float(self.coverage):g})"
+
+
+def _offsets(sizes: Tensor) -> Tensor:
+    """0 and the running sums."""
+    result = torch.zeros(len(sizes) + 1, dtype=torch.int64, device=sizes.device)
+    torch.cumsum(sizes, 0, out=result[1:])
+    return result
+
+
+def predict(
+    calibration: Calibration,
+    logits: Tensor,
+    coverage: Sequence[Fraction],
+    confidence: float | None,
+    *,
+    allow_empty: bool,
+) -> list[DeviceSets]:
+    """Sets of a marginal calibration at each coverage, on the logits' device."""
+    tensor = checks.as_device_logits(logits, calibration.n_classes, row_allowed=True)
+    checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
+    backend = kernels.on_device(calibration.score, tensor)
+    results = []
+    for exact in coverage:
+        threshold = float(calibration.thresholds(exact, confidence)[0])
+        offsets, labels, _ = backend.ragged_sets(calibration.score, tensor, threshold)
+        if not allow_empty:
+            offsets, labels = _filled(offsets, labels, backend.top_labels(calibration.score, tensor))
+        results.append(DeviceSets(offsets, labels, calibration.no_sets(exact, confidence, filled=not allow_empty)))
+    return results
+
+
+def _filled(offsets: Tensor, labels: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """Give every empty set its top label."""
+    sizes = offsets.diff()
+    grown = _offsets(sizes.clamp_min(1))
+    result = labels.new_empty(int(grown[-1]))
+    result[grown[:-1][sizes == 0]] = top[sizes == 0]
+    moved_by = (grown - offsets)[:-1].repeat_interleave(sizes)
+    result[moved_by + torch.arange(len(labels), device=labels.device)] = labels
+    return grown, result
+
+
+def p_values(calibration: Calibration, logits: Tensor, labels: Any) -> Tensor:
+    """P-values of a marginal calibration, (n, K) or, for given labels, (n,), on the logits' device."""
+    tensor = checks.as_device_logits(logits, calibration.n_classes, row_allowed=True)
+    backend = kernels.on_device(calibration.score, tensor)
+    ascending = torch.tensor(calibration.scores, dtype=working_type(tensor.device), device=tensor.device)
+    truth = None if labels is None else as_truth(labels, tensor)
+    result: Tensor = backend.p_values(calibration.score, tensor, ascending, truth)
+    return result
+
+
+def label_scores(score: Score, logits: Tensor, labels: Any) -> NDArray[np.float64]:
+    """The score of each row's given label: computed on the device, and the n numbers brought to the CPU."""
+    tensor = checks.as_device_logits(logits)
+    scores = kernels.on_device(score, tensor).label_scores(score, tensor, as_truth(labels, tensor))
+    return scores.cpu().numpy().astype(np.float64)
+
+
+def label_ranks(logits: Tensor, labels: Any) -> NDArray[np.int64]:
+    """The rank of each row's given label, from 1: counted on the device."""
+    tensor = checks.as_device_logits(logits, row_allowed=True)
+    return kernels.on_device(None, tensor).label_ranks(tensor, as_truth(labels, tensor)).cpu().numpy()
+
+
+def as_truth(labels: Any, tensor: Tensor) -> Tensor:
+    """Checked labels as an int64 tensor on the logits' device."""
+    return torch.from_numpy(checks.as_labels(labels, *tensor.shape)).to(tensor.device)

@@ -1,0 +1,99 @@
+"""Tensors on an accelerator. Without one, CPU tensors are declared to lie on one: the code that runs is the same.
+
+tests/gpu repeats this on a real one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import evicp
+from evicp import checks
+
+torch = pytest.importorskip("torch")
+
+from evicp.device import DeviceSets  # noqa: E402
+
+
+@pytest.fixture
+def problem(monkeypatch):
+    monkeypatch.setattr(checks, "is_on_device", lambda value: isinstance(value, torch.Tensor))
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 12, 500)
+    logits = rng.normal(size=(500, 12)) + 2.5 * np.eye(12)[labels]
+    return logits, labels
+
+
+SCORES = ["ecp", evicp.ECP(stabilizer=0), "lac", "aps", evicp.RAPS(lam=0.02), "saps", "topk", "margin"]
+
+
+@pytest.mark.parametrize("score", SCORES, ids=str)
+def test_everything_equals_the_cpu(problem, score):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    expected = evicp.calibrate(logits[:300], labels[:300], score)
+    calibration = evicp.calibrate(z[:300], y[:300], score)
+    np.testing.assert_allclose(calibration.scores, expected.scores, rtol=1e-12, atol=1e-12)
+    sets = calibration.predict(z[300:], 0.8)
+    assert isinstance(sets, DeviceSets)
+    reference = calibration.predict(logits[300:], 0.8)
+    assert sets.cpu() == reference
+    np.testing.assert_array_equal(sets.sizes.numpy(), reference.sizes)
+    np.testing.assert_array_equal(sets.contains(y[300:]).numpy(), reference.contains(labels[300:]))
+    np.testing.assert_array_equal(sets.mask().numpy(), reference.mask())
+    assert [row.tolist() for row in sets] == reference.to_lists()
+    np.testing.assert_array_equal(calibration.p_values(z[300:]).numpy(), calibration.p_values(logits[300:]))
+    of_labels = calibration.p_values(z[300:], y[300:]).numpy()
+    np.testing.assert_array_equal(of_labels, calibration.p_values(logits[300:], labels[300:]))
+
+
+def test_evaluation_of_sets_that_stayed(problem):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    calibration = evicp.calibrate(z[:300], y[:300])
+    there = evicp.evaluate(calibration.predict(z[300:], 0.9), y[300:], z[300:])
+    here = evicp.evaluate(calibration.predict(logits[300:], 0.9), labels[300:], logits[300:])
+    assert there.to_dict() == here.to_dict()
+
+
+def test_several_coverages_one_row_and_no_empty_sets(problem):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    calibration = evicp.calibrate(z[:300], y[:300], "lac", class_names=[f"c{i}" for i in range(12)])
+    wide, narrow = calibration.predict(z, [0.9, 0.3])
+    assert (wide.sizes >= narrow.sizes).all()
+    assert (narrow.sizes == 0).any()
+    filled = calibration.predict(z, 0.3, allow_empty=False)
+    assert filled.cpu() == calibration.predict(logits, 0.3, allow_empty=False)
+    assert filled.cpu().filled
+    assert len(calibration.predict(z[0], 0.9)) == 1
+    assert calibration.predict(z[:0], 0.9).cpu() == calibration.predict(logits[:0], 0.9)
+    assert calibration.predict(z[:2], 0.9).cpu().class_names is not None
+
+
+def test_what_the_device_does_not_know_goes_to_the_cpu(problem):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    custom = evicp.calibrate(z, y, lambda logits: -logits)
+    assert isinstance(custom.predict(z, 0.9), evicp.PredictionSets)
+    by_class = evicp.calibrate(z, y, by="class")
+    assert by_class.predict(z, 0.5) == evicp.calibrate(logits, labels, by="class").predict(logits, 0.5)
+
+
+def test_bad_tensors(problem):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    calibration = evicp.calibrate(z, y)
+    bad = z.clone()
+    bad[7, 3] = torch.nan
+    with pytest.raises(evicp.EvicpError, match="got NaN at row 7, class 3"):
+        calibration.predict(bad, 0.9)
+    with pytest.raises(evicp.EvicpError, match="dense tensor of floats"):
+        calibration.predict(z.long(), 0.9)
+    with pytest.raises(evicp.EvicpError, match="must have 12 classes"):
+        calibration.predict(z[:, :5], 0.9)
+    with pytest.raises(evicp.EvicpError, match=r"labels must be in \[0, 12\)"):
+        calibration.p_values(z, y + 12)
+    with pytest.warns(evicp.EvicpWarning, match="look like probabilities"):
+        calibration.predict(torch.softmax(z, 1), 0.9)
