@@ -46,7 +46,7 @@ BASELINES = [
 
 
 def observed_uniforms(z, seed=0) -> np.ndarray:
-    """V of each row as the public interface shows it: TopK's score of the top label is 0 + v."""
+    """v of each row as the public interface shows it: TopK's score of the top label is 0 + v."""
     return TopK(randomized=True, seed=seed).scores(z).min(1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -344,20 +344,33 @@ class Calibration:
         results = []
         for exact, limit in zip(wanted, asked, strict=True):
             offsets, labels, _ = limits.within(candidates, limit)
-            sets = replace(self.no_sets(exact, confidence), offsets=offsets, labels=labels)
+            sets = self._sets(offsets, labels, exact, confidence)
             results.append(sets if top is None else limits.fill_empty(sets, top))
         return results if checks.is_many(coverage) else results[0]
 
     def _stays_on_device(self, logits: Any, groups: Any, weights: Any) -> bool:
         """Whether tensors on an accelerator are scored there: groups and weights are looked up on the CPU."""
+        if isinstance(logits, np.ndarray):
+            return False
         parts = (self.groups, self.weights, groups, weights)
         return all(part is None for part in parts) and kernels.on_device(self.score, logits) is not None
 
     def no_sets(self, coverage: Fraction, confidence: float | None, *, filled: bool = False) -> PredictionSets:
         """Sets of no rows, with all that this calibration's sets remember."""
+        return self._sets(np.zeros(1, np.int64), np.empty(0, np.int32), coverage, confidence, filled=filled)
+
+    def _sets(
+        self,
+        offsets: I64,
+        labels: NDArray[np.int32],
+        coverage: Fraction,
+        confidence: float | None,
+        *,
+        filled: bool = False,
+    ) -> PredictionSets:
         return PredictionSets(
-            np.zeros(1, np.int64),
-            np.empty(0, np.int32),
+            offsets,
+            labels,
             n_classes=self.n_classes,
             coverage=coverage,
             score=self.score.name,
@@ -389,7 +402,7 @@ class Calibration:
         return np.zeros((1, 1), np.int64)
 
     def p_values(self, logits: Any, labels: Any = None, *, groups: Any = None, weights: Any = None) -> F64:
-        """P = (1 + #{s_i >= s}) / (n + 1) of every label, (n, K), or of the given labels only, (n,).
+        """p = (1 + #{s_i >= s}) / (n + 1) of every label, (n, K), or of the given labels only, (n,).
 
         Among the calibration rows of the label's or row's group, where there are groups; weighted, where there are
         weights. A label is outside the set exactly when p <= 1 - coverage (compared as fractions).

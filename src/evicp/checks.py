@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from os import PathLike
 from typing import Any
 
@@ -245,7 +246,8 @@ def _from_column(column: Any) -> NDArray[Any]:
 
 def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
     """NumPy has no bfloat16 of its own; the ml_dtypes package's is widened exactly to float32."""
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    foreign = array.dtype.kind == "V"  # names are slow to make; NumPy's own types need none
+    return array.astype(np.float32) if foreign and array.dtype.name == "bfloat16" else array
 
 
 def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
@@ -266,6 +268,11 @@ def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
 
 def as_coverage(coverage: Any) -> Fraction:
     """A coverage as an exact fraction: 0.9 means 9/10, not the double nearest to it."""
+    # A server asks for the same few coverages all day: fractions are slow to make, so plain floats are remembered.
+    return _remembered_coverage(coverage) if type(coverage) in (float, Fraction) else _exact_coverage(coverage)
+
+
+def _exact_coverage(coverage: Any) -> Fraction:
     if isinstance(coverage, bool | np.bool_) or not isinstance(
         coverage, int | float | Fraction | Decimal | np.integer | np.floating
     ):
@@ -278,6 +285,9 @@ def as_coverage(coverage: Any) -> Fraction:
             f"coverage must be strictly between 0 and 1; got {coverage}.{_coverage_hint(coverage, value)}"
         )
     return value
+
+
+_remembered_coverage = lru_cache(maxsize=1024)(_exact_coverage)
 
 
 def _coverage_hint(coverage: Any, value: Fraction | None) -> str:
@@ -386,8 +396,10 @@ def warn(message: str, category: type[EvicpWarning]) -> None:
 
 def warn_if_probabilities(logits: NDArray[Any]) -> None:
     """Rows that sum to one are probabilities: legal, but the evidence of a probability is meaningless."""
+    if not len(logits) or not 0 <= logits[0, 0] <= 1:  # one look is enough for almost every row of logits
+        return
     sample = np.asarray(logits[:16], dtype=np.float64)
-    if sample.size and np.all((sample >= 0) & (sample <= 1)) and np.all(np.abs(sample.sum(1) - 1) < 1e-3):
+    if np.all((sample >= 0) & (sample <= 1)) and np.all(np.abs(sample.sum(1) - 1) < 1e-3):
         warn(
             "logits look like probabilities (every row sums to 1). Pass the raw outputs before softmax; "
             "if there are none, pass np.log(probabilities) and a score other than ECP.",
@@ -396,7 +408,7 @@ def warn_if_probabilities(logits: NDArray[Any]) -> None:
 
 
 def warn_if_no_evidence(logits: NDArray[Any]) -> None:
-    """Relu evidence of log-probabilities is zero everywhere: every Dirichlet is flat."""
+    """relu evidence of log-probabilities is zero everywhere: every Dirichlet is flat."""
     sample = np.asarray(logits[:1024], dtype=np.float64)
     if len(sample) and np.mean(sample.max(1) <= 0) > 0.5:
         warn(
@@ -407,7 +419,7 @@ def warn_if_no_evidence(logits: NDArray[Any]) -> None:
 
 
 def warn_small_calibration(n: int, coverage: Fraction) -> None:
-    """K > n: no finite threshold can promise this coverage."""
+    """k > n: no finite threshold can promise this coverage."""
     needed = -(-1 // (1 - coverage)) - 1
     warn(
         f"{n} calibration row(s) cannot promise coverage {float(coverage):g}: every set is full. "

@@ -89,7 +89,7 @@ def dirichlet(evidence: F64, base_rates: F64 | None = None) -> F64:
 
 
 def dirichlet_log_density(categorical: F64, alpha: F64) -> F64:
-    """Ln Dir(c | alpha), the density of Section 3.1; -inf off the simplex.
+    """ln Dir(c | alpha), the density of Section 3.1; -inf off the simplex.
 
     >>> dirichlet_log_density(np.array([0.2, 0.3, 0.5]), np.ones(3))  # flat: ln Gamma(3)
     np.float64(0.6931471805599453)
@@ -152,7 +152,7 @@ def focal_surprisal(focal_uncertainty: F64, surprisal: F64, p: F64) -> F64:
 
 
 def log_utility(z: F64, temperature: float = 1.0) -> F64:
-    """Ln phi, where phi = softmax(z / T), the paper's utility. Also the log-probabilities of every baseline.
+    """ln phi, where phi = softmax(z / T), the paper's utility. Also the log-probabilities of every baseline.
 
     >>> np.exp(log_utility(np.array([0.0, 0.0])))
     array([0.5, 0.5])
@@ -166,7 +166,7 @@ def log_utility(z: F64, temperature: float = 1.0) -> F64:
 
 
 def relative_log_utility(z: F64, temperature: float = 1.0) -> F64:
-    """Ln phi_k - min_v ln phi_v of the softmax utility: the softmax's normaliser cancels in the score (Eq. 11).
+    """ln phi_k - min_v ln phi_v of the softmax utility: the softmax's normaliser cancels in the score (Eq. 11).
 
     Without a stabilizer the costliest labels are those of small utility, and ln phi, taken from the largest logit,
     would round away how far they are apart.
@@ -276,7 +276,7 @@ class Opinion:
     uncertainty: F64
 
     def log_density(self, categorical: Any) -> F64:
-        """Ln Dir(c | alpha) of a categorical distribution, one value per row."""
+        """ln Dir(c | alpha) of a categorical distribution, one value per row."""
         return dirichlet_log_density(np.asarray(categorical, dtype=np.float64), self.alpha)
 
 

@@ -54,7 +54,7 @@ def polya_odds(covered: Bools, n: int, k: int, seen: int = 0, covered_before: in
 
 
 def log_bets_on_misses(covered: Bools, probability: F64, k: int, n: int) -> F64:
-    """Ln of how each alternative's capital grows with each label, (..., T, alternatives).
+    """ln of how each alternative's capital grows with each label, (..., T, alternatives).
 
     An alternative is a coverage below the nominal one; it bets only while the null expects more than that, so that it
     can gain from misses alone.
@@ -66,7 +66,7 @@ def log_bets_on_misses(covered: Bools, probability: F64, k: int, n: int) -> F64:
 
 
 def log_e_process(log_bets: F64, seen: int = 0, log_active: F64 | None = None) -> tuple[F64, F64]:
-    """Ln of the capital after each label, (..., T), and what the alternatives hold at the end.
+    """ln of the capital after each label, (..., T), and what the alternatives hold at the end.
 
     The bank starts at 1 and moves a share of itself to the alternatives at each label, as a change may come at any of
     them. Under the null the capital is a non-negative martingale: it ever reaches 1 / r with probability at most r.
@@ -102,7 +102,7 @@ def sequential_p_values(gaps: I64, counts: I64, seed: int, seen: int) -> F64:
 
 
 def log_bets_on_small(p: F64, coverage: float) -> F64:
-    """Ln of how each alternative's capital grows with each sequential p-value, (..., T, alternatives).
+    """ln of how each alternative's capital grows with each sequential p-value, (..., T, alternatives).
 
     Some bet on small p-values in general, some on those up to 1 - coverage, which are the misses.
     """

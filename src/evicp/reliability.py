@@ -34,14 +34,19 @@ F64 = NDArray[np.float64]
 
 
 def conformal_rank(n: int, coverage: float | Fraction) -> int:
-    """K = ceil((n + 1) coverage), in integers: the k-th smallest calibration score is the threshold.
+    """k = ceil((n + 1) coverage), in integers: the k-th smallest calibration score is the threshold.
 
     k = n + 1 means that no finite threshold will do.
 
     >>> conformal_rank(99, 0.9), conformal_rank(9, 0.95)
     (90, 10)
     """
-    return ceil((n + 1) * checks.as_coverage(coverage))
+    return _exact_rank(n, checks.as_coverage(coverage))
+
+
+@lru_cache(maxsize=4096)
+def _exact_rank(n: int, coverage: Fraction) -> int:
+    return ceil((n + 1) * coverage)
 
 
 @lru_cache(maxsize=4096)

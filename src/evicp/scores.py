@@ -175,11 +175,11 @@ class ECP(Score):
         return None if self.base_rates is None else checks.rates_for(self.base_rates, n_classes)
 
     def evidence_of(self, z: F64) -> F64:
-        """E = A(z), Definition 1; masked labels have none."""
+        """e = A(z), Definition 1; masked labels have none."""
         return evidence.activate(self.evidence, z)
 
     def log_utility_of(self, z: F64) -> F64:
-        """Ln phi, the utility of Eq. 8."""
+        """ln phi, the utility of Eq. 8."""
         if self.utility is None:
             return evidence.log_utility(z, self.temperature)
         phi = checks.from_user(self.utility, z, "utility")

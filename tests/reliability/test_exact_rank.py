@@ -20,7 +20,7 @@ LARGEST = 2000
 
 
 def exact_ranks() -> np.ndarray:
-    """K for n = 1..2000 (rows) and coverage = i/1000, i = 1..999 (columns), in integers."""
+    """k for n = 1..2000 (rows) and coverage = i/1000, i = 1..999 (columns), in integers."""
     n, i = np.arange(1, LARGEST + 1)[:, None], np.array(GRID)[None, :]
     return -((-(n + 1) * i) // 1000)
 
@@ -49,7 +49,7 @@ def test_every_way_to_say_a_coverage_means_the_same_fraction():
             assert as_coverage(coverage) == Fraction(i, 1000), coverage
 
 
-def test_ranks_are_exact_on_the_whole_grid(long_run, record_property):
+def test_ranks_are_exact_on_the_whole_grid(long_run, figure):
     """With the test above this is the whole claim; the long run asks with doubles, one by one, all the same."""
     wanted = exact_ranks()
     mismatches = 0
@@ -58,19 +58,19 @@ def test_ranks_are_exact_on_the_whole_grid(long_run, record_property):
         for coverage in ways:
             got = [conformal_rank(n, coverage) for n in range(1, LARGEST + 1)]
             mismatches += int(np.sum(np.array(got) != wanted[:, column]))
-    record_property("mismatches", mismatches)
+    figure("mismatches", mismatches)
     assert mismatches == 0
 
 
 @pytest.mark.parametrize(("way", "at_least"), [(0, 400), (1, 2000)], ids=["coverage", "1 - delta"])
-def test_ranks_are_exact_wherever_doubles_are_wrong(way, at_least, record_property):
+def test_ranks_are_exact_wherever_doubles_are_wrong(way, at_least, figure):
     """Also the negative control: the formula in doubles must be found wrong, as 1 - delta in more than 2,000 pairs."""
     wanted = exact_ranks()
     pairs = np.argwhere(float_ranks([ways_to_say(i)[way] for i in GRID]) != wanted).tolist()
     assert len(pairs) > at_least
     for row, column in pairs:
         assert conformal_rank(row + 1, ways_to_say(GRID[column])[way]) == wanted[row, column]
-    record_property("float_ceil_mismatches", len(pairs))
+    figure("float_ceil_mismatches", len(pairs))
 
 
 @pytest.mark.parametrize("coverage", [0.9, 1 / 3, 0.123456789, 1e-9, 1 - 1e-9, Fraction(1, 7), Decimal("0.99999")])

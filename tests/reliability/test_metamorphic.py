@@ -239,7 +239,7 @@ def check_nesting(problem: Problem, other: Fraction) -> None:
 
 
 def check_p_values(problem: Problem) -> None:
-    """P <= 1 - coverage, exactly, if and only if the label is left out."""
+    """p <= 1 - coverage, exactly, if and only if the label is left out."""
     calibration = problem.calibrated()
     p = calibration.p_values(problem.new)
     whole = np.rint(p * (calibration.n + 1)).astype(int)

@@ -206,7 +206,7 @@ def uncertainty(networks: Sequence[Logits]) -> Finding:
 
 
 def _cost_scores(z: F64, *, keep_u: bool) -> F64:
-    """Ln S with the factor u of Eq. 10 written out, or left out."""
+    """ln S with the factor u of Eq. 10 written out, or left out."""
     e = evidence.activate("relu", z)
     alpha = evidence.dirichlet(e)
     cost = evidence.log_cost(

@@ -76,7 +76,7 @@ def _open_onnx(path: Path, weights: str, transform: Transform, device: str, prec
 
 
 def _by_plain_name(name: str) -> Any:
-    """Torchvision where it knows the name, timm where only that does."""
+    """torchvision where it knows the name, timm where only that does."""
     if find_spec("torchvision") is None or find_spec("timm") is None:
         return torchvision_network
     from evicp.extraction.torch_models import import_torchvision

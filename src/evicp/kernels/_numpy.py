@@ -144,7 +144,7 @@ def mix32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def row_uniforms(z: F64, seed: int) -> F64:
-    """V in [0, 1) for each row, (n, 1): a pure function of the seed and of the multiset of the row's logits."""
+    """v in [0, 1) for each row, (n, 1): a pure function of the seed and of the multiset of the row's logits."""
     with np.errstate(over="ignore"):  # float64 logits beyond float32 hash as inf
         bits = (z.astype(np.float32) + np.float32(0.0)).view(np.uint32)
     hashed = np.where(z == -np.inf, np.uint32(0), mix32(bits))

@@ -93,7 +93,7 @@ def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def p_values(score: Any, logits: Tensor, ascending: Tensor, labels: Tensor | None = None) -> Tensor:
-    """P = (1 + #{s_i >= s}) / (n + 1) from n sorted calibration scores: of every label, or of the given ones."""
+    """p = (1 + #{s_i >= s}) / (n + 1) from n sorted calibration scores: of every label, or of the given ones."""
     if labels is not None:
         return p_of(label_scores(score, logits, labels), ascending)
     result = _empty(logits, tuple(logits.shape))
@@ -257,7 +257,7 @@ def _surprisal(alpha: Tensor) -> Tensor:
 
 
 def _log_utility(z: Tensor, temperature: float) -> Tensor:
-    """Ln phi, phi = softmax(z / T)."""
+    """ln phi, phi = softmax(z / T)."""
     shifted = ((z - z.amax(1, keepdim=True)) / temperature).clamp_min(torch.finfo(z.dtype).min)
     shifted = torch.where(z == -torch.inf, -torch.inf, shifted)
     return shifted - shifted.exp().sum(1, keepdim=True).log()
@@ -321,7 +321,7 @@ def _mix32(x: Tensor) -> Tensor:
 
 
 def _row_uniforms(z: Tensor, seed: int) -> Tensor:
-    """V in [0, 1) for each row, (rows, 1), the reference's bits."""
+    """v in [0, 1) for each row, (rows, 1), the reference's bits."""
     bits = (z.to(torch.float32) + 0.0).view(torch.int32).to(torch.int64) & 0xFFFFFFFF
     total = torch.where(z == -torch.inf, 0, _mix32(bits)).sum(1, keepdim=True) & 0xFFFFFFFF
     salt = _mix32(torch.tensor(seed & 0xFFFFFFFF, device=z.device))
