@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def long_run() -> bool:
     """Whether the reliability tests run at full length."""
     return _LONG
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
+    """Keep a measured figure beside a test's verdict; `--junitxml` writes them out."""
+    return lambda name, value: request.node.user_properties.append((name, value))
 
 
 @pytest.fixture(scope="session")

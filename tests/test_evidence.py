@@ -35,7 +35,7 @@ def relatively_close(got, wanted, tolerance=1e-13) -> bool:
 # Golden values
 
 
-def test_golden_vectors(shared_data, cpu_backend, record_property):
+def test_golden_vectors(shared_data, cpu_backend, figure):
     cases = json.loads((shared_data / "ecp_vectors.json").read_text())
     assert len(cases) == 66
     worst = 0.0
@@ -50,7 +50,7 @@ def test_golden_vectors(shared_data, cpu_backend, record_property):
         assert close(opinion.probability[0], case["probability"])
         assert close(opinion.belief[0], case["belief"])
         assert close(opinion.uncertainty, [case["uncertainty"]])
-    record_property("worst_error", worst)
+    figure("worst_error", worst)
 
 
 def test_the_mpmath_reference_agrees_with_the_golden_vectors(shared_data):

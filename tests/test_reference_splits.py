@@ -32,9 +32,7 @@ def split(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("label", REFERENCE_SCORES)
-def test_the_reference_splits_are_met_to_1e_9(
-    shared_data, cpu_backend, numba_available, name, label, long_run, record_property
-):
+def test_the_reference_splits_are_met_to_1e_9(shared_data, cpu_backend, numba_available, name, label, long_run, figure):
     """The reference backend is slow: it does all ten splits only in the long run, or where it is alone."""
     reference = json.loads((shared_data / "reference_splits.json").read_text())
     rows = [r for r in reference if (r["network"], r["score"]) == (name, label)]
@@ -51,7 +49,7 @@ def test_the_reference_splits_are_met_to_1e_9(
             (wanted,) = [r for r in rows if r["split"] == number and r["coverage"] == float(sets.coverage)]
             gaps = [abs(getattr(evaluation, ours) - wanted[theirs]) for theirs, ours in FIELDS.items()]
             worst = max(worst, *gaps)
-    record_property("worst_difference", worst)
+    figure("worst_difference", worst)
     assert worst <= 1e-9
 
 
@@ -87,7 +85,7 @@ def plain_sets(folder: Path, name: str, score: evicp.Score, coverages: tuple) ->
     ],
     ids=lambda s: s.describe(),
 )
-def test_sets_from_float32_are_those_of_float64(shared_data, cpu_backend, name, score, record_property):
+def test_sets_from_float32_are_those_of_float64(shared_data, cpu_backend, name, score, figure):
     """At most one membership in a million may differ, up to coverage 0.95, from a plain float64 rendering.
 
     The second network's logits are stored in half precision: they tie all the time, also across the threshold.
@@ -100,7 +98,7 @@ def test_sets_from_float32_are_those_of_float64(shared_data, cpu_backend, name, 
     wanted = plain_sets(shared_data, name, score, coverages)
     differing = sum(int(np.sum(s.mask() != w)) for s, w in zip(sets, wanted, strict=True))
     compared = sum(w.size for w in wanted)
-    record_property("differing", f"{differing} of {compared}")
+    figure("differing", f"{differing} of {compared}")
     assert differing <= compared / 1_000_000
 
 

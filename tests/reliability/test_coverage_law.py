@@ -110,12 +110,12 @@ def violations(counts: np.ndarray, m: int, *, one_sided: bool = False) -> dict[f
 
 
 @pytest.mark.parametrize("score", [*CONTINUOUS, own_score], ids=name_of)
-def test_coverage_follows_the_law(cpu_backend, score, long_run, record_property):
+def test_coverage_follows_the_law(cpu_backend, score, long_run, figure):
     counts = covered_counts(score, long_run)
     m = repeats(long_run)[1]
     for column, coverage in enumerate(COVERAGES):
         z, p = law_statistics(counts[:, column], m, coverage)
-        record_property(f"coverage {coverage}", f"z {z:.2f}, KS p {p:.2g}")
+        figure(f"coverage {coverage}", f"z {z:.2f}, KS p {p:.2g}")
     assert not violations(counts, m)
 
 
