@@ -527,7 +527,7 @@ def test_one_evaluation_opens_without_a_slider(browser: Any, tmp_path: Path) -> 
     logits, labels = make(600, 8)
     calibration = evicp.calibrate(logits[:300], labels[:300])
     evaluation = evicp.evaluate(calibration.predict(logits[300:], Fraction(9, 10)), labels[300:], logits[300:])
-    report.of_evaluation(evaluation).write(tmp_path / "one.html")
+    (tmp_path / "one.html").write_text(evaluation.to_html(), encoding="utf-8")
     page = Page(browser, tmp_path / "one.html")
     assert not page.tab.is_visible("#coverage")
     assert page.value("observed") == evaluation.coverage

@@ -345,6 +345,12 @@ class Evaluation:
         """The evaluation as Markdown tables."""
         return "\n\n".join(markdown_table(head, rows) for head, rows in self._tables())
 
+    def to_html(self) -> str:
+        """The evaluation as a page of its own, with figures (needs the `report` extra)."""
+        from evicp import report
+
+        return report.of_evaluation(self).to_html()
+
     def _repr_html_(self) -> str:
         return "".join(html_table(head, rows) for head, rows in self._tables())
 
