@@ -78,16 +78,30 @@ def _ready(block: NDArray[Any]) -> NDArray[Any]:
 
 
 def _each_block(logits: NDArray[Any], work: Callable[[NDArray[Any], slice], int]) -> None:
-    """Call `work` on every block of rows, in as many threads as there are; raise for the first row it cannot use."""
+    """Call `work` on every block of rows; raise for the first row it cannot use.
+
+    `work` gets the block as kernels read it and where it lies, and gives its first unusable row, or -1.
+    """
+    bad = -1
+    if logits.size > _ALONE:
+        bad = _share_out(logits, work)
+    elif logits.size:
+        bad = work(_ready(logits), slice(0, len(logits)))
+    if bad >= 0:
+        next(checks.blocks(logits[bad : bad + 1], first_row=bad))
+
+
+def _share_out(logits: NDArray[Any], work: Callable[[NDArray[Any], slice], int]) -> int:
+    """Blocks of rows to as many threads as there are, this one among them; the first unusable row, or -1."""
     n, n_classes = logits.shape
-    helpers = threads() - 1 if logits.size > _ALONE else 0
+    helpers = threads() - 1
     size = min(_BLOCK if _is_ready(logits) else _COPIED_BLOCK, max(_ALONE // 4, logits.size // (8 * helpers + 8)))
     step = max(1, size // n_classes)
     starts = iter(range(0, n, step))
     bad: list[int] = []
 
     def drain() -> None:
-        for start in starts:  # shared: each thread takes the next block, in order
+        for start in starts:  # shared: each thread takes the next block, in order, so none before a bad one is left out
             rows = slice(start, min(start + step, n))
             row = work(_ready(logits[rows]), rows)
             if row >= 0:
@@ -95,15 +109,12 @@ def _each_block(logits: NDArray[Any], work: Callable[[NDArray[Any], slice], int]
             if bad:
                 break
 
-    waiting = [_pool(helpers).submit(drain) for _ in range(min(helpers, (n - 1) // step))] if helpers else []
+    waiting = [_pool(helpers).submit(drain) for _ in range(min(helpers, (n - 1) // step))]
     drain()
     for future in waiting:
-        if not future.cancel():
+        if not future.cancel():  # a helper that has not begun is not waited for: the pool may be busy with other calls
             future.result()
-    if bad:
-        row = min(bad)
-        for _ in checks.blocks(logits[row : row + 1], first_row=row):
-            pass
+    return min(bad, default=-1)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -176,7 +187,7 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float) -> tuple[I64
 
     _each_block(logits, work)
     offsets = np.zeros(len(logits) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
+    sizes.cumsum(out=offsets[1:])
     pieces = [piece for start in sorted(parts) for piece in parts[start]]
     if len(pieces) == 1:
         return offsets, *pieces[0]
