@@ -804,6 +804,12 @@ OTHER: list[tuple[str, Callable[[], Any], type[EvicpError], str]] = [
         "sets are indexed by row numbers, a slice or a mask; got [[0, 1]].",
     ),
     (
+        "rows of different lengths",
+        lambda: SETS[[[0], [1, 2]]],
+        InputTypeError,
+        "sets are indexed by row numbers, a slice or a mask; got [[0], [1, 2]].",
+    ),
+    (
         "rows in floats",
         lambda: SETS[[0.0, 1.0]],
         InputTypeError,
