@@ -1,0 +1,229 @@
+"""The GPU kernels against the physical floor: one read of the logits, `logits.sum()`, on the same device.
+
+    python benchmarks/gpu.py                    # 200,000 x 1,000 and 4,096 x 128,256, float32, every score
+    python benchmarks/gpu.py --steps            # where the time of a set goes
+    python benchmarks/gpu.py --sweep            # tile sizes and warps, to choose what `tiling_for` returns
+    python benchmarks/gpu.py --json gpu.json    # figures with device and versions
+
+Times are medians of CUDA events around the whole call, waits for the device included. Agreement with the NumPy
+reference and the rule that membership is `score <= threshold`, bit for bit, are checked before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import evicp
+from evicp.kernels import _numpy, _triton
+
+SCORES = (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.SAPS(), evicp.TopK(), evicp.Margin())
+COVERAGE = 0.9
+
+
+def synthetic(n: int, n_classes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of a classifier that is right about three times in four, and labels."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    logits = torch.empty(n, n_classes, device="cuda", dtype=dtype)
+    for rows in torch.arange(n, device="cuda").split(max(1, 2**28 // n_classes)):
+        logits[rows] = (1.5 * torch.randn(len(rows), n_classes, device="cuda", generator=generator)).to(dtype)
+    labels = torch.randint(n_classes, (n,), device="cuda", generator=generator)
+    largest = 1.5 * float(np.sqrt(2 * np.log(n_classes)))
+    lift = largest + 3.5 + 3.0 * torch.randn(n, device="cuda", generator=generator)
+    logits[torch.arange(n, device="cuda"), labels] += lift.to(dtype)
+    return logits, labels
+
+
+def from_file(path: str, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Real logits and labels from an npz file, repeated until there are n rows."""
+    with np.load(path) as file:
+        logits, labels = torch.tensor(file["logits"]).float().cuda(), torch.tensor(file["labels"]).long().cuda()
+    times = -(-n // len(labels))
+    return logits.repeat(times, 1)[:n].contiguous(), labels.repeat(times)[:n]
+
+
+def microseconds(work: Callable[[], Any], repeats: int = 25) -> float:
+    """The median time of a call on the device, from event to event."""
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(1000 * begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def threshold_of(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, coverage: float = COVERAGE) -> float:
+    scores = _triton.label_scores(score, logits, labels).sort().values
+    return float(scores[min(len(scores) - 1, int(np.ceil((len(scores) + 1) * coverage)) - 1)])
+
+
+def check(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, rows: int) -> dict[str, Any]:
+    """Agreement with the reference on some rows; the bit rule on all of them."""
+    own = _triton.label_scores(score, logits, labels)
+    threshold = threshold_of(score, logits, labels)
+    offsets, members, _ = _triton.ragged_sets(score, logits, threshold)
+    row = torch.repeat_interleave(torch.arange(len(labels), device="cuda"), offsets.diff())
+    covered = torch.zeros(len(labels), dtype=torch.bool, device="cuda")
+    covered[row[members == labels[row]]] = True
+    assert torch.equal(covered, own <= threshold), "membership and score disagree"
+    z = logits[:rows].float().cpu().numpy()
+    reference = _numpy.dense_scores(score, z)
+    expected = np.take_along_axis(reference, labels[:rows, None].cpu().numpy(), 1)[:, 0]
+    error = np.abs(own[:rows].cpu().numpy() - expected) / np.maximum(1, np.abs(expected))
+    dense = np.zeros(reference.shape, bool)
+    upto = int(offsets[rows])
+    dense[row[:upto].cpu().numpy(), members[:upto].cpu().numpy()] = True
+    differing = int((dense != (reference <= threshold)).sum())
+    return {
+        "error": float(error.max()),
+        "differing": differing,
+        "of": dense.size,
+        "mean size": len(members) / len(labels),
+    }
+
+
+def compare(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score, ...]) -> list[dict[str, Any]]:
+    n, n_classes = logits.shape
+    floor = microseconds(logits.sum)
+    print(
+        f"\n{n:,} x {n_classes:,} {str(logits.dtype).removeprefix('torch.')}: logits.sum() {floor:,.0f} us", flush=True
+    )
+    print(f"torch.logsumexp {microseconds(lambda: logits.logsumexp(1)) / floor:.2f} x", flush=True)
+    print("score    labels       x    sets       x    mean size  error     differing")
+    results = []
+    for score in scores:
+        agreement = check(score, logits, labels, rows=max(2, min(2000, 2_000_000 // n_classes)))
+        threshold = threshold_of(score, logits, labels)
+        calibration = microseconds(lambda s=score: _triton.label_scores(s, logits, labels))
+        sets = microseconds(lambda s=score, q=threshold: _triton.ragged_sets(s, logits, q))
+        results.append(
+            {"score": score.name, "n": n, "K": n_classes, "dtype": str(logits.dtype), "sum_us": floor}
+            | {"labels_us": calibration, "sets_us": sets}
+            | agreement
+        )
+        print(
+            f"{score.name:7s} {calibration:8,.0f}  {calibration / floor:5.2f}  {sets:7,.0f} {sets / floor:6.2f}  "
+            f"{agreement['mean size']:9.2f}  {agreement['error']:.1e}  {agreement['differing']} of {agreement['of']:,}",
+            flush=True,
+        )
+    return results
+
+
+def captured(work: Callable[[], Any], times: int = 8) -> float:
+    """The time a kernel itself takes: launched from a recorded graph, without Python between launches."""
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            work()
+    return microseconds(graph.replay, 7) / times
+
+
+def steps(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor) -> None:
+    """Each kernel of a set by itself."""
+    threshold, n = threshold_of(score, logits, labels), len(logits)
+    batch = _triton._Batch(score, logits, 0)
+    slots = torch.empty(2, n, batch.tiling.slots, dtype=torch.int64, device="cuda")
+    counts = torch.empty(n, dtype=torch.int32, device="cuda")
+    sizes = torch.empty(n + 1, dtype=torch.int32, device="cuda")
+    candidates = (slots[0], counts, slots[1].view(torch.float64), sizes)
+    result = torch.empty(n, dtype=torch.float64, device="cuda")
+    read = lambda: batch._read(slots=slots[0], counts=counts, sizes=sizes, threshold=threshold)  # noqa: E731
+    report = {"sum": captured(logits.sum), "read": captured(read), "finish": captured(batch._finish_rows)}
+    report["score"] = captured(lambda: batch._score_candidates(candidates, threshold))
+    read()
+    batch._score_candidates(candidates, threshold)
+    offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
+    total = int(offsets[-1])
+    report["offsets"] = captured(lambda: torch.cumsum(sizes, 0, dtype=torch.int64))
+    report["write"] = captured(lambda: batch._write_sets(candidates, offsets, total, threshold))
+    report["labels: read"] = captured(lambda: batch._read(labels=labels))
+    report["labels: score"] = captured(lambda: batch._score_labels(labels, result))
+    crowded = int((counts > batch.tiling.slots).sum())
+    print(f"{score.name}: {counts.double().mean():.2f} candidates a row, {crowded} rows crowded; device microseconds:")
+    print("   ", "  ".join(f"{name} {value:,.0f}" for name, value in report.items()), flush=True)
+
+
+def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score, ...]) -> None:
+    """Other tilings than the chosen one."""
+    chosen = _triton.tiling_for
+    n_classes, floor = logits.shape[1], microseconds(logits.sum)
+    tiling = chosen(n_classes, scores[0].name)
+    if tiling.long:
+        variants = [
+            {"block": b, "warps": w} for b, w in ((1024, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16))
+        ]
+    else:
+        rows = [r for r in (1, 2, 4, 8, 16, 32) if 128 <= r * tiling.block <= 4096]
+        variants = [{"rows": r, "warps": w} for r in rows for w in (1, 2, 4) if r * tiling.block >= 256 * w]
+        variants += [{"slots": s} for s in (16, 32, 64, 128) if s <= tiling.block]
+        variants += [{"rows_ahead": r, "chunk": c} for r, c in ((16, 128), (32, 128), (32, 256), (64, 256))]
+    for score in scores:
+        threshold = threshold_of(score, logits, labels)
+        for variant in [{}, *variants]:
+            _triton.tiling_for = lambda k, r, v=variant: dataclasses.replace(chosen(k, r), **v)
+            try:
+                start = time.perf_counter()
+                calibration = microseconds(lambda s=score: _triton.label_scores(s, logits, labels), 9) / floor
+                sets = microseconds(lambda s=score, q=threshold: _triton.ragged_sets(s, logits, q), 9) / floor
+                spent = time.perf_counter() - start
+                what = f"{score.name:7s} K {n_classes} {variant}"
+                print(f"{what}: labels {calibration:.2f} x, sets {sets:.2f} x ({spent:.1f} s)", flush=True)
+            except Exception as error:  # a tile that does not fit is a result, too
+                print(f"{score.name:7s} K {n_classes} {variant}: {type(error).__name__} {str(error)[:80]}", flush=True)
+    _triton.tiling_for = chosen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="200000x1000,4096x128256", help="rows x classes, comma-separated")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--scores", default="ecp,lac,aps,raps,saps,topk,margin")
+    parser.add_argument("--logits", help="npz with logits and labels, repeated to the first shape's rows")
+    parser.add_argument("--steps", action="store_true")
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    scores = tuple(score for score in SCORES if score.name in options.scores.split(","))
+    results: list[dict[str, Any]] = []
+    for shape in options.shapes.split(","):
+        n, n_classes = map(int, shape.split("x"))
+        data = (
+            from_file(options.logits, n) if options.logits else synthetic(n, n_classes, getattr(torch, options.dtype))
+        )
+        if options.sweep:
+            sweep(*data, scores)
+        else:
+            results += compare(*data, scores)
+        if options.steps:
+            for score in scores:
+                steps(score, *data)
+        del data
+    if options.json:
+        about = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
+        Path(options.json).write_text(json.dumps(about | {"results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
