@@ -161,8 +161,10 @@ def log_utility(z: F64, temperature: float = 1.0) -> F64:
         shifted = (z - z.max(-1, keepdims=True)) / temperature
     finite = np.maximum(shifted, -1e308)
     shifted = np.where(z == -np.inf, -np.inf, finite)
-    result: F64 = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return result
+    # The largest term is exactly 1: ln(1 + the others) keeps what ln of the sum would round away where p is near 1.
+    others = np.exp(shifted)
+    np.put_along_axis(others, shifted.argmax(-1, keepdims=True), 0.0, -1)
+    return shifted - np.log1p(others.sum(-1, keepdims=True))
 
 
 def relative_log_utility(z: F64, temperature: float = 1.0) -> F64:

@@ -260,7 +260,8 @@ def _log_utility(z: Tensor, temperature: float) -> Tensor:
     """ln phi, phi = softmax(z / T)."""
     shifted = ((z - z.amax(1, keepdim=True)) / temperature).clamp_min(torch.finfo(z.dtype).min)
     shifted = torch.where(z == -torch.inf, -torch.inf, shifted)
-    return shifted - shifted.exp().sum(1, keepdim=True).log()
+    others = shifted.exp().scatter(1, _first_largest(shifted)[:, None], 0.0)
+    return shifted - others.sum(1, keepdim=True).log1p()
 
 
 def _log_cost(surprisal: Tensor, log_phi: Tensor, ranks: Tensor, stabilizer: float) -> Tensor:
