@@ -791,3 +791,13 @@ def test_needed_rows_are_those_of_the_rank():
         n = rows_needed(coverage)
         assert evicp.conformal_rank(n, coverage) <= n
         assert evicp.conformal_rank(n - 1, coverage) > n - 1
+
+
+def test_quantiles_of_segments_are_the_quantiles_of_each():
+    rng = np.random.default_rng(0)
+    counts = np.array([0, 3, 1, 0, 10, 2, 0])
+    parts = [np.sort(rng.normal(size=n)) for n in counts]
+    found = clusters._segment_quantiles(np.concatenate(parts), counts)
+    for part, row in zip(parts, found, strict=True):
+        expected = np.quantile(part, clusters._LEVELS) if len(part) else np.zeros(len(clusters._LEVELS))
+        np.testing.assert_allclose(row, expected, atol=1e-12)

@@ -32,28 +32,28 @@ def class_features(scores: F64, labels: I64, n_classes: int) -> tuple[F64, F64]:
     Ranks are bounded where scores may be infinite. Classes of few rows are drawn towards all rows' quantiles, where a
     class without rows stays.
     """
-    counts = np.bincount(labels, minlength=n_classes).astype(np.float64)
-    features = np.tile(_LEVELS, (n_classes, 1))
+    counts = np.bincount(labels, minlength=n_classes)
     if not len(scores):
-        return features, counts
-    ascending = np.sort(scores)
-    ranks = (np.searchsorted(ascending, scores, "left") + np.searchsorted(ascending, scores, "right")) / 2 / len(scores)
-    order = np.lexsort((ranks, labels))
-    for label, part in zip(*_runs(labels[order]), strict=True):
-        own = np.quantile(ranks[order[part]], _LEVELS)
-        weight = counts[label] / (counts[label] + _PRIOR_ROWS)
-        features[label] = weight * own + (1 - weight) * _LEVELS
-    return features, counts
+        return np.tile(_LEVELS, (n_classes, 1)), counts.astype(np.float64)
+    everyone = np.sort(scores)
+    ranks = (np.searchsorted(everyone, scores, "left") + np.searchsorted(everyone, scores, "right")) / 2 / len(scores)
+    own = _segment_quantiles(ranks[np.lexsort((ranks, labels))], counts)
+    weight = (counts / (counts + _PRIOR_ROWS))[:, None]
+    return weight * own + (1 - weight) * _LEVELS, counts.astype(np.float64)
 
 
-def _runs(ascending: I64) -> tuple[I64, list[slice]]:
-    """The distinct values of an ascending array, and where each lies."""
-    values, starts = np.unique(ascending, return_index=True)
-    stops = [*starts[1:].tolist(), len(ascending)]
-    return values, [slice(a, b) for a, b in zip(starts.tolist(), stops, strict=True)]
+def _segment_quantiles(ascending: F64, counts: I64) -> F64:
+    """The quantiles of each of several segments, each ascending, one after the other; 0 for an empty one."""
+    position = _LEVELS * np.maximum(counts - 1, 0)[:, None]
+    low = np.floor(position).astype(np.int64)
+    starts = (np.cumsum(counts) - counts)[:, None]
+    last = len(ascending) - 1
+    below, above = (ascending[np.minimum(starts + np.minimum(low + i, counts[:, None] - 1), last)] for i in (0, 1))
+    quantiles: F64 = np.where(counts[:, None] > 0, below + (position - low) * (above - below), 0.0)
+    return quantiles
 
 
-def k_means(points: F64, weights: F64, count: int, seed: int, restarts: int = 8) -> I64:
+def k_means(points: F64, weights: F64, count: int, seed: int, restarts: int = 3) -> I64:
     """The cluster of each point, (R,): Lloyd's algorithm from spread-out starts, the best of several.
 
     >>> k_means(np.array([[0.0], [0.1], [5.0], [5.1]]), np.ones(4), 2, seed=0).tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
@@ -64,7 +64,7 @@ def k_means(points: F64, weights: F64, count: int, seed: int, restarts: int = 8)
     for _ in range(restarts):
         centres = _spread_out(points, weights, count, rng)
         assigned = _nearest(points, centres)[0]
-        for _ in range(100):
+        for _ in range(30):
             total = np.bincount(assigned, weights, len(centres))
             for axis in range(points.shape[1]):
                 moved = np.bincount(assigned, weights * points[:, axis], len(centres))
@@ -80,16 +80,15 @@ def k_means(points: F64, weights: F64, count: int, seed: int, restarts: int = 8)
 def _spread_out(points: F64, weights: F64, count: int, rng: np.random.Generator) -> F64:
     """Starting centres, each drawn with probability proportional to its squared distance from those before."""
     chosen = [int(rng.integers(len(points)))]
-    while len(chosen) < count:
-        mass = weights * _nearest(points, points[chosen])[1]
-        if not mass.any():
-            break
+    distance = _nearest(points, points[chosen])[1]
+    while len(chosen) < count and (mass := weights * distance).any():
         chosen.append(int(rng.choice(len(points), p=mass / mass.sum())))
+        distance = np.minimum(distance, _nearest(points, points[chosen[-1:]])[1])
     return points[chosen].copy()
 
 
 def _nearest(points: F64, centres: F64) -> tuple[I64, F64]:
     """The nearest centre of each point, and its squared distance."""
-    squared: F64 = ((points[:, None, :] - centres) ** 2).sum(2)
-    nearest = squared.argmin(1)
-    return nearest, squared[np.arange(len(points)), nearest]
+    products = (centres**2).sum(1) - 2 * points @ centres.T  # |x - c|^2 up to |x|^2, which is the same for all centres
+    nearest = products.argmin(1)
+    return nearest, ((points - centres[nearest]) ** 2).sum(1)

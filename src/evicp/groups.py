@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
+from math import isqrt
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -27,7 +28,8 @@ __all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Without a number of clusters, one for about this many rows: coverage in a cluster then spreads by about 0.02.
+#: Without a number of clusters, one for about this many rows (coverage in a cluster then spreads by about 0.02), and
+#: not more than the square root of the number of rare classes.
 _ROWS_PER_CLUSTER = 200
 
 
@@ -50,7 +52,8 @@ class ByClass:
         for, its label is in every set. "cluster": classes with fewer than `rare_below` rows are pooled with others of
         similar scores and share a threshold; the coverage then holds in each cluster.
     clusters : a number, or K cluster numbers
-        How many clusters to look for (one for about 200 rows by default); or the cluster of each class, given.
+        How many clusters to look for (by default one for about 200 rows, at most the square root of the number of
+        rare classes); or the cluster of each class, given.
     rare_below : the rows below which a class is rare
     share : of the rare classes' rows, set aside to find the clusters and used for nothing else
     seed : which rows are set aside, and where the clustering starts
@@ -93,8 +96,8 @@ class ByClass:
         if not self.fitted:
             rare = np.bincount(keys, minlength=n_classes) < self.rare_below
             aside, rows = _set_aside(np.flatnonzero(rare[keys]), len(scores), self.share, self.seed)
-            per_row = max(1, int(rare[keys[rows]].sum()) // _ROWS_PER_CLUSTER)
-            wanted = self.clusters if isinstance(self.clusters, int) else per_row
+            most = min(int(rare[keys[rows]].sum()) // _ROWS_PER_CLUSTER, isqrt(int(rare.sum())))
+            wanted = self.clusters if isinstance(self.clusters, int) else max(1, most)
             clusters = cluster_classes(scores[aside], keys[aside], rare, wanted, self.seed)
             fitted = replace(self, clusters=tuple(clusters.tolist()))
         return Fitted(fitted, rows, fitted.of_labels(n_classes)[keys[rows]])
@@ -155,7 +158,7 @@ class ByGroup:
 
     def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:  # noqa: ARG002
         """The groups are those seen."""
-        fitted = self if self.fitted else ByGroup(tuple(keys.tolist()))
+        fitted = self if self.fitted else ByGroup(tuple(np.unique(keys).tolist()))
         return Fitted(fitted, np.arange(len(scores)), fitted._find(keys))
 
     @property
