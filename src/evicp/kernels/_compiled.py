@@ -399,10 +399,11 @@ def _count_bits(_typing: Any, _bits: Any) -> Any:
 
 @_intrinsic
 def _lowest_bit(_typing: Any, _bits: Any) -> Any:
-    """The number of the lowest bit that is set; there must be one."""
+    """The number of the lowest bit that is set, 0 if none is."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return builder.zext(builder.cttz(values[0], ir.Constant(ir.IntType(1), 1)), ir.IntType(64))
+        zeros = builder.cttz(values[0], ir.Constant(ir.IntType(1), 0))
+        return builder.zext(builder.and_(zeros, ir.Constant(ir.IntType(32), LANES - 1)), ir.IntType(64))
 
     return types.int64(types.uint32), generate
 
@@ -488,11 +489,12 @@ class _Row(NamedTuple):
     top: Any
     low: float
     rate: Any  # 1 / temperature, in the row's own precision
-    total: float  # sum of exp((z - top) / T)
-    log_total: float
+    largest: float  # the largest probability, 1 / sum of exp((z - top) / T)
+    log_total: float  # of that sum
     shift: Any  # log_total, in the row's own precision
     alpha: float  # the largest Dirichlet parameter
     rest: float  # the sum of all others
+    inverse_alpha_0: float
     v: float  # the row's randomisation
     second: float  # the second largest probability
 
@@ -653,7 +655,7 @@ def _shifted(p: _Parameters, s: _Row, z: float) -> float:
 
 @_inlined
 def _probability(p: _Parameters, s: _Row, z: float) -> float:
-    return 0.0 if z == -inf else _exp(_shifted(p, s, z)) / s.total
+    return _exp(_shifted(p, s, z)) * s.largest
 
 
 @_inlined
@@ -677,7 +679,7 @@ def _surprisal(s: _Row, alpha: float) -> float:
     """Eq. 6, -ln(alpha / alpha_0); for a label that holds more than half, from what the others hold."""
     if alpha == s.alpha and s.rest < s.alpha:
         return _log1p(s.rest / s.alpha)
-    return -_log(alpha / (s.alpha + s.rest))
+    return -_log(alpha * s.inverse_alpha_0)
 
 
 @_inlined
@@ -685,10 +687,10 @@ def _log_cost(p: _Parameters, s: _Row, z: float, rank: int) -> float:
     """Eq. 10 up to a row constant: ln I(k) - ln(phi_k p_k^2 (1 - r_k/K) + stabilizer)."""
     alpha = _activate(p.evidence, z) + 1.0
     surprisal = _surprisal(s, alpha)
-    scaling = np.float64(p.n_classes - rank) / np.float64(p.n_classes)
+    scaling = (p.n_classes - rank) * (1.0 / p.n_classes)
     if _PLAIN_STABILIZER[0] <= p.stabilizer <= _PLAIN_STABILIZER[1]:
-        share = alpha / (s.alpha + s.rest)
-        return _log(surprisal / (_exp(_shifted(p, s, z)) / s.total * share * share * scaling + p.stabilizer))
+        share = alpha * s.inverse_alpha_0
+        return _log(surprisal / (_probability(p, s, z) * (share * share * scaling) + p.stabilizer))
     if p.stabilizer == 0.0:
         # The utility relative to the lowest label's, whose cost is subtracted next: a spike must not swallow the rest.
         gain = min((z - s.low) / p.temperature, 1e308)
@@ -719,11 +721,10 @@ def _value(  # noqa: PLR0911 - one return for each score
             excess = excess - 1.0 + s.v
         return np.float64(above) * _UNIT + s.v * (np.float64(own) * _UNIT) + p.lam * excess
     if p.kind == _SAPS:
-        largest = 1.0 / s.total
-        return s.v * largest if rank == 0 else largest + (rank - 1.0 + s.v) * p.lam
+        return s.v * s.largest if rank == 0 else s.largest + (rank - 1.0 + s.v) * p.lam
     if p.kind == _TOPK:
         return rank + s.v
-    return (s.second if z == s.top else 1.0 / s.total) - _probability(p, s, z)
+    return (s.second if z == s.top else s.largest) - _probability(p, s, z)
 
 
 @_composed
@@ -746,10 +747,10 @@ def _statistics(row: Any, p: _Parameters, survey: _Survey) -> tuple[_Row, float]
         second = _exp((np.float64(_second_largest(row, top)) - top) / p.temperature) / (1.0 + exponentials)
     if p.randomized:
         v = _uniform(row, p.seed)
-    log_total = _log1p(exponentials)
+    largest, log_total, low = 1.0 / (1.0 + exponentials), _log1p(exponentials), np.float64(survey.low)
     alpha = _activate(p.evidence, np.float64(top)) + 1.0
-    low = np.float64(survey.low)
-    s = _Row(top, low, rate, 1.0 + exponentials, log_total, _native(row, log_total), alpha, rest, v, second)
+    shift, inverse = _native(row, log_total), 1.0 / (alpha + rest)
+    s = _Row(top, low, rate, largest, log_total, shift, alpha, rest, inverse, v, second)
     if p.kind == _ECP:
         worst = _log_cost(p, s, low, _count_above(row, survey.low))
     return s, worst
@@ -862,31 +863,38 @@ def _sort_many(room: _Scratch, count: int) -> None:
 @_inlined
 def _sort(room: _Scratch, count: int) -> None:
     """Sort the candidates by their keys, ascending and stably."""
+    if count <= _FEW:
+        _sort_few(room, count)
+        return
     for i in range(1, count):
         if room.keys[i - 1] > room.keys[i]:
-            if count <= _FEW:
-                _sort_few(room, count)
-            else:
-                _sort_many(room, count)
-            break
+            _sort_many(room, count)
+            return
 
 
 @_inlined
 def _gather(row: Any, n_classes: int, cut: Any, room: _Scratch) -> int:
-    """Note all labels with a logit of at least `cut`, in their own order; returns how many."""
-    count = 0
+    """Note all labels with a logit of at least `cut`, in their own order, with keys; returns how many."""
+    labels, count = room.labels, 0
     if cut == -inf:
         for k in range(n_classes):
-            room.keys[k], room.labels[k] = 0.0 - np.float64(row[k]), k
-        return n_classes
-    for i in range(0, len(row), LANES):
-        bits = _at_least(_load(row, i), cut)
-        first = min(i, len(row) - LANES)
-        while bits != 0:
-            k = first + _lowest_bit(bits)
-            room.keys[count], room.labels[count] = 0.0 - np.float64(row[k]), k
-            count += 1
-            bits = np.uint32(bits & (bits - np.uint32(1)))
+            labels[k] = k
+        count = n_classes
+    else:
+        for i in range(0, len(row), LANES):
+            bits = _at_least(_load(row, i), cut)
+            first = min(i, len(row) - LANES)
+            # Two are noted whether they are there or not, and kept if they are: a branch would be mispredicted.
+            for _ in range(2):
+                labels[count] = first + _lowest_bit(bits)
+                count += 1 if bits != 0 else 0
+                bits = np.uint32(bits & (bits - np.uint32(1)))
+            while bits != 0:
+                labels[count] = first + _lowest_bit(bits)
+                count += 1
+                bits = np.uint32(bits & (bits - np.uint32(1)))
+    for i in range(count):
+        room.keys[i] = 0.0 - np.float64(row[labels[i]])
     return count
 
 
