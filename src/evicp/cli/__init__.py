@@ -19,6 +19,7 @@ from evicp.cli.evaluate import evaluate
 from evicp.cli.explain import explain
 from evicp.cli.export import export
 from evicp.cli.extract import extract
+from evicp.cli.monitor import monitor
 from evicp.cli.plan import plan
 from evicp.cli.predict import predict
 from evicp.cli.report import report
@@ -41,7 +42,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, extract, calibrate, predict, evaluate, compare, report, explain, plan, export, reproduce, bench):
+for command in (
+    *(demo, extract, calibrate, predict, evaluate, compare, report, explain, plan, monitor),
+    *(export, reproduce, bench),
+):
     app.command(epilog=getattr(command, "epilog", None))(command)
 
 

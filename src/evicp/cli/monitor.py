@@ -1,0 +1,142 @@
+"""`evicp monitor`: labels that have arrived since the calibration; has coverage broken?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+import evicp
+from evicp import checks
+from evicp.calibration import Calibration
+from evicp.cli.common import Coverage, Json, Labels, LogitsFiles, examples, print_json, print_text, progress
+from evicp.cli.inputs import CalibrationFile, Groups, located, read_groups, read_rows
+from evicp.errors import FileError, InputError
+from evicp.files import atomic_path
+from evicp.groups import ByClass
+
+__all__ = ["monitor"]
+
+
+@examples(
+    "evicp monitor cal.safetensors labelled.npz --coverage 0.9 --false-alarm-rate 0.01",
+    "evicp monitor cal.safetensors today.npz --state monitor.json",
+    "evicp monitor by_class.safetensors labelled.npz --group 'tabby cat'",
+)
+def monitor(
+    calibration: CalibrationFile,
+    logits: LogitsFiles,
+    labels: Labels = None,
+    coverage: Coverage = 0.9,
+    confidence: Annotated[
+        float | None, typer.Option("--confidence", help="Of the sets, where they are predicted with one.")
+    ] = None,
+    false_alarm_rate: Annotated[
+        float, typer.Option("--false-alarm-rate", help="The probability of ever alarming without cause.")
+    ] = 0.01,
+    p_values: Annotated[
+        bool, typer.Option("--p-values", help="Watch p-values instead of sets: any shift to less plausible labels.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="NAME", help="The group to watch, where the calibration has groups."),
+    ] = None,
+    groups: Groups = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", metavar="FILE", help="Continue from this JSON file if it exists, and write it again."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell whether coverage has broken since the calibration, from labelled rows in the order of their arrival.
+
+    The alarm is raised without cause with at most the probability stated, however often one looks; once raised, it
+    stays. Exit code 1 means alarm.
+    """
+    loaded = evicp.load(calibration)
+    watch = evicp.Monitor(loaded, coverage, confidence=confidence, group=group, false_alarm_rate=false_alarm_rate)
+    watch = _continued(watch, state)
+    rows = read_rows(logits, labels, labelled=True)
+    given = read_groups(groups, len(rows))
+    with progress("monitoring", len(rows)) as advance:
+        for start, block, truth in rows.blocks():
+            part = None if given is None else given[start : start + len(block)]
+            with located(rows.source, start):
+                _feed(watch, loaded, block, truth, part, group, p_values)
+            advance(len(block))
+    if state is not None:
+        with atomic_path(state) as temporary:
+            temporary.write_text(json.dumps(watch.to_dict()), encoding="utf-8")
+    if as_json:
+        print_json(_summary(watch))
+    else:
+        print_text(watch)
+    if watch.alarm:
+        raise typer.Exit(1)
+
+
+def _feed(
+    watch: evicp.Monitor,
+    calibration: Calibration,
+    logits: NDArray[Any],
+    labels: Any,
+    groups: NDArray[Any] | None,
+    group: str | None,
+    p_values: bool,
+) -> None:
+    """Show the monitor those of a block's rows that are of its group."""
+    array = checks.as_logits(logits, calibration.n_classes)
+    truth = checks.as_labels(labels, *array.shape)
+    wanted = np.ones(len(array), bool)
+    if calibration.groups is not None:
+        by = calibration.groups.by
+        names = np.array(calibration.groups.names)
+        if isinstance(by, ByClass):
+            wanted = names[by.of_labels(calibration.n_classes)[truth]] == group
+        else:
+            wanted = calibration.groups_of(array, groups) == group
+    rows, truth = array[wanted], truth[wanted]
+    part = None if groups is None else groups[wanted]
+    if p_values:
+        watch.update_p_values(calibration.p_values(rows, truth, groups=part))
+    else:
+        sets = calibration.predict(rows, watch.coverage, confidence=watch.confidence, groups=part)
+        watch.update(sets.contains(truth))
+
+
+def _continued(watch: evicp.Monitor, state: str | None) -> evicp.Monitor:
+    """The monitor as it was left in the state file, if it watches the same thing."""
+    if state is None or not Path(state).exists():
+        return watch
+    try:
+        content = json.loads(Path(state).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot read {state}: it is not the state of a monitor.") from error
+    if not isinstance(content, dict):
+        raise FileError(f"cannot read {state}: it is not the state of a monitor.")
+    before = evicp.Monitor.from_dict(content)
+    for name in ("n", "coverage", "confidence", "false_alarm_rate"):
+        mine, theirs = getattr(watch, name), getattr(before, name)
+        if mine != theirs:
+            raise InputError(f"{state} was made with {name} {theirs}; got {mine}. Use another state file.")
+    return before
+
+
+def _summary(watch: evicp.Monitor) -> dict[str, Any]:
+    return {
+        "alarm": watch.alarm,
+        "alarm_at": watch.alarm_at,
+        "labels": watch.seen,
+        "covered": watch.covered,
+        "observed": watch.observed,
+        "coverage": watch.coverage,
+        "confidence": watch.confidence,
+        "false_alarm_rate": watch.false_alarm_rate,
+        "e_value": watch.e_value,
+        "p_value": watch.p_value,
+        "n": watch.n,
+    }
