@@ -13,10 +13,11 @@ from evicp.metrics import Evaluation, evaluate
 from evicp.monitor import AdaptiveLevel, Monitor
 from evicp.reliability import Certificate, Reliability, conformal_rank, pac_rank, plan
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
-from evicp.selection import Comparison, Tuned, compare
+from evicp.selection import Comparison, compare
 from evicp.sets import PredictionSets
 from evicp.shift import estimate_class_frequencies, label_shift_weights
 from evicp.temperature import TemperatureFit, fit_temperature
+from evicp.tuning import Tuned, Tuning, tune
 
 if TYPE_CHECKING:
     from evicp.extraction import Extraction, extract
@@ -54,6 +55,7 @@ __all__ = [
     "TemperatureFit",
     "TopK",
     "Tuned",
+    "Tuning",
     "calibrate",
     "compare",
     "conformal_rank",
@@ -67,6 +69,7 @@ __all__ = [
     "opinion",
     "pac_rank",
     "plan",
+    "tune",
 ]
 
 #: Imported when first asked for: few programs need them, and all would pay for their import.

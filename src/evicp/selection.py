@@ -1,13 +1,11 @@
-"""Which score? Several scores, several random splits, one table; and honest tuning on a split of its own."""
+"""Which score? Several scores, several random splits, one table."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
-from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -20,13 +18,13 @@ from evicp.metrics import Evaluation, evaluate_counts
 from evicp.scores import ECP, Base, Score, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
+from evicp.tuning import Auto, ScoreLike, Tuned, with_temperature
 
 __all__ = ["Comparison", "Tuned", "compare"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-ScoreLike = str | Score | Callable[[F64], Any]
-Metric = Literal["size", "sscv", "sat"]
+Method = Score | Tuned | Auto
 
 #: The columns of a comparison: title, attribute of Evaluation, digits.
 _COLUMNS = (("coverage", "coverage", 4), ("size", "mean_size", 3), ("SSCV", "sscv", 3), ("SAT", "sat", 3))
@@ -36,76 +34,6 @@ _METRICS = (
     *("coverage", "mean_size", "mean_size_non_empty", "median_size", "empty_share", "singleton_share"),
     *("sscv", "sscv_smallest_count", "sat", "accuracy"),
 )
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """A score whose parameters are chosen on the tuning share of each trial, never on its test rows.
-
-    >>> Tuned("raps", lam=[0.01, 0.1, 1.0], by="sscv").candidates()[0]
-    RAPS(lam=0.01, k_reg=5, randomized=True, randomize_penalty=False, temperature=1.0, seed=0)
-    """
-
-    score: ScoreLike
-    by: Metric
-    grid: Mapping[str, Sequence[Any]]
-
-    def __init__(self, score: ScoreLike, *, by: Metric = "sat", **grid: Sequence[Any]) -> None:
-        if by not in ("size", "sscv", "sat"):
-            raise InputError(f'by must be "size", "sscv" or "sat"; got {by!r}.')
-        if not grid:
-            raise InputError("tuning needs at least one parameter with its candidates: Tuned('raps', lam=[0.01, 0.1]).")
-        object.__setattr__(self, "score", as_score(score))
-        object.__setattr__(self, "by", by)
-        object.__setattr__(self, "grid", {name: _listed(name, values) for name, values in grid.items()})
-        self.candidates()
-
-    def candidates(self) -> list[Score]:
-        """Every combination of the grid."""
-        base = as_score(self.score)
-        fields = {field.name for field in dataclasses.fields(base)}  # type: ignore[arg-type]
-        for name in self.grid:
-            if name not in fields:
-                raise InputError(f"{base.name} has no parameter {name}; it has {', '.join(sorted(fields))}.")
-        return [
-            dataclasses.replace(base, **dict(zip(self.grid, values, strict=True)))  # type: ignore[type-var]
-            for values in product(*self.grid.values())
-        ]
-
-    def choose(
-        self, logits: NDArray[Any], labels: I64, coverage: Fraction, seed: int, temperature: float | None
-    ) -> Score:
-        """The best candidate by its median over five half-and-half splits of the rows given."""
-        splits = list(_halves(len(labels), seed))
-        shared = None if "temperature" in self.grid else temperature
-        candidates = [_with_temperature(c, shared) for c in self.candidates()]
-        return max(candidates, key=lambda c: self._merit(_evaluate_splits(c, logits, labels, splits, coverage)))
-
-    def _merit(self, evaluations: list[Evaluation]) -> float:
-        """Higher is better."""
-        if self.by == "sat":
-            return float(np.median([e.sat if e.sat is not None else 0.0 for e in evaluations]))
-        if self.by == "sscv":
-            return -float(np.median([e.sscv if e.sscv is not None else 1.0 for e in evaluations]))
-        return -float(np.median([e.mean_size for e in evaluations]))
-
-    def describe(self) -> str:
-        """The score's name with what is tuned."""
-        return f"{as_score(self.score).name} (tuned {', '.join(self.grid)} by {self.by})"
-
-
-def _listed(name: str, values: Any) -> tuple[Any, ...]:
-    """The candidates of one parameter; there must be some."""
-    listed = () if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
-    if not listed:
-        raise InputError(f"{name} must be a list of candidates; got {values!r}. Try {name}=[first, second].")
-    return listed
-
-
-def _halves(n: int, seed: int, repeats: int = 5) -> Iterator[tuple[I64, I64]]:
-    for repeat in range(repeats):
-        order = np.random.default_rng([seed, repeat]).permutation(n)
-        yield order[: n // 2], order[n // 2 :]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -204,14 +132,14 @@ class Comparison:
 def compare(
     logits: Any,
     labels: Any,
-    scores: ScoreLike | Tuned | Sequence[ScoreLike | Tuned] = ("ecp", "lac", "aps", "raps", "base"),
+    scores: ScoreLike | Tuned | Auto | Sequence[ScoreLike | Tuned | Auto] = ("ecp", "lac", "aps", "raps", "base"),
     coverage: float | Fraction = 0.9,
     *,
     trials: int = 10,
     seed: int = 0,
     calibration: float | int = 0.3,
     temperature: float | Literal["split", "holdout"] = 1.0,
-    tuning: float | int = 0.1,
+    tuning: float | int | None = None,
     min_count: int = 1,
 ) -> Comparison:
     """Several scores on the same random splits of labelled rows.
@@ -219,13 +147,14 @@ def compare(
     Parameters
     ----------
     logits, labels : the rows to split
-    scores : names, scores, callables, or `Tuned` ones; Base is not calibrated
+    scores : names, scores, callables, `Tuned` ones, or "auto", which chooses among all families; Base is not calibrated
     coverage : asked of all of them
     trials, seed : how many splits, and which
     calibration : rows to calibrate on in each trial, a share or a count; the rest is tested
     temperature : a number; "split" fits it on the tuning rows of each trial, which keeps the guarantee; "holdout" on
         the calibration rows, as the paper does, outside the exact guarantee. A score given its own T keeps it.
-    tuning : a share or count of rows set aside where `temperature="split"` or a score is `Tuned`
+    tuning : a share or count of rows set aside where `temperature="split"` or a score is `Tuned` or "auto"; by default
+        a tenth, a fifth for "auto"
     min_count : strata with fewer rows are left out of SSCV
 
     >>> rng = np.random.default_rng(0)
@@ -244,8 +173,7 @@ def compare(
     trials, seed = checks.as_count(trials, "trials"), checks.as_count(seed, "seed", at_least=0)
     methods = _unique_names(scores)
     _warn_suspicious(methods.values(), array)
-    tunes = temperature == "split" or any(isinstance(m, Tuned) for m in methods.values())
-    n_tuning = _as_rows(tuning, len(array), "tuning") if tunes else 0
+    n_tuning = _tuning_rows(tuning, len(array), methods.values(), temperature)
     n_calibration = _as_rows(calibration, len(array), "calibration")
     if n_tuning + n_calibration >= len(array):
         raise InputError(
@@ -273,12 +201,12 @@ def compare(
     )
 
 
-def _unique_names(scores: Any) -> dict[str, Score | Tuned]:
+def _unique_names(scores: Any) -> dict[str, Method]:
     """The methods to compare, each under the name its row of the table gets."""
     many = isinstance(scores, Iterable) and not isinstance(scores, str)
-    named: dict[str, Score | Tuned] = {}
+    named: dict[str, Method] = {}
     for item in scores if many else [scores]:
-        method = item if isinstance(item, Tuned) else as_score(item, conformal=False)
+        method = _as_method(item)
         name = method.describe()
         if name in named:
             raise InputError(f"scores must differ; got {name} twice. Functions need names of their own.")
@@ -288,12 +216,27 @@ def _unique_names(scores: Any) -> dict[str, Score | Tuned]:
     return named
 
 
-def _warn_suspicious(methods: Iterable[Score | Tuned], logits: NDArray[Any]) -> None:
-    """As in calibrate, once for all methods."""
+def _as_method(item: Any) -> Method:
+    if isinstance(item, str) and item.lower() == "auto":
+        return Auto()
+    return item if isinstance(item, Tuned | Auto) else as_score(item, conformal=False)
+
+
+def _warn_suspicious(methods: Iterable[Method], logits: NDArray[Any]) -> None:
+    """As in calibrate, once for all methods; "auto" sees for itself which scores do well on these logits."""
     checks.warn_if_probabilities(logits)
     scores = [as_score(m.score) if isinstance(m, Tuned) else m for m in methods]
     if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
         checks.warn_if_no_evidence(logits)
+
+
+def _tuning_rows(tuning: Any, n: int, methods: Iterable[Method], temperature: Any) -> int:
+    """How many rows are set aside in each trial for temperatures, parameters and choices."""
+    kinds = {type(method) for method in methods}
+    if temperature != "split" and not kinds & {Tuned, Auto}:
+        return 0
+    share = (0.2 if Auto in kinds else 0.1) if tuning is None else tuning
+    return _as_rows(share, n, "tuning")
 
 
 def _as_rows(share: Any, n: int, what: str) -> int:
@@ -320,15 +263,8 @@ def _temperatures(
     return [None if temperature == 1.0 else float(temperature)] * len(parts)
 
 
-def _with_temperature(score: Score, temperature: float | None) -> Score:
-    """The score at this temperature, unless it was given one of its own."""
-    if temperature is None or getattr(score, "temperature", None) != 1.0:
-        return score
-    return dataclasses.replace(score, temperature=temperature)  # type: ignore[type-var]
-
-
 def _choose(
-    method: Score | Tuned,
+    method: Method,
     logits: NDArray[Any],
     labels: I64,
     parts: list[list[I64]],
@@ -337,12 +273,12 @@ def _choose(
     seed: int,
 ) -> list[Score]:
     """The score of each trial, from its tuning rows and its temperature."""
-    if isinstance(method, Tuned):
+    if isinstance(method, Tuned | Auto):
         return [
             method.choose(logits[tuning], labels[tuning], coverage, seed, temperature)
             for (tuning, _, _), temperature in zip(parts, temperatures, strict=True)
         ]
-    return [_with_temperature(method, temperature) for temperature in temperatures]
+    return [with_temperature(method, temperature) for temperature in temperatures]
 
 
 def _evaluate_trials(

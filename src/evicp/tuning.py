@@ -1,19 +1,429 @@
-"""Tuning a score."""
+"""Which parameters, which score? Chosen on rows of their own.
+
+Rows that chose a score must not be used again, neither to calibrate nor to test it: the score fits them better than it
+fits any other row, and the guarantee needs untouched ones.
+
+A candidate is calibrated and measured on the tuning rows at several coverages around the one asked for, and the figures
+are averaged: SSCV jumps when a single row changes its stratum, the average does not. Only a threshold is fitted to the
+rows, so all candidates profit alike from being measured where they were calibrated. How sure a lead is, is judged by
+leaving out a tenth of the rows at a time (the jackknife).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
+from html import escape
+from itertools import product
+from types import MappingProxyType
+from typing import Any, Literal
 
-from evicp import checks
-from evicp.scores import Score
-from evicp.selection import Tuned
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks, kernels
+from evicp.errors import InputError, LogitsError
+from evicp.metrics import SSCV_ENDS
+from evicp.reliability import conformal_rank
+from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK, as_score
+from evicp.tables import html_table, markdown_table, text_table
+
+__all__ = ["AUTO", "GRIDS", "Auto", "Candidate", "Tuned", "Tuning", "auto", "split_off", "tune"]
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+ScoreLike = str | Score | Callable[[F64], Any]
+Metric = Literal["size", "sscv", "sat"]
+
+#: What `tune` tries where no grid is given.
+GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
+    {
+        "ecp": {"temperature": (0.5, 0.7, 1.0, 1.5, 2.0), "stabilizer": (1e-12, 1e-8, "scaled")},
+        "lac": {"temperature": (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0)},
+        "aps": {"temperature": (0.5, 0.7, 1.0, 1.5, 2.0)},
+        "raps": {"lam": (0.001, 0.01, 0.03, 0.1, 0.3, 1.0), "k_reg": (0, 1, 2, 5)},
+        "saps": {"lam": (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)},
+        "margin": {"temperature": (0.5, 0.7, 1.0, 1.5, 2.0)},
+    }
+)
+
+#: What `auto` tries: every family at its defaults, and a few well-spaced alternatives. More would only find more noise.
+_DEFAULTS: tuple[Score, ...] = (ECP(), LAC(), RAPS(), SAPS(), APS(), TopK(), Margin())
+AUTO: tuple[Score, ...] = (
+    *_DEFAULTS,
+    *(LAC(temperature=t) for t in (0.5, 0.7, 1.5, 2.0)),
+    *(ECP(temperature=t) for t in (0.7, 1.5)),
+    *(ECP(stabilizer=e) for e in ("scaled", 1e-12)),
+    *(RAPS(lam=lam, k_reg=k) for lam, k in ((1.0, 0), (0.3, 1), (0.3, 2))),
+    *(SAPS(lam=lam) for lam in (0.05, 0.2, 0.5)),
+)
+
+#: The coverages a candidate is measured at, as shares of the way from the coverage asked for to 1 (or away from it).
+_AROUND = tuple(Fraction(w, 10) for w in (-4, -2, -1, 0, 1, 2, 4))
+_FOLDS = 10
+
+#: How many rows `split_off` gives to the choice of a score.
+_SHARE, _ENOUGH = Fraction(1, 4), 2000
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A score with its figures on the tuning rows, and by how much it leads the score to beat."""
+
+    score: Score
+    size: float
+    sscv: float
+    sat: float
+    lead: float
+    standard_error: float
+
+
+@dataclass(frozen=True, repr=False)
 class Tuning:
+    """The best score, why it was chosen, and every candidate, best first. `best` is ready to calibrate.
+
+    `n` tuning rows have been used up.
+    """
+
     best: Score
+    why: str
+    candidates: tuple[Candidate, ...]
+    by: Metric
+    coverage: Fraction
+    n: int
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The head and the rows of the printed table."""
+        head = ["score", "size", "SSCV", "SAT", f"lead in {self.by}", "standard error"]
+        rows = [
+            [
+                ("* " if c.score == self.best else "") + c.score.describe(),
+                f"{c.size:.3f}",
+                f"{c.sscv:.3f}",
+                f"{c.sat:.3f}",
+                f"{c.lead:+.4f}",
+                f"{c.standard_error:.4f}",
+            ]
+            for c in self.candidates
+        ]
+        return head, rows
+
+    def __repr__(self) -> str:
+        return f"{text_table(*self.table())}\n{self.why}"
+
+    def to_markdown(self) -> str:
+        """The candidates as a Markdown table, and why the best was chosen."""
+        return f"{markdown_table(*self.table())}\n\n{self.why}"
+
+    def _repr_html_(self) -> str:
+        return f"{html_table(*self.table())}<p>{escape(self.why)}</p>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        fields = ("size", "sscv", "sat", "lead", "standard_error")
+        return {
+            "best": self.best.describe(),
+            "why": self.why,
+            "by": self.by,
+            "coverage": float(self.coverage),
+            "n": self.n,
+            "candidates": [
+                {"score": c.score.describe(), **{name: getattr(c, name) for name in fields}} for c in self.candidates
+            ],
+        }
 
 
-def tune(logits: Any, labels: Any, score: Any = "raps", *, by: Any = "sat", coverage: float = 0.9, grid: Any = None, seed: int = 0) -> Tuning:
-    return Tuning(Tuned(score, by=by, **grid).choose(logits, labels, checks.as_coverage(coverage), seed, None))
+def tune(
+    logits: Any,
+    labels: Any,
+    score: ScoreLike = "raps",
+    by: Metric = "sat",
+    coverage: float | Fraction = 0.9,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    seed: int = 0,
+) -> Tuning:
+    """The best parameters of a score, on rows that must not be used again.
+
+    Parameters
+    ----------
+    logits, labels : the tuning rows; calibrate and test on others
+    score : a name, a score whose other parameters are kept, or "auto" for a choice among all families
+    by : "size" (smallest), "sscv" (most adaptive) or "sat" (both)
+    coverage : the coverage to be asked for later
+    grid : candidates for each parameter, `{"lam": [0.01, 0.1]}`; `GRIDS` if None
+    seed : which tenths of the rows are left out in turn
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 20, 400)
+    >>> logits = rng.normal(size=(400, 20)) + 3 * np.eye(20)[labels]
+    >>> tuning = tune(logits, labels, "raps", by="size", grid={"lam": [0.001, 0.1, 1.0], "k_reg": [2]})
+    >>> tuning.best.describe()
+    'raps(lam=1, k_reg=2)'
+    """
+    if isinstance(score, str) and score.lower() == "auto":
+        if grid is not None:
+            raise InputError('"auto" has candidates of its own; pass grid with one score.')
+        return auto(logits, labels, by, coverage, seed=seed)
+    given = as_score(score)
+    if grid is None and given.name not in GRIDS:
+        raise InputError(f"{given.name} has no grid of its own; pass grid with candidates for its parameters.")
+    tuned = Tuned(given, by=by, **(GRIDS[given.name] if grid is None else grid))
+    array, truth, exact = _checked(logits, labels, coverage)
+    candidates = tuned.candidates()
+    judged = {c: _judge(c, array, truth, exact, by, seed) for c in dict.fromkeys([given, *candidates])}
+    best = max((judged[c] for c in candidates), key=_overall)
+    why = f"{best.score.describe()} has the best {_NAMES[by]} of {len(candidates)} candidates on {len(array):,} rows"
+    lead = "" if best.score == given else f"; it leads {given.describe()} by {_lead(best, judged[given])}"
+    return _report(best, judged[given], judged.values(), f"{why}{lead}", by, exact, len(array))
+
+
+def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: float | Fraction = 0.9, *, seed: int = 0) -> Tuning:
+    """Which score? The best of all families on rows that must not be used again.
+
+    The best of the families' defaults wins unless a tuned candidate leads it by more than a standard error.
+
+    Parameters
+    ----------
+    logits, labels : the tuning rows; calibrate and test on others
+    by, coverage, seed : as for `tune`
+    """
+    array, truth, exact = _checked(logits, labels, coverage)
+    return _auto(AUTO, array, truth, exact, _as_metric(by), seed)
+
+
+def _auto(
+    candidates: Sequence[Score], logits: NDArray[Any], labels: I64, coverage: Fraction, by: Metric, seed: int
+) -> Tuning:
+    """The choice among candidates that begin with the families' defaults."""
+    judged = [_judge(score, logits, labels, coverage, by, seed) for score in candidates]
+    default, best = max(judged[: len(_DEFAULTS)], key=_overall), max(judged, key=_overall)
+    lead, error = _paired(best, default)
+    why = f"{default.score.describe()} has the best {_NAMES[by]} of all defaults on {len(labels):,} rows"
+    if best is default:
+        return _report(default, default, judged, f"{why}, and no tuned candidate leads it", by, coverage, len(labels))
+    rival = f"{best.score.describe()} leads it by {_lead(best, default)}"
+    if lead > error:
+        return _report(best, default, judged, f"{why}, but {rival}", by, coverage, len(labels))
+    return _report(default, default, judged, f"{why}; {rival}, which is not clear", by, coverage, len(labels))
+
+
+def split_off(n: int, seed: int = 0) -> tuple[I64, I64]:
+    """Row numbers for the choice of a score (a quarter, at most 2,000) and for its calibration (the rest).
+
+    >>> choice, rest = split_off(1000)
+    >>> len(choice), len(rest), np.intersect1d(choice, rest).size
+    (250, 750, 0)
+    """
+    order = np.random.default_rng([seed, n]).permutation(n)
+    used = min(round(_SHARE * n), _ENOUGH)
+    return np.sort(order[:used]), np.sort(order[used:])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# For comparisons: chosen anew in every trial
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A score whose parameters are chosen on the tuning share of each trial, never on its test rows.
+
+    >>> Tuned("raps", lam=[0.01, 0.1, 1.0], by="sscv").candidates()[0]
+    RAPS(lam=0.01, k_reg=5, randomized=True, randomize_penalty=False, temperature=1.0, seed=0)
+    """
+
+    score: ScoreLike
+    by: Metric
+    grid: Mapping[str, Sequence[Any]]
+
+    def __init__(self, score: ScoreLike, *, by: Metric = "sat", **grid: Sequence[Any]) -> None:
+        _as_metric(by)
+        if not grid:
+            raise InputError("tuning needs at least one parameter with its candidates: Tuned('raps', lam=[0.01, 0.1]).")
+        object.__setattr__(self, "score", as_score(score))
+        object.__setattr__(self, "by", by)
+        object.__setattr__(self, "grid", {name: _listed(name, values) for name, values in grid.items()})
+        self.candidates()
+
+    def candidates(self) -> list[Score]:
+        """Every combination of the grid."""
+        base = as_score(self.score)
+        fields = {field.name for field in dataclasses.fields(base)}  # type: ignore[arg-type]
+        for name in self.grid:
+            if name not in fields:
+                raise InputError(f"{base.name} has no parameter {name}; it has {', '.join(sorted(fields))}.")
+        return [
+            dataclasses.replace(base, **dict(zip(self.grid, values, strict=True)))  # type: ignore[type-var]
+            for values in product(*self.grid.values())
+        ]
+
+    def choose(
+        self, logits: NDArray[Any], labels: I64, coverage: Fraction, seed: int, temperature: float | None
+    ) -> Score:
+        """The best candidate on the rows given, as `tune` finds it."""
+        shared = None if "temperature" in self.grid else temperature
+        candidates = [with_temperature(c, shared) for c in self.candidates()]
+        judged = [_judge(c, logits, labels, coverage, self.by, seed, folds=0) for c in candidates]
+        return max(judged, key=_overall).score
+
+    def describe(self) -> str:
+        """The score's name with what is tuned."""
+        return f"{as_score(self.score).name} (tuned {', '.join(self.grid)} by {self.by})"
+
+
+@dataclass(frozen=True)
+class Auto:
+    """`auto` on the tuning share of each trial of a comparison."""
+
+    by: Metric = "sat"
+
+    def choose(
+        self, logits: NDArray[Any], labels: I64, coverage: Fraction, seed: int, temperature: float | None
+    ) -> Score:
+        """The score `auto` chooses on the rows given; a temperature takes the place of the default one."""
+        candidates = [with_temperature(c, temperature) for c in AUTO]
+        return _auto(candidates, logits, labels, coverage, self.by, seed).best
+
+    def describe(self) -> str:
+        """The name of its row in a table."""
+        return "auto" if self.by == "sat" else f"auto (by {self.by})"
+
+
+def with_temperature(score: Score, temperature: float | None) -> Score:
+    """The score at this temperature, unless it was given one of its own."""
+    if temperature is None or getattr(score, "temperature", None) != 1.0:
+        return score
+    return dataclasses.replace(score, temperature=temperature)  # type: ignore[type-var]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Judging
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """A score's size, SSCV and SAT on the tuning rows, and its merits: on all rows, then without each tenth of them."""
+
+    score: Score
+    figures: tuple[float, float, float]
+    merits: F64
+
+
+def _judge(
+    score: Score, logits: NDArray[Any], labels: I64, coverage: Fraction, by: Metric, seed: int, folds: int = _FOLDS
+) -> _Judged:
+    """Calibrate and measure a score at every coverage, on all rows and without each tenth, in one pass over them."""
+    n = len(labels)
+    fold = np.random.default_rng([seed, n]).permutation(n) % _FOLDS
+    parts = [np.arange(n), *(np.flatnonzero(fold != j) for j in range(folds))]
+    levels = [coverage + (1 - coverage) * step for step in _AROUND]
+    true_scores = kernels.label_scores(score, logits, labels)
+    thresholds = np.array([[_threshold(true_scores[part], level) for level in levels] for part in parts])
+    sizes = _sizes(score, logits, thresholds)
+    measured = [
+        [
+            _figures(sizes[p, c][part], true_scores[part] <= thresholds[p, c], level, logits.shape[1])
+            for c, level in enumerate(levels)
+        ]
+        for p, part in enumerate(parts)
+    ]
+    merits = [np.mean([_merit(figures, by) for figures in at_levels]) for at_levels in measured]
+    return _Judged(score, measured[0][_AROUND.index(0)], np.array(merits))
+
+
+def _overall(judged: _Judged) -> float:
+    """The merit on all rows; higher is better."""
+    return float(judged.merits[0])
+
+
+def _paired(judged: _Judged, other: _Judged) -> tuple[float, float]:
+    """By how much a score leads another, and the jackknife's standard error of that."""
+    lead = judged.merits - other.merits
+    # Estimates that leave a tenth out share nine tenths of their rows: the factor undoes how little they scatter.
+    error = np.sqrt((_FOLDS - 1) / _FOLDS * np.sum((lead[1:] - lead[1:].mean()) ** 2))
+    return float(lead[0]), float(error)
+
+
+def _threshold(scores: F64, coverage: Fraction) -> float:
+    """The conformal threshold, +inf without a warning where the rows are too few."""
+    k = conformal_rank(len(scores), coverage)
+    return float(np.partition(scores, k - 1)[k - 1]) if k <= len(scores) else np.inf
+
+
+def _sizes(score: Score, logits: NDArray[Any], thresholds: F64) -> I64:
+    """The size of every row's set at every threshold, (*thresholds.shape, n), from one pass over the logits."""
+    n, n_classes = logits.shape
+    known, where = np.unique(thresholds[np.isfinite(thresholds)], return_inverse=True)
+    sizes = np.full((thresholds.size, n), n_classes, np.int64)
+    if known.size:
+        offsets, _, scores = kernels.ragged_sets(score, logits, float(known[-1]))
+        cell = np.repeat(np.arange(n) * known.size, np.diff(offsets)) + np.searchsorted(known, scores)
+        counts = np.bincount(cell, minlength=n * known.size).reshape(n, known.size).cumsum(1)
+        sizes[np.isfinite(thresholds).ravel()] = counts.T[where.ravel()]
+    return sizes.reshape(*thresholds.shape, n)
+
+
+def _figures(sizes: I64, covered: NDArray[np.bool_], coverage: Fraction, n_classes: int) -> tuple[float, float, float]:
+    """Mean size, SSCV and SAT, as `evaluate` has them; SAT is 0 where every set is empty."""
+    highs = [end for end in SSCV_ENDS if end < n_classes] + [n_classes]
+    group = np.searchsorted(highs, sizes)
+    counts = np.bincount(group)
+    hits = np.bincount(group, weights=covered)
+    used = counts > 0
+    sscv = float(np.abs(hits[used] / counts[used] - float(coverage)).max())
+    non_empty = sizes[sizes > 0]
+    return float(sizes.mean()), sscv, (1 - sscv) / float(non_empty.mean()) if non_empty.size else 0.0
+
+
+def _merit(figures: tuple[float, float, float], by: Metric) -> float:
+    size, sscv, sat = figures
+    return {"size": -size, "sscv": -sscv, "sat": sat}[by]
+
+
+def _report(
+    best: _Judged, rival: _Judged, judged: Iterable[_Judged], why: str, by: Metric, coverage: Fraction, n: int
+) -> Tuning:
+    ordered = sorted(judged, key=_overall, reverse=True)
+    candidates = tuple(Candidate(j.score, *j.figures, *_paired(j, rival)) for j in ordered)
+    return Tuning(best.score, f"{why}. {_USED_UP}", candidates, by, coverage, n)
+
+
+_USED_UP = "These rows are used up: calibrate and test on others."
+_NAMES: Mapping[Metric, str] = MappingProxyType({"size": "size", "sscv": "SSCV", "sat": "SAT"})
+
+
+def _lead(judged: _Judged, other: _Judged) -> str:
+    lead, error = _paired(judged, other)
+    return f"{lead:.4f} (standard error {error:.4f})"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Input
+
+
+def _checked(logits: Any, labels: Any, coverage: Any) -> tuple[NDArray[Any], I64, Fraction]:
+    checks.same_device(logits, labels)
+    array = checks.as_logits(logits)
+    truth = checks.as_labels(labels, *array.shape)
+    exact = checks.as_coverage(coverage)
+    if conformal_rank(len(array), exact) > len(array):
+        raise LogitsError(
+            f"tuning at coverage {float(exact):g} needs at least {-(-1 // (1 - exact)) - 1} rows; got {len(array)}."
+        )
+    return array, truth, exact
+
+
+def _as_metric(by: Any) -> Metric:
+    if by not in ("size", "sscv", "sat"):
+        raise InputError(f'by must be "size", "sscv" or "sat"; got {by!r}.')
+    return by
+
+
+def _listed(name: str, values: Any) -> tuple[Any, ...]:
+    """The candidates of one parameter; there must be some."""
+    listed = () if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
+    if not listed:
+        raise InputError(f"{name} must be a list of candidates; got {values!r}. Try {name}=[first, second].")
+    return listed
