@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import os
@@ -54,10 +55,14 @@ def evicp_process(arguments: Sequence[str], folder: Path, stdin: bytes | None = 
 
 #: Imports once, then forks a process for every call: what takes long is the import, not the call.
 _FORKING = """
-import json, os, sys
+import gc, json, os, sys, traceback
 import rich.table, safetensors.numpy, scipy.special, typer.main, typer.rich_utils
 from evicp.cli import app, main
+import evicp, numpy
 typer.main.get_command(app)
+logits, labels = numpy.eye(3, dtype=numpy.float32).repeat(20, 0), numpy.arange(3).repeat(20)
+evicp.compare(logits, labels, coverage=0.8, trials=1)  # loads the compiled kernels, for all to inherit
+gc.freeze()
 calls, results = json.loads(sys.argv[1]), sys.argv[2]
 for number, arguments in enumerate(calls):
     child = os.fork()
@@ -65,8 +70,15 @@ for number, arguments in enumerate(calls):
         for descriptor, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(f"{results}/{number}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
         sys.argv = ["evicp", *arguments]
-        main()
-        os._exit(99)
+        code = 99
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(code)  # the interpreter's own end would take longer than most calls
     _, status = os.waitpid(child, 0)
     with open(f"{results}/{number}.code", "w") as file:
         file.write(str(os.waitstatus_to_exitcode(status)))
@@ -86,6 +98,45 @@ def evicp_processes(calls: Sequence[Sequence[str]], folder: Path, results: Path)
     return [Run(int(code), out, err) for code, out, err in read]
 
 
+def importable(*names: str) -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in names)
+
+
+HAS_ONNX, HAS_TORCH = importable("onnx"), importable("torch", "PIL")
+
+TINY_NETWORK = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 2))
+"""
+
+
+def write_tiny_onnx(path: Path) -> None:
+    """A classifier whose logits are its inputs."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    inputs, outputs = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", K]) for name in ("x", "logits"))
+    weights = numpy_helper.from_array(np.eye(K, dtype=np.float32), "weights")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weights"], ["logits"])], "tiny", [inputs], [outputs], [weights]
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def write_pictures(folder: Path) -> None:
+    """Four pictures of noise in the folders of two classes."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        place = folder / ("zero" if number < 2 else "one")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(place / f"{number}.png")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of every kind, made with the library, and files that are wrong in every way."""
@@ -99,6 +150,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(here / "nan.npz", logits=np.where(np.arange(K) == 1, np.nan, logits), labels=labels)
     np.savez(here / "one-based.npz", logits=logits, labels=labels + 1)
     np.savez(here / "narrow.npz", logits=logits[:, :3], labels=labels % 3)
+    np.savez(here / "many.npz", logits=np.tile(logits, (2, 1)), labels=np.tile(labels, 2))
     np.save(here / "labels.npy", labels)
     np.save(here / "short.npy", labels[:10])
     (here / "names.txt").write_text("\n".join(HOSTILE), encoding="utf-8")
@@ -116,6 +168,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_sets(evicp.Base().predict(logits[300:], 0.9), here / "base.npz")
     np.savez(here / "test.npz", logits=logits[300:], labels=labels[300:])
     np.save(here / "test-labels.npy", labels[300:])
+    (here / "tiny_network.py").write_text(TINY_NETWORK)
+    (here / "two.txt").write_text("zero\none\n")
+    if HAS_ONNX:
+        write_tiny_onnx(here / "tiny.onnx")
+    if HAS_TORCH:
+        write_pictures(here / "pictures")
     for name in ("taken.safetensors", "taken.html", "taken.csv", "taken.json"):
         (here / name).write_text("mine")
     return here
@@ -160,10 +218,18 @@ GOOD: dict[str, list[str]] = {
     "explain": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7"],
     "explain json": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7", "--json", "--top", "3"],
     "demo json": ["demo", "--trials", "2", "--json"],
+    "bench": ["bench", "--rows", "200", "--classes", "10", "--rounds", "1", "--json"],
+    "reproduce": ["reproduce", "val=many.npz", "--trials", "1", "--no-figures", "-o", "reproduction", "--json"],
     "force": ["predict", "cal.safetensors", "unlabelled.npz", "-o", "taken.csv", "--force"],
     "help": ["--help"],
     "version": ["--version"],
 }
+
+if HAS_ONNX:
+    GOOD["export"] = ["export", "tiny.onnx", "cal.safetensors", "-o", "made.onnx", "--json"]
+if HAS_TORCH:
+    paper = ["--transform", "paper", "--class-names", "two.txt", "--json"]
+    GOOD["extract"] = ["extract", "tiny_network:build", "pictures", "-o", "made-extract.npz", *paper]
 
 #: Calls that must fail with exit code 2 and one line that contains this.
 BAD: dict[str, tuple[list[str], str]] = {
@@ -207,10 +273,26 @@ BAD: dict[str, tuple[list[str], str]] = {
     "demo coverage": (["demo", "--coverage", "nan"], "coverage must be strictly between"),
     "demo taken": (["demo", "-o", "taken.html"], "exists. Use --force"),
     "demo trials": (["demo", "--trials", "x"], "--trials"),
+    "bench rows": (["bench", "--rows", "5"], "--rows"),
+    "bench classes": (["bench", "--classes", "1"], "--classes"),
+    "bench rounds": (["bench", "--rounds", "x"], "--rounds"),
+    "reproduce missing": (["reproduce", "val=nowhere.npz", "--no-figures", "-o", "x"], "nowhere.npz: no such file"),
+    "reproduce name": (["reproduce", "v3=val.npz", "--no-figures", "-o", "x"], "val=FILE or v2=FILE"),
+    "reproduce trials": (["reproduce", "val=val.npz", "--trials", "0"], "--trials"),
     "unknown command": (["predicate"], "No such command"),
     "unknown option": (["plan", "--tolerence", "0.1"], "No such option"),
     "missing argument": (["predict", "cal.safetensors"], "Missing argument"),
 }
+
+
+if HAS_ONNX:
+    BAD["export missing"] = (["export", "nowhere.onnx", "cal.safetensors", "-o", "x.onnx"], "cannot read nowhere.onnx")
+    BAD["export not calibration"] = (["export", "tiny.onnx", "val.npz", "-o", "x.onnx"], "not a calibration")
+    BAD["export suffix"] = (["export", "tiny.onnx", "cal.safetensors", "-o", "x.pt"], "unknown suffix '.pt'")
+if HAS_TORCH:
+    BAD["extract missing"] = (["extract", "tiny_network:build", "nowhere", "-o", "x.npz"], "no such file or folder")
+    BAD["extract suffix"] = (["extract", "tiny_network:build", "pictures", "-o", "x.zip"], "unknown suffix '.zip'")
+    BAD["extract function"] = (["extract", "tiny_network:nothing", "pictures", "-o", "x.npz"], "nothing")
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +301,8 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
     before = set(folder.parent.rglob("*"))
     calls = {**GOOD, **{name: arguments for name, (arguments, _) in BAD.items()}}
     results = evicp_processes(list(calls.values()), folder, tmp_path_factory.mktemp("results"))
-    strays = set(folder.parent.rglob("*")) - before - {folder / name for name in MADE}
+    after = {path for path in folder.parent.rglob("*") if not {"reproduction", "__pycache__"} & set(path.parts)}
+    strays = after - before - {folder / name for name in MADE}
     assert not strays, "something was written that nobody asked for"
     return dict(zip(calls, results, strict=True))
 
@@ -227,6 +310,7 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
 MADE = (
     *("made.safetensors", "made2.safetensors", "made.csv", "made-evaluation.html", "made-comparison.csv"),
     *("made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
+    *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
     *("made.html", "made2.html", "evicp-demo", "evicp-demo/report.html"),
 )
 
