@@ -469,6 +469,16 @@ def test_no_command_is_the_help_and_exit_2(folder: Path) -> None:
     assert "Usage: evicp" in run.out + run.err
 
 
+def test_the_shell_completes_commands_and_scores(folder: Path) -> None:
+    for words, number, expected in (("evicp cal", "1", "calibrate"), ("evicp compare --score rap", "3", "raps")):
+        shell = {"_EVICP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": number}
+        command = [sys.executable, "-c", "from evicp.cli import main; main()"]
+        done = subprocess.run(
+            command, cwd=folder, env={**ENVIRONMENT, **shell}, capture_output=True, text=True, check=False
+        )
+        assert done.stdout.split() == [expected]
+
+
 def test_check_exits_1_when_the_promise_is_broken(folder: Path) -> None:
     """Logits of another world: labels shuffled, so the sets cover far too little."""
     with np.load(folder / "test.npz") as data:

@@ -9,6 +9,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -498,6 +499,13 @@ def test_it_fits_the_screen_in_light_and_dark(
     drawn = page.tab.eval_on_selector_all(".chart .main-svg", "all => all.map(s => s.getBoundingClientRect().right)")
     assert drawn
     assert max(drawn) <= width
+    boxes = page.tab.eval_on_selector_all(
+        "#chart-size .annotation-text",
+        "all => all.slice(0, -1).map(t => t.getBoundingClientRect()).map(b => [b.top, b.bottom])",
+    )
+    assert len(boxes) == 4
+    ordered = sorted(boxes)
+    assert all(upper[1] <= lower[0] + 4 for upper, lower in pairwise(ordered)), "the names of the lines overlap"
     page.tab.click("#theme")
     assert page.tab.evaluate("document.documentElement.dataset.theme") != scheme
     assert page.complaints == []

@@ -160,7 +160,7 @@
   }
 
   function renderMethods() {
-    const head = ["score", "coverage", "mean size", "SSCV", "rows in its smallest range", "SAT", "single labels", "empty sets"];
+    const head = ["score", "coverage", "mean size", "SSCV", "SSCV rows", "SAT", "single labels", "empty sets"];
     const rows = methods.map((method) => {
       const now = stats(method, state.position);
       return [method.n === null ? `${method.name} (not conformal)` : method.name, fixed(now.coverage, 4), sizeText(now.size),
@@ -468,8 +468,8 @@
   const stretch = (c) => -Math.log10(1 - c);
   const across = data.grid.map(stretch);
   const coverageAxis = () => {
-    const wanted = [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999];
-    return { title: { text: "coverage asked for" }, range: [across[0] - 0.03, across[last] + 0.05], tickvals: wanted.map(stretch), ticktext: wanted.map(String) };
+    const wanted = narrow() ? [0.5, 0.8, 0.9, 0.95, 0.99, 0.999] : [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999];
+    return { title: { text: "coverage asked for" }, automargin: false, tickangle: 0, range: [across[0] - 0.03, across[last] + 0.05], tickvals: wanted.map(stretch), ticktext: wanted.map(String) };
   };
 
   function drawCoverage() {
@@ -528,7 +528,7 @@
       return { i, y, ceiling: height - 4 };
     }), 15);
     const annotations = ends.map(({ i, y }) => ({
-      xref: "paper", x: 1, xanchor: "left", xshift: 4, yref: "paper", y: y / height, text: safe(shortName(methods[i].name)), showarrow: false,
+      xref: "paper", x: 1, xanchor: "left", xshift: 4, yref: "paper", yanchor: "middle", y: y / height, text: safe(shortName(methods[i].name)), showarrow: false,
       font: { color: lineColour(i), size: 12 },
     }));
     annotations.push({ x: stretch(asked()), y: Math.log10(sizes[state.method][state.position] || 1), text: `<b>${sizeText(sizes[state.method][state.position])}</b>`, showarrow: false, xshift: -6, yshift: 14, xanchor: "right", font: { color: colour("ink"), size: 13 }, bgcolor: colour("paper"), borderpad: 1 });
