@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint test-base test-pythons format docs clean
+.PHONY: demo test lint test-base test-gpu test-pythons bench format docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
@@ -26,6 +26,16 @@ format: $(VENV)/.test
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+# On a machine with a CUDA device: the same kernels, for real.
+test-gpu: $(VENV)/.test
+	$(BIN)/pytest tests/gpu
+
+# Every speed claim, one script each; peers are measured if they are installed (see benchmarks/README.md).
+bench: $(VENV)/.test
+	for script in calibration_scores prediction_sets paper_trial compare_ten_trials single_row temperature_fit first_call growth; do \
+	  $(BIN)/python benchmarks/$$script.py || exit 1; \
+	done
 
 # The base (no torch) on every other supported Python that is present.
 test-pythons:
