@@ -1,7 +1,8 @@
 """Run the code blocks of a Markdown page, and keep what they print up to date.
 
 A page's blocks share a folder and, if they are Python, their variables. Shell blocks run in bash; `make` is a dry run
-and `pip install` a look into pyproject.toml. A block that says ```text title="prints"``` holds what the block before it
+and `pip install` a look into pyproject.toml; `evicp extract` and `evicp reproduce`, which need data that nobody can
+ship, are parsed but not run. A block that says ```text title="prints"``` holds what the block before it
 printed; "..." stands for anything. `python docs/blocks.py docs/*.md` rewrites those.
 """
 
@@ -20,12 +21,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from typer.main import get_command
+
+from evicp.cli import app
+
 ROOT = Path(__file__).resolve().parents[1]
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = """
 set -eu
 make() { command make --dry-run --no-print-directory -C "$ROOT" "$@" > /dev/null; }
 pip() { "$PYTHON" "$ROOT/docs/blocks.py" --pip "$@"; }
+evicp() {
+  case "$1" in
+    extract | reproduce) "$PYTHON" "$ROOT/docs/blocks.py" --parse "$@" ;;
+    *) command evicp "$@" ;;
+  esac
+}
 """
 
 
@@ -99,6 +110,11 @@ def check_pip(arguments: list[str]) -> None:
                     raise SystemExit(f"pyproject.toml has no extra {name!r}")
 
 
+def check_command(arguments: list[str]) -> None:
+    """Whether a call of evicp has the arguments and options that the command takes."""
+    get_command(app).commands[arguments[0]].make_context(arguments[0], arguments[1:])
+
+
 def refresh(page: Path) -> None:
     """Rewrite what a page's blocks print."""
     with tempfile.TemporaryDirectory() as folder:
@@ -115,6 +131,8 @@ def refresh(page: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--pip"]:
         check_pip(sys.argv[2:])
+    elif sys.argv[1:2] == ["--parse"]:
+        check_command(sys.argv[2:])
     else:
         for name in sys.argv[1:]:
             refresh(Path(name))

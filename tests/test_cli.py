@@ -218,6 +218,8 @@ GOOD: dict[str, list[str]] = {
     "explain": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7"],
     "explain json": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7", "--json", "--top", "3"],
     "demo json": ["demo", "--trials", "2", "--json"],
+    "monitor": ["monitor", "cal.safetensors", "test.npz"],
+    "monitor json": ["monitor", "cal.safetensors", "test.npz", "--state", "made-state.json", "--json"],
     "bench": ["bench", "--rows", "200", "--classes", "10", "--rounds", "1", "--json"],
     "reproduce": ["reproduce", "val=many.npz", "--trials", "1", "--no-figures", "-o", "reproduction", "--json"],
     "force": ["predict", "cal.safetensors", "unlabelled.npz", "-o", "taken.csv", "--force"],
@@ -273,6 +275,12 @@ BAD: dict[str, tuple[list[str], str]] = {
     "demo coverage": (["demo", "--coverage", "nan"], "coverage must be strictly between"),
     "demo taken": (["demo", "-o", "taken.html"], "exists. Use --force"),
     "demo trials": (["demo", "--trials", "x"], "--trials"),
+    "monitor labels": (["monitor", "cal.safetensors", "unlabelled.npz"], "has no labels"),
+    "monitor rate": (["monitor", "cal.safetensors", "test.npz", "--false-alarm-rate", "2"], "false_alarm_rate must be"),
+    "monitor state": (
+        ["monitor", "cal.safetensors", "test.npz", "--state", "taken.json"],
+        "not the state of a monitor",
+    ),
     "bench rows": (["bench", "--rows", "5"], "--rows"),
     "bench classes": (["bench", "--classes", "1"], "--classes"),
     "bench rounds": (["bench", "--rounds", "x"], "--rounds"),
@@ -310,6 +318,7 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
 MADE = (
     *("made.safetensors", "made2.safetensors", "made.csv", "made-evaluation.html", "made-comparison.csv"),
     *("made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
+    "made-state.json",
     *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
     *("made.html", "made2.html", "evicp-demo", "evicp-demo/report.html"),
 )

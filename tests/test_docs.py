@@ -16,10 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import evicp
 from evicp.cli import app
+from evicp.datasets import load_imagenet_sample
 from evicp.errors import MissingExtraError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,9 +45,18 @@ def load(path: Path) -> ModuleType:
 blocks = load(DOCS / "blocks.py")
 
 
+def stand_in_files(folder: Path) -> None:
+    """What a reader of the README has: logits with labels, and new logits."""
+    sample = load_imagenet_sample()
+    np.savez(folder / "val.npz", logits=sample.logits[:1500], labels=sample.labels[:1500])
+    np.savez(folder / "new.npz", logits=sample.logits[1500:])
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
     printed = {}
+    if page.name == "README.md":
+        stand_in_files(tmp_path)
     try:
         for block, text in blocks.run(page, tmp_path):
             printed[block.line] = text
@@ -73,8 +84,8 @@ def test_no_code_hides_from_the_runner(page: Path) -> None:
 
 def test_the_runner_bites(tmp_path: Path) -> None:
     """It sees a failing command, an exception, a missing target and an extra that does not exist."""
-    for code in ("```sh\nevicp plan --coverage 2\n```", "```sh\nmake nonsense\n```", "```sh\npip install '.[no]'\n```"):
-        (tmp_path / "page.md").write_text(f"{code}\n")
+    for code in ("evicp plan --coverage 2", "make nonsense", "pip install '.[no]'", "evicp reproduce --trails 3"):
+        (tmp_path / "page.md").write_text(f"```sh\n{code}\n```\n")
         with pytest.raises(RuntimeError, match="exit"):
             list(blocks.run(tmp_path / "page.md", tmp_path))
     (tmp_path / "page.md").write_text("```python\n1 / 0\n```\n")
