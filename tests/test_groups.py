@@ -12,7 +12,7 @@ import pytest
 
 import evicp
 from evicp import APS, ECP, LAC, ByClass, ByGroup, ByUncertainty, Calibrator, calibrate, clusters, files
-from evicp.errors import ArtifactError, InputError, InputTypeError, SmallCalibrationWarning
+from evicp.errors import ArtifactError, InputError, InputTypeError, LogitsError, SmallCalibrationWarning
 from evicp.groups import uncertainties
 from evicp.reliability import rows_needed
 from oracles import reference_rank
@@ -254,11 +254,20 @@ def loop_uncertainty(row: np.ndarray, evidence: str) -> float:
 @pytest.mark.parametrize(
     ("score", "evidence"), [(ECP(), "relu"), (ECP(evidence="softplus"), "softplus"), (APS(), "relu")]
 )
-def test_uncertainty_is_that_of_the_scores_evidence(score, evidence):
+def test_uncertainty_is_that_of_the_scores_evidence(cpu_backend, score, evidence):
     z, _ = make(50, 0, masked=True)
     expected = [loop_uncertainty(row, evidence) for row in z]
     np.testing.assert_allclose(uncertainties(score, z), expected, rtol=1e-14)
-    np.testing.assert_array_equal(uncertainties(score, z), evicp.opinion(z, evidence).uncertainty)
+    np.testing.assert_allclose(uncertainties(score, z.astype(np.float32)), expected, rtol=1e-6)
+    np.testing.assert_allclose(uncertainties(score, z), evicp.opinion(z, evidence).uncertainty, rtol=1e-14)
+
+
+def test_uncertainty_of_a_users_own_evidence(cpu_backend):
+    z, _ = make(50, 0)
+    score = ECP(evidence=lambda x: np.maximum(x, 0.0) ** 2)
+    np.testing.assert_allclose(uncertainties(score, z), K / (K + (np.maximum(z, 0) ** 2).sum(1)), rtol=1e-14)
+    with pytest.raises(LogitsError, match="NaN at row 3"):
+        uncertainties(LAC(), np.where(np.arange(50)[:, None] == 3, np.nan, z))
 
 
 @pytest.mark.parametrize("score", [ECP(), LAC()], **ids)

@@ -339,7 +339,7 @@ class Calibration:
         array = checks.as_logits(logits, self.n_classes, row_allowed=True)
         asked = self._limits(array, wanted, confidence, groups, weights)
         checks.warn_if_probabilities(array)
-        candidates = limits.members(self.score, array, np.maximum.reduce(asked))
+        candidates = kernels.ragged_sets(self.score, array, np.maximum.reduce(asked))
         top = None if allow_empty else kernels.top_labels(self.score, array)
         results = []
         for exact, limit in zip(wanted, asked, strict=True):

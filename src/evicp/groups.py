@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, evidence
+from evicp import checks, kernels
 from evicp.clusters import cluster_classes
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.reliability import conformal_rank, pac_rank, rows_needed
-from evicp.scores import ECP, Score
+from evicp.scores import Score
 
 __all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups", "uncertainties"]
 
@@ -302,12 +302,7 @@ def _none_expected(given: Any, kind: str) -> None:
 
 def uncertainties(score: Score, logits: NDArray[Any]) -> F64:
     """Eq. 3: u = K / alpha_0 of each row, (m,), with the evidence of the score (relu where it has none)."""
-    activation = score.evidence if isinstance(score, ECP) else "relu"
-    result = np.empty(len(logits))
-    for rows, block in checks.blocks(logits):
-        alpha = evidence.dirichlet(evidence.activate(activation, block))
-        result[rows] = evidence.uncertainty(alpha)[:, 0]
-    return result
+    return kernels.uncertainties(score, logits)
 
 
 def _word(names: NDArray[Any]) -> str:
@@ -412,7 +407,10 @@ def divide(by: Groups, scores: F64, keys: NDArray[Any], n_classes: int, names: A
     """Fit a way to group to calibration rows; the scores group after group, each ascending, and where they lie."""
     fitted = by.fit(scores, keys, n_classes)
     group_names = tuple(fitted.groups.names(n_classes, names))
-    order = np.lexsort((scores[fitted.rows], fitted.of_row))
+    order = np.argsort(scores[fitted.rows])
+    # By group, within it by score: small whole numbers are sorted in linear time, large ones are not.
+    kind = np.uint16 if len(group_names) < 2**16 else np.int64
+    order = order[np.argsort(fitted.of_row[order].astype(kind), kind="stable")]
     counts = np.bincount(fitted.of_row, minlength=len(group_names))
     return scores[fitted.rows][order], Partition(fitted.groups, group_names, counts)
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
+from evicp import checks
 from evicp.errors import SmallCalibrationWarning
 from evicp.reliability import pac_rank, rows_needed
-from evicp.scores import Score
 from evicp.sets import PredictionSets
 
 F64 = NDArray[np.float64]
@@ -33,23 +32,6 @@ def raised(threshold: F64) -> F64:
     return threshold + SLACK * np.maximum(1.0, np.abs(threshold))
 
 
-def members(score: Score, logits: NDArray[Any], limit: F64) -> Ragged:
-    """All labels whose score is at most their limit, as (offsets, labels, their scores), best first in each row."""
-    if limit.size == 1:
-        return kernels.ragged_sets(score, logits, float(limit.item()))
-    unbounded: NDArray[np.bool_] = (limit == np.inf).any(axis=1)
-    if not unbounded.any():
-        return _bounded(score, logits, limit)
-    if unbounded.all():
-        return _unbounded(score, logits, limit)
-    # Only a limit per row gets here: some groups of rows have full sets, the others do not.
-    parts = (
-        _bounded(score, logits[~unbounded], limit[~unbounded]),
-        _unbounded(score, logits[unbounded], limit[unbounded]),
-    )
-    return _interleave(*parts, unbounded)
-
-
 def within(ragged: Ragged, limit: F64) -> Ragged:
     """The part of ragged sets within a tighter limit."""
     offsets, labels, scores = ragged
@@ -64,36 +46,6 @@ def _limit_of_each(offsets: I64, labels: NDArray[np.int32], limit: F64) -> F64 |
     if limit.size == 1:
         return float(limit.item())
     return limit[0, labels] if limit.shape[0] == 1 and limit.shape[1] > 1 else np.repeat(limit[:, 0], np.diff(offsets))
-
-
-def _bounded(score: Score, logits: NDArray[Any], limit: F64) -> Ragged:
-    """Candidates up to the largest limit, then each label by its own."""
-    return within(kernels.ragged_sets(score, logits, float(limit.max(initial=-np.inf))), limit)
-
-
-def _unbounded(score: Score, logits: NDArray[Any], limit: F64) -> Ragged:
-    """Rows where some label's limit is infinite: all labels are candidates, so in blocks of rows."""
-    rows_per_block = max(1, checks.BLOCK_LOGITS // logits.shape[1])
-    offsets, labels, scores = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], [np.empty(0)]
-    for start in range(0, len(logits), rows_per_block):
-        rows = slice(start, start + rows_per_block)
-        block = kernels.ragged_sets(score, logits[rows], np.inf)
-        part = within(block, limit if limit.shape[0] == 1 else limit[rows])
-        offsets.append(part[0][1:] + offsets[-1][-1])
-        labels.append(part[1])
-        scores.append(part[2])
-    return np.concatenate(offsets), np.concatenate(labels), np.concatenate(scores)
-
-
-def _interleave(first: Ragged, second: Ragged, from_second: NDArray[np.bool_]) -> Ragged:
-    """The rows of two ragged arrays in one, each row from the one it is in."""
-    sizes = np.empty(len(from_second), np.int64)
-    sizes[~from_second], sizes[from_second] = np.diff(first[0]), np.diff(second[0])
-    entries = np.repeat(from_second, sizes)
-    labels, scores = np.empty(len(entries), np.int32), np.empty(len(entries))
-    for part, where in ((first, ~entries), (second, entries)):
-        labels[where], scores[where] = part[1], part[2]
-    return np.concatenate([[0], np.cumsum(sizes)]), labels, scores
 
 
 def at_labels(values: NDArray[Any], labels: I64 | None) -> NDArray[Any]:

@@ -92,9 +92,18 @@ def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
     return _backend_for(score).label_scores(score, logits, labels)
 
 
-def ragged_sets(score: Any, logits: NDArray[Any], threshold: float) -> tuple[I64, NDArray[np.int32], F64]:
-    """All labels with score <= threshold, as (offsets, labels, their scores), best first in each row."""
+def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, NDArray[np.int32], F64]:
+    """All labels with score <= threshold, as (offsets, labels, their scores), best first in each row.
+
+    The threshold is one for all, or broadcasts to (n, K): (1, K) for each label, (n, 1) for each row.
+    """
     return _backend_for(score).ragged_sets(score, logits, threshold)
+
+
+def uncertainties(score: Any, logits: NDArray[Any]) -> F64:
+    """The evidential uncertainty of each row, (n,), with the evidence of the score (relu where it has none)."""
+    known = isinstance(getattr(score, "evidence", "relu"), str)
+    return (_backend_for() if known else _numpy).uncertainties(score, logits)
 
 
 def top_labels(score: Any, logits: NDArray[Any]) -> NDArray[np.int32]:

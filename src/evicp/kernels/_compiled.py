@@ -762,14 +762,20 @@ def _needs_rank(p: _Parameters) -> bool:
 
 
 @_composed
-def _label_value(row: Any, p: _Parameters, survey: _Survey, label: int) -> float:
-    s, worst = _statistics(row, p, survey)
-    z, rank, above, own = row[label], 0, 0, 0
+def _value_at(row: Any, p: _Parameters, s: _Row, worst: float, z: Any) -> float:
+    """The score of a label with this logit, from a pass over the row."""
+    rank, above, own = 0, 0, 0
     if _needs_rank(p):
         rank = _count_above(row, z)
     if p.kind == _MASS:
         above, own = _mass_above(row, s, z), _fixed(s, z)
     return _value(p, s, worst, np.float64(z), rank, above, own)
+
+
+@_composed
+def _label_value(row: Any, p: _Parameters, survey: _Survey, label: int) -> float:
+    s, worst = _statistics(row, p, survey)
+    return _value_at(row, p, s, worst, row[label])
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -973,6 +979,103 @@ def _row_set(row: Any, p: _Parameters, survey: _Survey, threshold: float, room: 
     return kept
 
 
+@_inlined
+def _walk_limits(
+    row: Any, p: _Parameters, s: _Row, worst: float, limits: F64, tight: float, room: _Scratch, count: int
+) -> Any:
+    """Score the sorted candidates from the top and keep those within the limits of their labels, in place.
+
+    Returns how many were kept, whether one beyond `tight` was seen, which ends the walk, and its logit.
+    """
+    keys, labels = room.keys, room.labels
+    beyond = tight + _SLACK * (1.0 + abs(tight) + abs(worst))
+    kept, start, above, own = 0, 0, 0, 0
+    while start < count:
+        stop = start + 1
+        while stop < count and keys[stop] == keys[start]:
+            stop += 1
+        z = row[labels[start]]
+        if p.kind == _MASS:
+            own = _fixed(s, z)
+        value = _value(p, s, worst, np.float64(z), start, above, own)
+        if value > beyond:
+            return kept, True, z
+        for i in range(start, stop):
+            label = labels[i]
+            if value <= limits[label]:
+                keys[kept], labels[kept] = value, label
+                kept += 1
+        above += own * (stop - start)
+        start = stop
+    return kept, False, _native(row, -inf)
+
+
+@_inlined
+def _insert(row: Any, room: _Scratch, kept: int, value: float, label: int) -> None:
+    """Put a label in its place among those kept: by score, then by falling logit, then by number."""
+    keys, labels, i = room.keys, room.labels, kept
+    while i > 0 and keys[i - 1] >= value:
+        other = labels[i - 1]
+        if keys[i - 1] == value and (row[other] > row[label] or (row[other] == row[label] and other < label)):
+            break
+        keys[i], labels[i] = keys[i - 1], other
+        i -= 1
+    keys[i], labels[i] = value, label
+
+
+@_composed
+def _add_loose(
+    row: Any, p: _Parameters, s: _Row, worst: float, limits: F64, loose: I64, reached: Any, room: _Scratch, kept: int
+) -> int:
+    """Add those of a few labels with large limits that lie at or below the logit `reached` and are within them.
+
+    They come with the largest limit first, so that whatever was scored beyond a limit rules out, for all limits to
+    come, every label at or below it. Each label that is scored costs a pass over the row.
+    """
+    floor = _native(row, -inf)
+    for j in range(len(loose)):
+        label = loose[j]
+        z, limit = row[label], limits[label]
+        if z > reached or (z <= floor and limit != inf):
+            continue
+        beyond = limit + _SLACK * (1.0 + abs(limit) + abs(worst))
+        i = kept - 1
+        while i >= 0 and room.keys[i] > beyond:
+            floor = max(floor, row[room.labels[i]])
+            i -= 1
+        if z <= floor and limit != inf:
+            continue
+        value = _value_at(row, p, s, worst, z)
+        if value <= limit:
+            _insert(row, room, kept, value, label)
+            kept += 1
+        elif value > beyond:
+            floor = max(floor, z)
+    return kept
+
+
+@_composed
+def _row_set_limits(
+    row: Any, p: _Parameters, survey: _Survey, limits: F64, tight: float, loose: I64, room: _Scratch
+) -> int:
+    """The set of a usable row whose labels have limits of their own, where `_row_set` leaves its.
+
+    All limits but those of the labels `loose` are at most `tight`: candidates from the top are walked through up to
+    that, the loose labels below are looked at one by one.
+    """
+    s, worst = _statistics(row, p, survey)
+    cut = _native(row, -inf) if tight == inf else survey.few
+    while True:
+        count = _gather(row, p.n_classes, cut, room)
+        _sort(room, count)
+        kept, ended, reached = _walk_limits(row, p, s, worst, limits, tight, room, count)
+        if ended or cut <= survey.low:
+            break
+        cut = survey.many if cut > survey.many else _lower(row, survey.low, cut, 4 * count)
+    _sort(room, kept)
+    return _add_loose(row, p, s, worst, limits, loose, reached, room, kept)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Kernels: one for each question. `logits` is a C-contiguous block of float32 or float64 rows, padded with -inf to at
 # least 32 columns; `values` is a score's parameters. Each returns the first row it could not use, or -1.
@@ -995,14 +1098,14 @@ def set_kernel(
     logits: Any,
     first: int,
     values: F64,
-    threshold: float,
+    thresholds: F64,
     floats: F64,
     wholes: I64,
     sizes: I64,
     labels: I32,
     scores: F64,
 ) -> tuple[int, int, int]:
-    """The sets of the rows from `first` on, as many as there is room for.
+    """The sets of the rows from `first` on, as many as there is room for. `thresholds` is one for all or for each row.
 
     Returns the first row not done, how much room was used, and the first row that could not be used.
     """
@@ -1012,7 +1115,7 @@ def set_kernel(
         survey = _survey(row)
         if not survey.usable:
             return i, used, i
-        size = _row_set(row, p, survey, threshold, room)
+        size = _row_set(row, p, survey, thresholds[min(i, len(thresholds) - 1)], room)
         if used + size > len(labels):
             return i, used, -1
         for k in range(size):
@@ -1020,6 +1123,51 @@ def set_kernel(
         sizes[i] = size
         used += size
     return len(logits), used, -1
+
+
+@_kernel
+def limit_kernel(
+    logits: Any,
+    first: int,
+    values: F64,
+    limits: F64,
+    tight: float,
+    loose: I64,
+    floats: F64,
+    wholes: I64,
+    sizes: I64,
+    labels: I32,
+    scores: F64,
+) -> tuple[int, int, int]:
+    """As `set_kernel`, with a limit for each label: `tight` for all but the labels `loose`, largest limit first."""
+    p, room, used = _unpack(values), _unpack_scratch(floats, wholes), 0
+    for i in range(first, len(logits)):
+        row = logits[i]
+        survey = _survey(row)
+        if not survey.usable:
+            return i, used, i
+        size = _row_set_limits(row, p, survey, limits, tight, loose, room)
+        if used + size > len(labels):
+            return i, used, -1
+        for k in range(size):
+            labels[used + k], scores[used + k] = room.labels[k], room.keys[k]
+        sizes[i] = size
+        used += size
+    return len(logits), used, -1
+
+
+@_kernel
+def uncertainty_kernel(logits: Any, values: F64, result: F64) -> int:
+    """Eq. 3: u = K / alpha_0 of each row."""
+    p = _unpack(values)
+    for i in range(len(logits)):
+        row = logits[i]
+        survey = _survey(row)
+        if not survey.usable:
+            return i
+        rest = _other_evidence(row, p, survey) + (p.n_classes - 1.0)
+        result[i] = p.n_classes / (_activate(p.evidence, np.float64(survey.top)) + 1.0 + rest)
+    return -1
 
 
 @_kernel

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.evidence import log_utility, ranks
+from evicp.evidence import activate, dirichlet, log_utility, ranks, uncertainty
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -42,16 +42,21 @@ def label_scores(score: Formula, logits: NDArray[np.generic], labels: I64) -> F6
     return result
 
 
-def ragged_sets(score: Formula, logits: NDArray[np.generic], threshold: float) -> tuple[I64, NDArray[np.int32], F64]:
+def ragged_sets(
+    score: Formula, logits: NDArray[np.generic], threshold: float | F64
+) -> tuple[I64, NDArray[np.int32], F64]:
     """All labels with score <= threshold, as (offsets, labels, their scores).
+
+    The threshold is one for all, or broadcasts to (n, K): (1, K) for each label, (n, 1) for each row.
 
     Within a row labels ascend by score, then descend by logit, then ascend by index.
     """
     sizes = np.empty(len(logits), np.int64)
     labels, scores = [np.empty(0, np.int32)], [np.empty(0)]
+    limit = np.asarray(threshold, dtype=np.float64).reshape(-1, 1) if np.size(threshold) <= 1 else np.asarray(threshold)
     for rows, block in checks.blocks(logits):
         dense = score.formula(block)
-        row, column = np.nonzero(dense <= threshold)
+        row, column = np.nonzero(dense <= (limit[rows] if len(limit) > 1 else limit))
         members = dense[row, column]
         order = np.lexsort((column, -block[row, column], members, row))
         sizes[rows] = np.bincount(row, minlength=len(block))
@@ -60,6 +65,14 @@ def ragged_sets(score: Formula, logits: NDArray[np.generic], threshold: float) -
     offsets = np.zeros(len(logits) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets, np.concatenate(labels), np.concatenate(scores)
+
+
+def uncertainties(score: object, logits: NDArray[np.generic]) -> F64:
+    """Eq. 3: u = K / alpha_0 of each row, with the evidence of the score (relu where it has none)."""
+    result = np.empty(len(logits))
+    for rows, block in checks.blocks(logits):
+        result[rows] = uncertainty(dirichlet(activate(getattr(score, "evidence", "relu"), block)))[:, 0]
+    return result
 
 
 def top_labels(score: Formula, logits: NDArray[np.generic]) -> NDArray[np.int32]:
