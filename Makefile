@@ -9,8 +9,11 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
 
+# Files are shared out to as many processes as there are cores.
+PYTEST = $(BIN)/pytest -n auto --dist loadfile
+
 test: lint test-pythons
-	$(BIN)/pytest
+	$(PYTEST)
 
 # What must hold before a line lands: format, lint, types. `make format` repairs the first two.
 lint: $(VENV)/.test
@@ -49,8 +52,11 @@ test-pythons:
 	  done; \
 	done
 
+BASE_TESTS = calibration checks errors evidence explain files groups import kernels_numba metrics monitor pac reliability \
+  scores selection sets shift tables temperature
+
 test-base: $(VENV)/.test-base
-	$(BIN)/pytest --ignore=tests/reliability --quiet --quiet
+	$(PYTEST) --quiet --quiet $(BASE_TESTS:%=tests/test_%.py)
 
 $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
