@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import doctest
 import importlib
 import importlib.util
@@ -112,11 +113,9 @@ def exists(name: str) -> bool:
     module, _, attribute = name.rpartition(".")
     if module == "evicp" and hasattr(evicp, attribute):
         return True
-    try:
+    with contextlib.suppress(ImportError):  # an adapter whose package is missing says so
         if importlib.util.find_spec(name) is not None:
             return True
-    except ModuleNotFoundError:
-        pass
     try:
         return hasattr(importlib.import_module(module), attribute)
     except ImportError:
