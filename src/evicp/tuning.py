@@ -4,9 +4,10 @@ Rows that chose a score must not be used again, neither to calibrate nor to test
 fits any other row, and the guarantee needs untouched ones.
 
 A candidate is calibrated and measured on the tuning rows at several coverages around the one asked for, and the figures
-are averaged: SSCV jumps when a single row changes its stratum, the average does not. Only a threshold is fitted to the
-rows, so all candidates profit alike from being measured where they were calibrated. How sure a lead is, is judged by
-leaving out a tenth of the rows at a time (the jackknife).
+are averaged: SSCV jumps when a single row changes its stratum, the average does not. For the same reason a stratum of
+few rows counts less than a full one. Only a threshold is fitted to the rows, so all candidates profit alike from being
+measured where they were calibrated. How sure a lead is, is judged by leaving out a tenth of the rows at a time (the
+jackknife).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from html import escape
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +65,12 @@ AUTO: tuple[Score, ...] = (
 #: The coverages a candidate is measured at, as shares of the way from the coverage asked for to 1 (or away from it).
 _AROUND = tuple(Fraction(w, 10) for w in (-4, -2, -1, 0, 1, 2, 4))
 _FOLDS = 10
+
+#: A stratum of this many rows counts half.
+_STEADY = 5
+
+#: A tuned candidate must lead the best default by this many standard errors: "auto" is to be trusted, not clever.
+_CLEAR = 2.0
 
 #: How many rows `split_off` gives to the choice of a score.
 _SHARE, _ENOUGH = Fraction(1, 4), 2000
@@ -183,7 +191,7 @@ def tune(
 def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: float | Fraction = 0.9, *, seed: int = 0) -> Tuning:
     """Which score? The best of all families on rows that must not be used again.
 
-    The best of the families' defaults wins unless a tuned candidate leads it by more than a standard error.
+    The best of the families' defaults wins unless a tuned candidate leads it by more than two standard errors.
 
     Parameters
     ----------
@@ -205,20 +213,24 @@ def _auto(
     if best is default:
         return _report(default, default, judged, f"{why}, and no tuned candidate leads it", by, coverage, len(labels))
     rival = f"{best.score.describe()} leads it by {_lead(best, default)}"
-    if lead > error:
+    if lead > _CLEAR * error:
         return _report(best, default, judged, f"{why}, but {rival}", by, coverage, len(labels))
     return _report(default, default, judged, f"{why}; {rival}, which is not clear", by, coverage, len(labels))
 
 
-def split_off(n: int, seed: int = 0) -> tuple[I64, I64]:
+def split_off(labels: Any, seed: int = 0) -> tuple[I64, I64]:
     """Row numbers for the choice of a score (a quarter, at most 2,000) and for its calibration (the rest).
 
-    >>> choice, rest = split_off(1000)
+    Which rows is a function of the seed and the labels: the same rows are split alike, and splits of different rows
+    have nothing to do with each other, even where rows are kept in the order of a file.
+
+    >>> choice, rest = split_off(np.arange(1000))
     >>> len(choice), len(rest), np.intersect1d(choice, rest).size
     (250, 750, 0)
     """
-    order = np.random.default_rng([seed, n]).permutation(n)
-    used = min(round(_SHARE * n), _ENOUGH)
+    truth = np.ascontiguousarray(labels, dtype="<i8")
+    order = np.random.default_rng([seed, crc32(truth.data)]).permutation(len(truth))
+    used = min(round(_SHARE * len(truth)), _ENOUGH)
     return np.sort(order[:used]), np.sort(order[used:])
 
 
@@ -322,15 +334,18 @@ def _judge(
     true_scores = kernels.label_scores(score, logits, labels)
     thresholds = np.array([[_threshold(true_scores[part], level) for level in levels] for part in parts])
     sizes = _sizes(score, logits, thresholds)
-    measured = [
-        [
-            _figures(sizes[p, c][part], true_scores[part] <= thresholds[p, c], level, logits.shape[1])
-            for c, level in enumerate(levels)
-        ]
+    merits = [
+        np.mean(
+            [
+                _merit(sizes[p, c][part], true_scores[part] <= thresholds[p, c], level, logits.shape[1], by)
+                for c, level in enumerate(levels)
+            ]
+        )
         for p, part in enumerate(parts)
     ]
-    merits = [np.mean([_merit(figures, by) for figures in at_levels]) for at_levels in measured]
-    return _Judged(score, measured[0][_AROUND.index(0)], np.array(merits))
+    asked = _AROUND.index(0)
+    figures = _figures(sizes[0, asked], true_scores <= thresholds[0, asked], coverage, logits.shape[1])
+    return _Judged(score, figures, np.array(merits))
 
 
 def _overall(judged: _Judged) -> float:
@@ -365,20 +380,26 @@ def _sizes(score: Score, logits: NDArray[Any], thresholds: F64) -> I64:
     return sizes.reshape(*thresholds.shape, n)
 
 
-def _figures(sizes: I64, covered: NDArray[np.bool_], coverage: Fraction, n_classes: int) -> tuple[float, float, float]:
-    """Mean size, SSCV and SAT, as `evaluate` has them; SAT is 0 where every set is empty."""
+def _figures(
+    sizes: I64, covered: NDArray[np.bool_], coverage: Fraction, n_classes: int, steady: int = 0
+) -> tuple[float, float, float]:
+    """Mean size, SSCV and SAT, as `evaluate` has them; SAT is 0 where every set is empty.
+
+    A stratum's deviation is weighed by count / (count + steady).
+    """
     highs = [end for end in SSCV_ENDS if end < n_classes] + [n_classes]
     group = np.searchsorted(highs, sizes)
     counts = np.bincount(group)
-    hits = np.bincount(group, weights=covered)
     used = counts > 0
-    sscv = float(np.abs(hits[used] / counts[used] - float(coverage)).max())
+    hits, counts = np.bincount(group, weights=covered)[used], counts[used]
+    sscv = float(np.max(np.abs(hits / counts - float(coverage)) * counts / (counts + steady)))
     non_empty = sizes[sizes > 0]
     return float(sizes.mean()), sscv, (1 - sscv) / float(non_empty.mean()) if non_empty.size else 0.0
 
 
-def _merit(figures: tuple[float, float, float], by: Metric) -> float:
-    size, sscv, sat = figures
+def _merit(sizes: I64, covered: NDArray[np.bool_], coverage: Fraction, n_classes: int, by: Metric) -> float:
+    """One figure of a score, higher is better, steadied."""
+    size, sscv, sat = _figures(sizes, covered, coverage, n_classes, _STEADY)
     return {"size": -size, "sscv": -sscv, "sat": sat}[by]
 
 

@@ -24,6 +24,7 @@ from evicp.cli.plan import plan
 from evicp.cli.predict import predict
 from evicp.cli.report import report
 from evicp.cli.reproduce import reproduce
+from evicp.cli.tune import tune
 from evicp.errors import MissingExtraError
 
 __all__ = ["app", "main"]
@@ -43,7 +44,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    *(demo, extract, calibrate, predict, evaluate, compare, report, explain, plan, monitor),
+    *(demo, extract, calibrate, predict, evaluate, compare, tune, report, explain, plan, monitor),
     *(export, reproduce, bench),
 ):
     app.command(epilog=getattr(command, "epilog", None))(command)

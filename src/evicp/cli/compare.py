@@ -30,7 +30,6 @@ from evicp.cli.common import (
 from evicp.cli.inputs import Rows, read_class_names, read_rows
 from evicp.cli.outputs import csv_text, json_text, write_text
 from evicp.errors import InputError
-from evicp.scores import Score
 from evicp.selection import Comparison
 
 __all__ = ["compare"]
@@ -50,6 +49,7 @@ Temperature = Annotated[
 @examples(
     "evicp compare val.npz",
     "evicp compare val.npz -s ecp -s lac -s 'raps(lam=0.5)' --coverage 0.95 --temperature split",
+    "evicp compare val.npz -s auto -s ecp -s lac",
     "evicp compare val.npz -o comparison.html",
 )
 def compare(
@@ -71,7 +71,7 @@ def compare(
     `--output` writes json, csv or md, or the interactive report of one split as html.
     """
     target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
-    scores = [parse_score(text, conformal=False) for text in score]
+    scores = [text if text.lower() == "auto" else parse_score(text, conformal=False) for text in score]
     warm = parse_temperature(temperature)
     if target is not None and target.suffix == ".html" and warm == "holdout":
         raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
@@ -111,7 +111,7 @@ def parse_temperature(text: str) -> float | Literal["split", "holdout"]:
         raise InputError(f'temperature must be a positive number, "split" or "holdout"; got {text!r}.') from None
 
 
-def _write(result: Comparison, target: Path, rows: Rows, scores: list[Score], how: dict[str, Any], names: Any) -> None:
+def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how: dict[str, Any], names: Any) -> None:
     if target.suffix == ".html":
         from evicp import report
 

@@ -1,0 +1,83 @@
+"""`evicp tune`: the best parameters of a score, or the best score, on rows of their own."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from evicp.cli.common import (
+    Coverage,
+    Json,
+    Labels,
+    LogitsFiles,
+    Seed,
+    examples,
+    parse_score,
+    print_json,
+    print_table,
+    print_text,
+    progress,
+)
+from evicp.cli.inputs import read_rows
+from evicp.errors import InputError
+
+__all__ = ["tune"]
+
+
+@examples(
+    "evicp tune tuning.npz",
+    "evicp tune tuning.npz --score raps --by sscv --grid lam=0.001,0.01,0.1 --grid k_reg=1,5",
+)
+def tune(
+    logits: LogitsFiles,
+    score: Annotated[
+        str,
+        typer.Option("--score", "-s", metavar="SCORE", help="A score to tune, or auto for the best of all families."),
+    ] = "auto",
+    by: Annotated[str, typer.Option(metavar="METRIC", help="What to tune by: size, sscv or sat.")] = "sat",
+    coverage: Coverage = 0.9,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=A,B,...", help="Candidates for a parameter. Repeat the option for several."),
+    ] = None,
+    labels: Labels = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Tune a score on rows of their own: do not calibrate or test on them afterwards."""
+    from evicp import tuning
+
+    rows = read_rows(logits, labels, labelled=True)
+    chosen: Any = score if score.lower() == "auto" else parse_score(score)
+    with progress("tuning"):
+        result = tuning.tune(rows.logits, rows.labels, chosen, by, coverage, _parse_grid(grid), seed=seed)  # type: ignore[arg-type]
+    if as_json:
+        print_json(result.to_dict())
+        return
+    head, lines = result.table()
+    print_table(
+        head, lines, title=f"Candidates at coverage {coverage:g}, best {by} first", bold=f"* {result.best.describe()}"
+    )
+    print_text(f"\n{result.why}\nNext: evicp calibrate OTHER_ROWS --score '{result.best.describe()}'")
+
+
+def _parse_grid(texts: list[str] | None) -> dict[str, list[Any]] | None:
+    """{"lam": [0.1, 1.0]} from "lam=0.1,1.0"; None where nothing was given."""
+    if not texts:
+        return None
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        name, separator, values = text.partition("=")
+        if not separator or not values.strip():
+            raise InputError(f"cannot read the grid {text!r}; write it as lam=0.01,0.1.")
+        grid[name.strip()] = [_parse_value(value.strip()) for value in values.split(",")]
+    return grid
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
