@@ -436,6 +436,7 @@ def test_comparison_csv_has_every_score_and_metric(runs: dict[str, Run], folder:
     assert {row["metric"] for row in rows} == {"coverage", "mean_size", "sscv", "sat"}
 
 
+@pytest.mark.reliability
 def test_hostile_names_are_text_everywhere(runs: dict[str, Run], folder: Path) -> None:
     """Markup in a name is printed, never obeyed; a path in a name is never followed."""
     assert "[bold]markup[/bold]" in runs["predict"].out

@@ -206,6 +206,7 @@ def test_ten_thousand_rows_stay_under_eight_megabytes(tmp_path: Path) -> None:
     assert len(json.dumps(data["methods"][0])) < 300_000
 
 
+@pytest.mark.reliability
 def test_nothing_in_the_data_can_leave_its_element() -> None:
     logits, labels = make(60, len(HOSTILE))
     page = report.split(logits, labels, ["ecp"], class_names=HOSTILE, title=HOSTILE[0], note="{{plotly}}").to_html()
@@ -216,6 +217,8 @@ def test_nothing_in_the_data_can_leave_its_element() -> None:
     assert "{{plotly}}" in page  # a placeholder in the data is data
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert tuple(data["classes"]["names"]) == HOSTILE
+    with pytest.raises(EvicpError, match="control character"):
+        report.split(logits, labels, ["ecp"], class_names=("a\0b", *HOSTILE[1:]))
 
 
 def test_a_report_is_written_whole_and_where_asked(tmp_path: Path) -> None:
@@ -446,6 +449,7 @@ def test_the_explorer_finds_the_misses(page: Page, reported: tuple[Path, list[An
     page.tab.select_option("#row-filter", "all")
 
 
+@pytest.mark.reliability
 def test_names_are_text(page: Page) -> None:
     page.move_to(0.9)
     assert page.tab.inner_text("h1") == HOSTILE[0]
@@ -456,8 +460,16 @@ def test_names_are_text(page: Page) -> None:
     assert page.complaints == []
 
 
-def test_no_network(page: Page, reported: tuple[Path, Any, Any, Any]) -> None:
-    assert page.requests == [reported[0].as_uri()]
+@pytest.mark.reliability
+def test_no_network(
+    page: Page, reported: tuple[Path, Any, Any, Any], record_property: Callable[[str, object], None]
+) -> None:
+    """Nothing is asked for but the file itself, however far one scrolls and whatever one moves."""
+    page.tab.mouse.wheel(0, 20_000)
+    page.move_to(0.7)
+    others = [url for url in page.requests if url != reported[0].as_uri()]
+    record_property("network requests", len(others))
+    assert others == []
 
 
 def test_the_keyboard_moves_the_slider_and_a_screen_reader_hears_it(page: Page) -> None:
