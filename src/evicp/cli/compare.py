@@ -71,10 +71,12 @@ def compare(
     `--output` writes json, csv or md, or the interactive report of one split as html.
     """
     target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
-    scores = [text if text.lower() == "auto" else parse_score(text, conformal=False) for text in score]
+    scores = ["auto" if text.lower() == "auto" else parse_score(text, conformal=False) for text in score]
     warm = parse_temperature(temperature)
     if target is not None and target.suffix == ".html" and warm == "holdout":
         raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
+    if target is not None and target.suffix == ".html" and "auto" in scores:
+        raise InputError("a report shows scores by name; find the best with evicp tune, and give that one.")
     rows = read_rows(logits, labels, labelled=True)
     with progress("comparing the scores"):
         result = evicp.compare(
