@@ -232,7 +232,7 @@ def test_json_lines(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "sets.jsonl").read_text().splitlines()[0]) == {"row": 0, "labels": [4, 1], "size": 2}
 
 
-ABSENT = object()
+ABSENT = type("Absent", (), {"__repr__": lambda self: "absent"})()
 
 
 def spoil(path: Path, **changes: Any) -> None:
