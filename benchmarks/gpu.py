@@ -136,35 +136,42 @@ def captured(work: Callable[[], Any], times: int = 8) -> float:
     return microseconds(graph.replay, 7) / times
 
 
-def steps(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor) -> None:
-    """Each kernel of a set by itself."""
-    threshold, n = threshold_of(score, logits, labels), len(logits)
+def kernels(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, threshold: float) -> dict[str, float]:
+    """Each kernel of label scores and of sets by itself, in microseconds of the device."""
     batch = _triton._Batch(score, logits, 0)
-    slots = torch.empty(2, n, batch.tiling.slots, dtype=torch.int64, device="cuda")
-    counts = torch.empty(n, dtype=torch.int32, device="cuda")
-    sizes = torch.empty(n + 1, dtype=torch.int32, device="cuda")
-    candidates = (slots[0], counts, slots[1].view(torch.float64), sizes)
-    result = torch.empty(n, dtype=torch.float64, device="cuda")
-    read = lambda: batch._read(slots=slots[0], counts=counts, sizes=sizes, threshold=threshold)  # noqa: E731
-    report = {"sum": captured(logits.sum), "read": captured(read), "finish": captured(batch._finish_rows)}
-    report["score"] = captured(lambda: batch._score_candidates(candidates, threshold))
-    read()
-    batch._score_candidates(candidates, threshold)
+    room, result = batch._room(), torch.empty(len(logits), dtype=torch.float64, device="cuda")
+    report = {"labels: read": captured(lambda: batch._read_labels(labels))}
+    report["labels: score"] = captured(lambda: batch._score_labels(labels, result))
+    report["sets: read"] = captured(lambda: batch._read_candidates(room, threshold))
+    report["sets: score"] = captured(lambda: batch._score_candidates(room, threshold))
+    batch._read_candidates(room, threshold)
+    batch._score_candidates(room, threshold)
+    _, counts, _, sizes, _ = room
     offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
     total = int(offsets[-1])
-    report["offsets"] = captured(lambda: torch.cumsum(sizes, 0, dtype=torch.int64))
-    report["write"] = captured(lambda: batch._write_sets(candidates, offsets, total, threshold))
-    report["labels: read"] = captured(lambda: batch._read(labels=labels))
-    report["labels: score"] = captured(lambda: batch._score_labels(labels, result))
-    crowded = int((counts > batch.tiling.slots).sum())
-    print(f"{score.name}: {counts.double().mean():.2f} candidates a row, {crowded} rows crowded; device microseconds:")
-    print("   ", "  ".join(f"{name} {value:,.0f}" for name, value in report.items()), flush=True)
+    report["sets: offsets"] = captured(lambda: torch.cumsum(sizes, 0, dtype=torch.int64))
+    report["sets: write"] = captured(lambda: batch._write_sets(room, offsets, total, threshold))
+    report["candidates"], report["crowded"] = float(counts.double().mean()), int((counts > batch.tiling.slots).sum())
+    return report
+
+
+def steps(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor) -> None:
+    report = kernels(score, logits, labels, threshold_of(score, logits, labels))
+    print(f"{score.name}:", "  ".join(f"{name} {value:,.1f}" for name, value in report.items()), flush=True)
+
+
+def device_times(
+    score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, threshold: float
+) -> tuple[float, float]:
+    """What the kernels of label scores and of sets add up to."""
+    report = kernels(score, logits, labels, threshold)
+    return tuple(sum(v for name, v in report.items() if name.startswith(part)) for part in ("labels", "sets"))
 
 
 def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score, ...]) -> None:
     """Other tilings than the chosen one."""
     chosen = _triton.tiling_for
-    n_classes, floor = logits.shape[1], microseconds(logits.sum)
+    n_classes, floor = logits.shape[1], captured(logits.sum)
     tiling = chosen(n_classes, scores[0].name)
     if tiling.long:
         variants = [
@@ -174,15 +181,14 @@ def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score,
         rows = [r for r in (1, 2, 4, 8, 16, 32) if 128 <= r * tiling.block <= 4096]
         variants = [{"rows": r, "warps": w} for r in rows for w in (1, 2, 4) if r * tiling.block >= 256 * w]
         variants += [{"slots": s} for s in (16, 32, 64, 128) if s <= tiling.block]
-        variants += [{"rows_ahead": r, "chunk": c} for r, c in ((16, 128), (32, 128), (32, 256), (64, 256))]
+        variants += [{"rows_ahead": r, "chunk": c} for r, c in ((64, 64), (64, 128), (128, 64), (256, 128), (256, 256))]
     for score in scores:
         threshold = threshold_of(score, logits, labels)
         for variant in [{}, *variants]:
             _triton.tiling_for = lambda k, r, v=variant: dataclasses.replace(chosen(k, r), **v)
             try:
                 start = time.perf_counter()
-                calibration = microseconds(lambda s=score: _triton.label_scores(s, logits, labels), 9) / floor
-                sets = microseconds(lambda s=score, q=threshold: _triton.ragged_sets(s, logits, q), 9) / floor
+                calibration, sets = (time_ / floor for time_ in device_times(score, logits, labels, threshold))
                 spent = time.perf_counter() - start
                 what = f"{score.name:7s} K {n_classes} {variant}"
                 print(f"{what}: labels {calibration:.2f} x, sets {sets:.2f} x ({spent:.1f} s)", flush=True)

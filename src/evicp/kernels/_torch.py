@@ -106,7 +106,9 @@ def p_of(scores: Tensor, ascending: Tensor) -> Tensor:
     """The p-value of each score among sorted calibration scores."""
     ascending = ascending.to(scores.device, scores.dtype)
     at_least = len(ascending) - torch.searchsorted(ascending, scores.contiguous())
-    return (1.0 + at_least.to(scores.dtype)) / (len(ascending) + 1.0)
+    # CUDA multiplies by the reciprocal of a Python number; p must be the correctly rounded quotient.
+    denominator = torch.full((), len(ascending) + 1.0, dtype=scores.dtype, device=scores.device)
+    return (1.0 + at_least.to(scores.dtype)) / denominator
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class Tiling:
     warps: int
     slots: int
     long: bool
-    rows_ahead: int = 32
+    rows_ahead: int = 128
     chunk: int = 128
 
 
@@ -180,7 +180,10 @@ def _groups(logits: Tensor, rows: int) -> Iterator[tuple[int, Tensor]]:
     logits = logits.detach()
     if logits.stride(1) != 1 or logits.stride(0) < logits.shape[1]:
         logits = logits.contiguous()
-    for start in range(0, max(1, len(logits)), rows):
+    if len(logits) <= rows:
+        yield 0, logits
+        return
+    for start in range(0, len(logits), rows):
         yield start, logits[start : start + rows]
 
 
@@ -199,12 +202,82 @@ def _offsets(sizes: Tensor) -> Tensor:
 # A group of rows on its way through the kernels
 
 _STATISTICS = 12
-_PARAMETERS = 7
+
+
+def _bits(value: float) -> int:
+    """A double as the integer of its bits: Triton passes plain floats in single precision."""
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
+
+
+class _Kernel:
+    """A kernel with its constants; once compiled, launched without Triton's dispatch, which takes longer than it."""
+
+    def __init__(self, function: Any, warps: int, **constants: Any) -> None:
+        self.function, self.warps, self.constants = function, warps, constants
+        self._compiled: dict[tuple[int, ...], tuple[Any, list[Any]]] = {}
+
+    def __call__(self, programs: int, *arguments: Any) -> None:
+        """Run on the device of the tensors, which come before numbers."""
+        if not arguments[0].is_cuda:  # Triton's interpreter
+            self.function[(programs,)](*arguments, **self.constants)
+            return
+        device = arguments[0].get_device()
+        if torch.cuda.current_device() != device:
+            with torch.cuda.device(device):
+                self(programs, *arguments)
+            return
+        addresses = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+        key = tuple([a & 15 for a, b in zip(addresses, arguments, strict=True) if isinstance(b, Tensor)])
+        if key in self._compiled:
+            compiled, values = self._compiled[key]
+            compiled[(programs, 1, 1)](*addresses, *values)
+            return
+        # Products and sums are not fused, so that the same formula has the same bits in every kernel.
+        compiled = self.function[(programs,)](
+            *arguments, **self.constants, num_warps=self.warps, enable_fp_fusion=False
+        )
+        names = self.function.arg_names[len(arguments) :]
+        self._compiled[key] = compiled, [self.constants[name] for name in names]
+
+
+class _Plan:
+    """The kernels and the parameters of a score for logits of one shape and type; made once."""
+
+    def __init__(self, score: Any, tiling: Tiling, n_classes: int, stride: int, dtype: torch.dtype) -> None:
+        self.rule = _RULES[score.name]
+        self.evidence = score.evidence if score.name == "ecp" else "relu"
+        rule = {
+            "RULE": self.rule,
+            "EVIDENCE": _EVIDENCE[self.evidence],
+            "RANDOM": getattr(score, "randomized", False),
+        }
+        vector = 4 if tiling.long else gcd(16 // dtype.itemsize, tiling.block)
+        read = rule | {
+            "K": n_classes,
+            "STRIDE": stride,
+            "ROWS": tiling.rows,
+            "BLOCK": tiling.block,
+            "VECTOR": vector,
+            "WORDS": min(32 * tiling.warps, tiling.block // vector),
+            "LONG": tiling.long,
+        }
+        sets = {"SLOTS": tiling.slots, "ROWS": tiling.rows_ahead, "CHUNK": tiling.chunk}
+        self.read_labels = _Kernel(_read_rows, tiling.warps, **read, LABELS=True, SLOTS=0)
+        self.read_candidates = _Kernel(_read_rows, tiling.warps, **read, LABELS=False, SLOTS=tiling.slots)
+        self.score_labels = _Kernel(_score_labels, 4, **rule, ROWS=128)
+        self.finish_rows = _Kernel(_finish_rows, 4, **rule, ROWS=128)
+        self.score_candidates = _Kernel(_score_candidates, tiling.chunk // 32, **rule, **sets)
+        self.write_sets = _Kernel(_write_sets, tiling.chunk // 32, **sets)
+        self.fix_elements = _Kernel(_fix_elements, 4, **rule, BLOCK=256)
+        self.score_elements = _Kernel(_score_elements, 4, **rule, BLOCK=256)
 
 
 @lru_cache(maxsize=256)
-def _parameters(score: Any, n_classes: int, device: torch.device) -> Tensor:
-    """A score's numbers as the kernels read them; cached, so that a call does not copy them to the device again."""
+def _plan(
+    score: Any, tiling: Tiling, n_classes: int, stride: int, dtype: torch.dtype, device: torch.device
+) -> tuple[_Plan, Tensor]:
+    """The plan and the score's numbers as the kernels read them."""
     stabilizer = score.epsilon(n_classes) if score.name == "ecp" else 0.0
     values = [
         1.0 / (log(2.0) * score.temperature),
@@ -215,37 +288,8 @@ def _parameters(score: Any, n_classes: int, device: torch.device) -> Tensor:
         float(getattr(score, "randomize_penalty", False)),
         float(getattr(score, "seed", 0)),
     ]
-    return torch.tensor(values, dtype=torch.float64, device=device)
-
-
-def _bits(value: float) -> int:
-    """A double as the integer of its bits: Triton passes plain floats in single precision."""
-    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
-    return bits
-
-
-#: Compiled kernels by everything they were compiled for. Triton's own way to a launch takes longer than a small kernel.
-_compiled: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
-
-
-def _launch(kernel: Any, programs: int, warps: int, *arguments: Any, **constants: Any) -> None:
-    """Run a kernel on the device of its tensors; products and sums are not fused, so that bits do not vary."""
-    if not arguments[0].is_cuda:  # Triton's interpreter
-        kernel[(programs,)](*arguments, **constants)
-        return
-    device = arguments[0].get_device()
-    if torch.cuda.current_device() != device:
-        with torch.cuda.device(device):
-            _launch(kernel, programs, warps, *arguments, **constants)
-        return
-    types = tuple((a.dtype, a.data_ptr() % 16) if isinstance(a, Tensor) else type(a) for a in arguments)
-    key = (kernel, device, warps, types, *constants.values())
-    if key in _compiled:
-        compiled, values = _compiled[key]
-        compiled[(programs, 1, 1)](*arguments, *values)
-        return
-    compiled = kernel[(programs,)](*arguments, **constants, num_warps=warps, enable_fp_fusion=False)
-    _compiled[key] = compiled, tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
+    plan = _Plan(score, tiling, n_classes, stride, dtype)
+    return plan, torch.tensor(values, dtype=torch.float64, device=device)
 
 
 class _Batch:
@@ -254,21 +298,16 @@ class _Batch:
     def __init__(self, score: Any, logits: Tensor, first_row: int) -> None:
         self.logits, self.first_row = logits, first_row
         self.n, self.n_classes = logits.shape
+        self.stride = logits.stride(0)
         self.tiling = tiling_for(self.n_classes, score.name)
-        self.parameters = _parameters(score, self.n_classes, logits.device)
+        self.plan, self.parameters = _plan(score, self.tiling, self.n_classes, self.stride, logits.dtype, logits.device)
         self.stats = torch.empty(_STATISTICS, self.n, dtype=torch.float64, device=logits.device)
         self.status = torch.zeros(4, dtype=torch.int64, device=logits.device)
-        self.rule = {
-            "RULE": _RULES[score.name],
-            "EVIDENCE": _EVIDENCE[score.evidence] if score.name == "ecp" else 0,
-            "RANDOM": getattr(score, "randomized", False),
-            "K": self.n_classes,
-        }
 
     def label_scores(self, labels: Tensor, result: Tensor) -> None:
         if self.n == 0:
             return
-        self._read(labels=labels)
+        self._read_labels(labels)
         self._score_labels(labels, result)
         if self._report()[1]:
             self._mend_wide_rows()
@@ -276,7 +315,7 @@ class _Batch:
 
     def ranks(self, labels: Tensor) -> Tensor:
         if self.n:
-            self._read(labels=labels)
+            self._read_labels(labels)
             self._report()
         return self.stats[7].to(torch.int64)
 
@@ -288,105 +327,58 @@ class _Batch:
     def ragged_sets(self, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
         if self.n == 0 or threshold == inf:
             return self._sorted_sets(threshold)
-        slots = torch.empty(2, self.n, self.tiling.slots, dtype=torch.int64, device=self.logits.device)
-        counts = torch.empty(self.n, dtype=torch.int32, device=self.logits.device)
-        sizes = torch.empty(self.n + 1, dtype=torch.int32, device=self.logits.device)
-        candidates = (slots[0], counts, slots[1].view(torch.float64), sizes)
-        self._read(slots=slots[0], counts=counts, sizes=sizes, threshold=threshold)
-        self._finish_rows()
+        candidates = self._room()
+        self._read_candidates(candidates, threshold)
         self._score_candidates(candidates, threshold)
-        offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
+        offsets = torch.cumsum(candidates[3], 0, dtype=torch.int64)
         _, wide, crowded, total = self._report()
         if wide or crowded:
             return self._with_sorted_rows(candidates, threshold, bool(wide))
         return self._write_sets(candidates, offsets, total, threshold)
 
+    def _room(self) -> tuple[Tensor, ...]:
+        """Slots, candidates of each row, their scores, sizes of the sets after a 0, running counts of candidates."""
+        n, slots, device = self.n, self.tiling.slots, self.logits.device
+        return (
+            torch.empty(n, slots, dtype=torch.int64, device=device),
+            torch.empty(n, dtype=torch.int32, device=device),
+            torch.empty(n, slots, dtype=torch.float64, device=device),
+            torch.empty(n + 1, dtype=torch.int32, device=device),
+            torch.empty(n, dtype=torch.int32, device=device),
+        )
+
     # The kernels ------------------------------------------------------------------------------------------------
 
-    def _read(
-        self,
-        labels: Tensor | None = None,
-        slots: Tensor | None = None,
-        counts: Tensor | None = None,
-        sizes: Tensor | None = None,
-        threshold: float = -inf,
-    ) -> None:
-        tiling, none = self.tiling, self.status
-        vector = gcd(16 // self.logits.element_size(), tiling.block)
-        _launch(
-            _read_rows,
-            triton.cdiv(self.n, tiling.rows),
-            tiling.warps,
-            self.logits,
-            none if labels is None else labels,
-            self.stats,
-            none if slots is None else slots,
-            none if counts is None else counts,
-            none if sizes is None else sizes,
-            self.status,
-            self.parameters,
-            self.n,
-            _bits(threshold),
-            **self.rule,
-            STRIDE=self.logits.stride(0),
-            LABELS=labels is not None,
-            ROWS=tiling.rows,
-            BLOCK=tiling.block,
-            VECTOR=vector,
-            WORDS=min(32 * tiling.warps, tiling.block // vector),
-            SLOTS=0 if slots is None else tiling.slots,
-            LONG=tiling.long,
-        )
+    def _read_labels(self, labels: Tensor) -> None:
+        none = self.status
+        arguments = (self.logits, labels, self.stats, none, none, none, self.status, self.parameters, self.n, 0)
+        self.plan.read_labels(triton.cdiv(self.n, self.tiling.rows), *arguments)
+
+    def _read_candidates(self, candidates: tuple[Tensor, ...], threshold: float) -> None:
+        slots, counts, _, sizes, _ = candidates
+        arguments = (self.logits, self.status, self.stats, slots, counts, sizes, self.status, self.parameters)
+        self.plan.read_candidates(triton.cdiv(self.n, self.tiling.rows), *arguments, self.n, _bits(threshold))
 
     def _score_labels(self, labels: Tensor, result: Tensor) -> None:
-        arguments = (self.logits, labels, self.stats, self.parameters, result, self.n)
-        constants = {**self.rule, "STRIDE": self.logits.stride(0), "ROWS": 128}
-        _launch(_score_labels, triton.cdiv(self.n, 128), 4, *arguments, **constants)
+        arguments = (self.logits, labels, self.stats, self.parameters, result, self.n, self.n_classes, self.stride)
+        self.plan.score_labels(triton.cdiv(self.n, 128), *arguments)
 
     def _finish_rows(self) -> None:
-        arguments = (self.stats, self.parameters, self.n)
-        _launch(_finish_rows, triton.cdiv(self.n, 128), 4, *arguments, **self.rule, ROWS=128)
+        self.plan.finish_rows(triton.cdiv(self.n, 128), self.stats, self.parameters, self.n, self.n_classes)
 
     def _score_candidates(self, candidates: tuple[Tensor, ...], threshold: float) -> None:
-        rows, chunk = self.tiling.rows_ahead, self.tiling.chunk
-        _launch(
-            _score_candidates,
-            triton.cdiv(self.n, rows),
-            chunk // 32,
-            self.logits,
-            *candidates,
-            self.status,
-            self.stats,
-            self.parameters,
-            self.n,
-            _bits(threshold),
-            **self.rule,
-            STRIDE=self.logits.stride(0),
-            SLOTS=self.tiling.slots,
-            ROWS=rows,
-            CHUNK=chunk,
-        )
+        tensors = (self.logits, *candidates, self.status, self.stats, self.parameters)
+        programs = triton.cdiv(self.n, self.tiling.rows_ahead)
+        self.plan.score_candidates(programs, *tensors, self.n, self.n_classes, self.stride, _bits(threshold))
 
     def _write_sets(
         self, candidates: tuple[Tensor, ...], offsets: Tensor, total: int, threshold: float
     ) -> tuple[Tensor, Tensor, Tensor]:
+        slots, _, slot_scores, _, ends = candidates
         labels = torch.empty(total, dtype=torch.int32, device=self.logits.device)
         scores = torch.empty(total, dtype=torch.float64, device=self.logits.device)
-        rows, chunk = self.tiling.rows_ahead, self.tiling.chunk
-        _launch(
-            _write_sets,
-            triton.cdiv(self.n, rows),
-            chunk // 32,
-            *candidates[:3],
-            offsets,
-            labels,
-            scores,
-            self.n,
-            _bits(threshold),
-            SLOTS=self.tiling.slots,
-            ROWS=rows,
-            CHUNK=chunk,
-        )
+        arguments = (slots, slot_scores, ends, offsets, labels, scores, self.n, _bits(threshold))
+        self.plan.write_sets(triton.cdiv(self.n, self.tiling.rows_ahead), *arguments)
         return offsets, labels, scores
 
     def _report(self) -> list[int]:
@@ -402,7 +394,7 @@ class _Batch:
         """Statistics of every row, for scores that are not asked for by label or by slot."""
         if self.n == 0:
             return
-        self._read()
+        self._read_labels(torch.zeros(self.n, dtype=torch.int64, device=self.logits.device))  # any label will do
         if self._report()[1]:
             self._mend_wide_rows()
         self._finish_rows()
@@ -416,7 +408,7 @@ class _Batch:
         for group in rows.split(max(1, _torch.BLOCK_LOGITS // self.n_classes)):
             z = self.logits[group].to(torch.float64)
             z.scatter_(1, z.argmax(1, keepdim=True), -inf)
-            evidence = _torch.evidence_of(_NAME_OF_EVIDENCE[self.rule["EVIDENCE"]], z)
+            evidence = _torch.evidence_of(self.plan.evidence, z)
             largest = evidence.amax(1, keepdim=True).clamp_min(1.0)
             unit = torch.exp2(torch.ceil(torch.log2(largest)) - 40)
             whole = (evidence / unit).round().to(torch.int64).sum(1)
@@ -430,16 +422,18 @@ class _Batch:
         opens_group[:, 1:] = z[:, 1:] != z[:, :-1]
         ranks = torch.where(opens_group, position, 0).cummax(1).values
         mass = ranks
-        if self.rule["RULE"] in (2, 3):
-            fixed = self._elements(_fix_elements, rows, z, torch.empty(z.shape, dtype=torch.int64, device=z.device))
+        if self.plan.rule in (_RULES["aps"], _RULES["raps"]):
+            fixed = self._elements(
+                self.plan.fix_elements, rows, z, torch.empty(z.shape, dtype=torch.int64, device=z.device)
+            )
             mass = (fixed.cumsum(1) - fixed).gather(1, ranks)
         scores = torch.empty(z.shape, dtype=torch.float64, device=z.device)
-        return self._elements(_score_elements, rows, z, scores, ranks, mass.contiguous()), order
+        return self._elements(self.plan.score_elements, rows, z, scores, ranks, mass.contiguous()), order
 
-    def _elements(self, kernel: Any, rows: Tensor, z: Tensor, result: Tensor, *more: Tensor) -> Tensor:
+    def _elements(self, kernel: _Kernel, rows: Tensor, z: Tensor, result: Tensor, *more: Tensor) -> Tensor:
         if z.numel():
-            arguments = (z, rows, *more, self.stats, self.parameters, result, z.numel(), self.n)
-            _launch(kernel, triton.cdiv(z.numel(), 256), 4, *arguments, **self.rule, BLOCK=256)
+            tensors = (z, rows, *more, self.stats, self.parameters, result)
+            kernel(triton.cdiv(z.numel(), 256), *tensors, z.numel(), self.n, self.n_classes)
         return result
 
     def _sorted_rows(self, rows: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -465,7 +459,7 @@ class _Batch:
         self, candidates: tuple[Tensor, ...], threshold: float, wide: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The sets of a group in which some rows had no room in their slots, or evidence too wide."""
-        _, counts, _, sizes = candidates
+        _, counts, _, sizes, _ = candidates
         if wide:
             self._mend_wide_rows()
             self._finish_rows()
@@ -479,9 +473,6 @@ class _Batch:
         place = torch.arange(len(own_labels), device=shift.device) + shift
         result[1][place], result[2][place] = own_labels, own_scores
         return result
-
-
-_NAME_OF_EVIDENCE = {number: name for name, number in _EVIDENCE.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -508,6 +499,9 @@ _PER_ONE, _PER_EVIDENCE = tl.constexpr(2.0**19), tl.constexpr(2.0**4)
 _FINE = tl.constexpr(2.0**20)
 _UNIT, _EVIDENCE_UNIT = tl.constexpr(2.0**-39), tl.constexpr(2.0**-24)
 _WIDEST = tl.constexpr(2.0**15)
+#: Long rows add neighbours in fours as floats before they add integers: fewer instructions, and an error of 2^-24 of
+#: the largest evidence, which 16 times the others' base counts of 1 must outweigh.
+_FOURS_FROM = tl.constexpr(256)
 #: Candidates are narrowed down until there are no more than this, or until it does not help.
 _FEW = tl.constexpr(16)
 _LOG2_E = tl.constexpr(1.4426950408889634)
@@ -518,6 +512,10 @@ _LN_2 = tl.constexpr(0.6931471805599453)
 def _larger(a, b):
     """The larger of two; NaN if either is."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+#: Whether kernels are compiled for an NVIDIA device: neither interpreted nor on ROCm.
+_NVIDIA = tl.constexpr(isinstance(_larger, triton.JITFunction) and torch.version.hip is None)
 
 
 @triton.jit
@@ -543,12 +541,30 @@ def _fixed(x, PER_ONE: tl.constexpr):
 
 
 @triton.jit
-def _add_parts(coarse, fine, BLOCK: tl.constexpr):
-    """The sum of a tile's rows in fine units, int64. The biases add up too, modulo 2^32, and are taken off."""
-    BIASES: tl.constexpr = (BLOCK * 0x4B400000 + 2**31) % 2**32 - 2**31
+def _add_parts(coarse, fine, COUNT: tl.constexpr):
+    """The sum of COUNT numbers in each row in fine units, int64. The biases add up too, modulo 2^32, and come off."""
+    BIASES: tl.constexpr = (COUNT * 0x4B400000 + 2**31) % 2**32 - 2**31
     coarse_sum = tl.sum(coarse, 1) - BIASES
     fine_sum = tl.sum(fine, 1) - BIASES
     return (coarse_sum.to(tl.int64) << 20) + fine_sum
+
+
+@triton.jit
+def _halves(x):
+    a, b = tl.split(x)
+    return a + b
+
+
+@triton.jit
+def _add_tile(x, PER_ONE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOURS: tl.constexpr):
+    """The sum of each row of a tile in fine units, int64."""
+    if FOURS:
+        x = _halves(_halves(tl.reshape(x, [ROWS, BLOCK // 4, 2, 2])))
+        coarse, fine = _parts(x, PER_ONE)
+        return _add_parts(coarse, fine, BLOCK // 4)
+    else:
+        coarse, fine = _parts(x, PER_ONE)
+        return _add_parts(coarse, fine, BLOCK)
 
 
 @triton.jit
@@ -582,7 +598,9 @@ def _log1p(x):
 
 @triton.jit
 def _rough_log2(x):
-    """log2 of x >= 0 to 2e-5, at an eighth of the cost of the exact one; -127 at 0."""
+    """log2 of x >= 0 to 2e-5, at an eighth of the cost of the exact one; -127 or less at 0."""
+    if _NVIDIA:
+        return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     bits = x.to(tl.int32, bitcast=True)
     m = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
     p = tl.fma(tl.fma(m, 0.043004957791727826, -0.402513393548008), m, 1.5894742949724239)
@@ -638,24 +656,27 @@ def _least_of(z, K: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _reduce_tile(
     z, own, rate, RULE: tl.constexpr, EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, LABELS: tl.constexpr,
-    K: tl.constexpr, BLOCK: tl.constexpr
+    K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
+    FOURS: tl.constexpr = K >= _FOURS_FROM
     top = tl.reduce(z, 1, _larger)
     least, above_least, second, rank = top, top * 0, top, top * 0
     rest, total, mass = top.to(tl.float64) * 0, top.to(tl.float64) * 0, top.to(tl.float64) * 0
     hash_sum = top.to(tl.float64) * 0
     if LABELS:
         rank = _count(z > own[:, None])
-    if RULE != _TOPK:
+    if RULE == _APS or RULE == _RAPS:
         coarse, fine = _parts(_exponential(z, top[:, None], rate), _PER_ONE)
         total = _add_parts(coarse, fine, BLOCK).to(tl.float64)
-        if LABELS and (RULE == _APS or RULE == _RAPS):
+        if LABELS:
             above = z > own[:, None]
             mass = _add_parts(tl.where(above, coarse, _BIAS_BITS), tl.where(above, fine, _BIAS_BITS), BLOCK)
             mass = mass.to(tl.float64)
+    elif RULE != _TOPK:
+        total = _add_tile(_exponential(z, top[:, None], rate), _PER_ONE, ROWS, BLOCK, FOURS).to(tl.float64)
     if RULE == _ECP:
-        coarse, fine = _parts(_evidence_32(z, EVIDENCE), _PER_EVIDENCE)
-        others = _add_parts(coarse, fine, BLOCK) - _fixed(_evidence_32(top, EVIDENCE), _PER_EVIDENCE)
+        evidence = _add_tile(_evidence_32(z, EVIDENCE), _PER_EVIDENCE, ROWS, BLOCK, FOURS)
+        others = evidence - _fixed(_evidence_32(top, EVIDENCE), _PER_EVIDENCE)
         rest = others.to(tl.float64) * _EVIDENCE_UNIT
     if RULE != _LAC and RULE != _MARGIN:
         least = _least_of(z, K, BLOCK)
@@ -671,21 +692,36 @@ def _reduce_tile(
 
 @triton.jit
 def _long_tile(base, start, K: tl.constexpr, REPEATS: tl.constexpr, WORDS: tl.constexpr, VECTOR: tl.constexpr):
-    """The next logits of one long row, (REPEATS, WORDS, VECTOR): sums over the first and last axis take one thread."""
-    z = _tile(base, start, K, REPEATS * WORDS * VECTOR)
-    return tl.reshape(z, [REPEATS, WORDS, VECTOR])
+    """The next logits of one long row, (WORDS, REPEATS, VECTOR): sums over the last two axes take one thread."""
+    word = tl.arange(0, WORDS)[:, None, None] * VECTOR + tl.arange(0, VECTOR)[None, None, :]
+    column = start + tl.arange(0, REPEATS)[None, :, None] * (WORDS * VECTOR) + word
+    return tl.load(base[:, None, None] + column, mask=column < K, other=float("-inf")).to(tl.float32)
 
 
 @triton.jit
 def _by_word(x):
-    return tl.sum(tl.sum(x, 2), 0)
+    return tl.sum(tl.sum(x, 2), 1)
 
 
 @triton.jit
-def _fixed_by_word(coarse, fine, BLOCK: tl.constexpr, WORDS: tl.constexpr):
-    """Sums over each word's part of a tile in fine units, int64; see `_add_parts`."""
-    BIASES: tl.constexpr = (BLOCK // WORDS * 0x4B400000 + 2**31) % 2**32 - 2**31
+def _fixed_by_word(coarse, fine, COUNT: tl.constexpr):
+    """Sums over each word's COUNT numbers of a tile in fine units, int64; see `_add_parts`."""
+    BIASES: tl.constexpr = (COUNT * 0x4B400000 + 2**31) % 2**32 - 2**31
     return ((_by_word(coarse) - BIASES).to(tl.int64) << 20) + (_by_word(fine) - BIASES)
+
+
+@triton.jit
+def _add_long(
+    x, PER_ONE: tl.constexpr, REPEATS: tl.constexpr, WORDS: tl.constexpr, VECTOR: tl.constexpr, FOURS: tl.constexpr
+):
+    """The sum over each word's part of a tile in fine units, int64."""
+    if FOURS:
+        x = _halves(_halves(tl.reshape(x, [WORDS, REPEATS, VECTOR // 4, 2, 2])))
+        coarse, fine = _parts(x, PER_ONE)
+        return _fixed_by_word(coarse, fine, REPEATS * VECTOR // 4)
+    else:
+        coarse, fine = _parts(x, PER_ONE)
+        return _fixed_by_word(coarse, fine, REPEATS * VECTOR)
 
 
 @triton.jit
@@ -699,6 +735,7 @@ def _reduce_long(
     Where exponentials must be whole numbers of the whole row's unit (`_APS`, `_RAPS`) a second pass adds them up.
     """
     REPEATS: tl.constexpr = BLOCK // (WORDS * VECTOR)
+    FOURS: tl.constexpr = K >= _FOURS_FROM
     top_w, second_w = tl.full([WORDS], float("-inf"), tl.float32), tl.full([WORDS], float("-inf"), tl.float32)
     least_w, ties = tl.full([WORDS], float("inf"), tl.float32), tl.zeros([WORDS], tl.float32)
     finite, higher = tl.zeros([WORDS], tl.float32), tl.zeros([WORDS], tl.float32)
@@ -706,29 +743,28 @@ def _reduce_long(
     hashes = tl.zeros([WORDS], tl.uint32)
     for start in range(0, K, BLOCK):
         z = _long_tile(base, start, K, REPEATS, WORDS, VECTOR)
-        peak = tl.reduce(tl.reduce(z, 2, _larger), 0, _larger)
+        peak = tl.reduce(tl.reduce(z, 2, _larger), 1, _larger)
         if RULE == _MARGIN:
-            below = tl.max(tl.max(tl.where(z == peak[None, :, None], float("-inf"), z), 2), 0)
-            below = tl.where(_by_word(tl.where(z == peak[None, :, None], 1.0, 0.0)) > 1, peak, below)
+            below = tl.max(tl.max(tl.where(z == peak[:, None, None], float("-inf"), z), 2), 1)
+            below = tl.where(_by_word(tl.where(z == peak[:, None, None], 1.0, 0.0)) > 1, peak, below)
             second_w = tl.maximum(tl.minimum(top_w, peak), tl.maximum(second_w, below))
         peak = _larger(top_w, peak)
         if RULE == _ECP or (RULE == _LAC or (RULE == _SAPS or RULE == _MARGIN)):
             reference = tl.where(peak == float("-inf"), 0.0, peak)
-            coarse, fine = _parts(_exponential(z, reference[None, :, None], rate), _PER_ONE)
+            x = _exponential(z, reference[:, None, None], rate)
             sums = sums * tl.exp2((top_w - reference) * rate).to(tl.float64)
-            sums += _fixed_by_word(coarse, fine, BLOCK, WORDS).to(tl.float64)
+            sums += _add_long(x, _PER_ONE, REPEATS, WORDS, VECTOR, FOURS).to(tl.float64)
         top_w = peak
         if LABELS:
             higher += _by_word(tl.where(z > own[:, None, None], 1.0, 0.0))
         if RULE == _ECP:
-            coarse, fine = _parts(_evidence_32(z, EVIDENCE), _PER_EVIDENCE)
-            evidence += _fixed_by_word(coarse, fine, BLOCK, WORDS)
+            evidence += _add_long(_evidence_32(z, EVIDENCE), _PER_EVIDENCE, REPEATS, WORDS, VECTOR, FOURS)
         if RULE != _LAC and RULE != _MARGIN:
             possible = tl.where(z == float("-inf"), float("inf"), z)
-            low = tl.minimum(least_w, tl.min(tl.min(possible, 2), 0))
+            low = tl.minimum(least_w, tl.min(tl.min(possible, 2), 1))
             if RULE == _ECP:
                 finite += _by_word(tl.where(z > float("-inf"), 1.0, 0.0))
-                at_low = _by_word(tl.where(possible == low[None, :, None], 1.0, 0.0))
+                at_low = _by_word(tl.where(possible == low[:, None, None], 1.0, 0.0))
                 ties = tl.where(low < least_w, 0.0, ties) + at_low
             least_w = low
         if RANDOM:
@@ -765,9 +801,9 @@ def _survey_long(
         count += _by_word(tl.where(higher, 1.0, 0.0))
         if RULE == _APS or RULE == _RAPS:
             coarse, fine = _parts(_exponential(z, top[:, None, None], rate), _PER_ONE)
-            total += _fixed_by_word(coarse, fine, BLOCK, WORDS)
+            total += _fixed_by_word(coarse, fine, BLOCK // WORDS)
             coarse, fine = tl.where(higher, coarse, _BIAS_BITS), tl.where(higher, fine, _BIAS_BITS)
-            above += _fixed_by_word(coarse, fine, BLOCK, WORDS)
+            above += _fixed_by_word(coarse, fine, BLOCK // WORDS)
     zero = tl.zeros([1], tl.float64)
     return zero + tl.sum(total, 0), zero + tl.sum(above, 0), tl.zeros([1], tl.float32) + tl.sum(count, 0)
 
@@ -967,12 +1003,12 @@ def _fill(
 ):
     """Write the flagged labels of each row to its slots and return how many there are now.
 
-    `flags` is (ROWS, REPEATS, WORDS, VECTOR). Each thread gathers its own flags into the bits of one word, so that no
+    `flags` is (ROWS, WORDS, REPEATS, VECTOR). Each thread gathers its own flags into the bits of one word, so that no
     flag has to change threads; only the words are counted across the row.
     """
     place = tl.arange(0, REPEATS)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
-    weight = (tl.full([REPEATS, VECTOR], 1, tl.uint32) << place.to(tl.uint32))[None, :, None, :]
-    word = tl.sum(tl.sum(tl.where(flags, weight, 0).to(tl.uint32), 3), 1).to(tl.uint32)
+    weight = (tl.full([REPEATS, VECTOR], 1, tl.uint32) << place.to(tl.uint32))[None, None, :, :]
+    word = tl.sum(tl.sum(tl.where(flags, weight, 0).to(tl.uint32), 3), 2).to(tl.uint32)
     ones = _bit_count(word)
     count = filled + tl.sum(ones, 1)
     slot = filled[:, None] + tl.cumsum(ones, 1) - ones
@@ -999,8 +1035,8 @@ def _fill_from_long(
     lowest = tl.min(cut, 0)
     for start in range(0, K, BLOCK):
         z = _long_tile(base, start, K, REPEATS, WORDS, VECTOR)
-        if tl.max(tl.max(tl.max(z, 2), 0), 0) > lowest:
-            flags = tl.reshape(z > lowest, [1, REPEATS, WORDS, VECTOR])
+        if tl.max(tl.max(tl.max(z, 2), 1), 0) > lowest:
+            flags = tl.reshape(z > lowest, [1, WORDS, REPEATS, VECTOR])
             filled = _fill(slots, flags, start, filled, SLOTS, REPEATS, WORDS, VECTOR)
     return filled
 
@@ -1029,7 +1065,7 @@ def _read_rows(
     else:
         z = _tile(base, 0, K, BLOCK)
         top, least, above_least, total, rest, hash_sum, second, rank, mass = _reduce_tile(
-            z, own, rate, RULE, EVIDENCE, RANDOM, LABELS, K, BLOCK
+            z, own, rate, RULE, EVIDENCE, RANDOM, LABELS, K, ROWS, BLOCK
         )
     good = (top > float("-inf")) & (top < float("inf"))
     tl.atomic_max(status + _BAD + row * 0, (n - row).to(tl.int64), mask=inside & (good == 0))
@@ -1039,7 +1075,7 @@ def _read_rows(
         tl.store(place + _TOTAL * n, total, mask=inside)
     wide = inside & (top >= float("inf"))
     if RULE == _ECP:
-        wide = inside & good & (top >= _WIDEST)
+        wide = inside & good & ((top >= _WIDEST) | ((K >= _FOURS_FROM) & (top > 16.0 * K)))
         tl.atomic_add(status + _WIDE + row * 0, wide.to(tl.int64), mask=wide)
         tl.store(place + _LEAST * n, least.to(tl.float64), mask=inside)
         tl.store(place + _ABOVE_LEAST * n, above_least.to(tl.float64), mask=inside)
@@ -1077,7 +1113,7 @@ def _read_rows(
             count = _fill_from_long(base, own_slots, cut, K, SLOTS, BLOCK, WORDS, VECTOR)
         else:
             REPEATS: tl.constexpr = BLOCK // (WORDS * VECTOR)
-            flags = tl.reshape(z > cut[:, None], [ROWS, REPEATS, WORDS, VECTOR])
+            flags = tl.permute(tl.reshape(z > cut[:, None], [ROWS, REPEATS, WORDS, VECTOR]), (0, 2, 1, 3))
             none = tl.zeros([ROWS], tl.int32)
             count = _fill(own_slots, flags, 0, none, SLOTS, REPEATS, WORDS, VECTOR)
         count = tl.where(wide, SLOTS + 1, count)
@@ -1097,7 +1133,9 @@ def _log_phi(z, top, log_total, temperature):
 
 
 @triton.jit
-def _log_cost(z, rank, top, rest, log_total, temperature, log_epsilon, EVIDENCE: tl.constexpr, K: tl.constexpr):
+def _log_cost(
+    z, rank, top, rest, log_total, temperature, log_epsilon, K, EVIDENCE: tl.constexpr
+):
     """Eq. 10: ln C up to a constant of the row. What the others hold decides where the label holds nearly all."""
     evidence = _evidence_64(z, EVIDENCE)
     others = tl.where(z == top, rest, (rest - evidence) + _evidence_64(top, EVIDENCE)) + (K - 1.0)
@@ -1109,8 +1147,8 @@ def _log_cost(z, rank, top, rest, log_total, temperature, log_epsilon, EVIDENCE:
 
 @triton.jit
 def _score(
-    z_32, rank, mass, row, here, stats, parameters, n, RULE: tl.constexpr, EVIDENCE: tl.constexpr,
-    RANDOM: tl.constexpr, K: tl.constexpr
+    z_32, rank, mass, row, here, stats, parameters, n, K, RULE: tl.constexpr, EVIDENCE: tl.constexpr,
+    RANDOM: tl.constexpr
 ):
     """A label's score from its logit, the number of labels above it and (APS, RAPS) their total in fine units."""
     z, place = z_32.to(tl.float64), stats + row
@@ -1124,7 +1162,7 @@ def _score(
         largest = tl.load(place + _LARGEST * n, mask=here, other=0.0)
         log_epsilon = tl.load(parameters + _LOG_EPSILON)
         possible = tl.where(z == float("-inf"), top, z)
-        result = _log_cost(possible, rank, top, rest, log_total, temperature, log_epsilon, EVIDENCE, K) - largest
+        result = _log_cost(possible, rank, top, rest, log_total, temperature, log_epsilon, K, EVIDENCE) - largest
     elif RULE == _LAC:
         result = -_log_phi(z, top, tl.load(place + _LOG_TOTAL * n, mask=here, other=0.0), temperature)
     elif RULE == _APS or RULE == _RAPS:
@@ -1152,8 +1190,7 @@ def _score(
 
 @triton.jit
 def _finish(
-    stats, parameters, n, row, here, RULE: tl.constexpr, EVIDENCE: tl.constexpr, RANDOM: tl.constexpr,
-    K: tl.constexpr
+    stats, parameters, n, K, row, here, RULE: tl.constexpr, EVIDENCE: tl.constexpr, RANDOM: tl.constexpr
 ):
     """Put down what a row's scores share: ln of the total, the largest cost, the row's uniform number."""
     place = stats + row
@@ -1172,40 +1209,39 @@ def _finish(
             rank = tl.load(place + _ABOVE_LEAST * n, mask=here, other=0.0)
             rest = tl.maximum(tl.load(place + _REST * n, mask=here, other=1.0), 0.0)
             temperature, log_epsilon = tl.load(parameters + _TEMPERATURE), tl.load(parameters + _LOG_EPSILON)
-            largest = _log_cost(least, rank, top, rest, log_total, temperature, log_epsilon, EVIDENCE, K)
+            largest = _log_cost(least, rank, top, rest, log_total, temperature, log_epsilon, K, EVIDENCE)
             tl.store(place + _LARGEST * n, largest, mask=here)
     tl.debug_barrier()  # other threads of this program read it next
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=["n", "K"])
 def _finish_rows(
-    stats, parameters, n, RULE: tl.constexpr, EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr
+    stats, parameters, n, K, RULE: tl.constexpr, EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, ROWS: tl.constexpr
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    _finish(stats, parameters, n, row, row < n, RULE, EVIDENCE, RANDOM, K)
+    _finish(stats, parameters, n, K, row, row < n, RULE, EVIDENCE, RANDOM)
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=["n", "K", "stride"])
 def _score_labels(
-    logits, labels, stats, parameters, result, n, RULE: tl.constexpr, EVIDENCE: tl.constexpr, RANDOM: tl.constexpr,
-    K: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr
+    logits, labels, stats, parameters, result, n, K, stride, RULE: tl.constexpr, EVIDENCE: tl.constexpr,
+    RANDOM: tl.constexpr, ROWS: tl.constexpr
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = row < n
-    _finish(stats, parameters, n, row, here, RULE, EVIDENCE, RANDOM, K)
+    _finish(stats, parameters, n, K, row, here, RULE, EVIDENCE, RANDOM)
     label = tl.load(labels + row, mask=here, other=0)
-    z = tl.load(logits + row.to(tl.int64) * STRIDE + label, mask=here, other=0.0).to(tl.float32)
+    z = tl.load(logits + row.to(tl.int64) * stride + label, mask=here, other=0.0).to(tl.float32)
     rank = tl.load(stats + _RANK * n + row, mask=here, other=0.0)
     mass = tl.load(stats + _MASS * n + row, mask=here, other=0.0)
-    score = _score(z, rank, mass, row, here, stats, parameters, n, RULE, EVIDENCE, RANDOM, K)
+    score = _score(z, rank, mass, row, here, stats, parameters, n, K, RULE, EVIDENCE, RANDOM)
     tl.store(result + row, score, mask=here)
 
 
-@triton.jit(do_not_specialize=["size", "n"])
+@triton.jit(do_not_specialize=["size", "n", "K"])
 def _fix_elements(
-    z_values, rows, stats, parameters, result, size: tl.int64, n, RULE: tl.constexpr, EVIDENCE: tl.constexpr,
-    RANDOM: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
+    z_values, rows, stats, parameters, result, size: tl.int64, n, K, RULE: tl.constexpr, EVIDENCE: tl.constexpr,
+    RANDOM: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Every exponential of some rows in fine units, int64."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -1217,10 +1253,10 @@ def _fix_elements(
     tl.store(result + place, _fixed(_exponential(z, top, rate), _PER_ONE), mask=here)
 
 
-@triton.jit(do_not_specialize=["size", "n"])
+@triton.jit(do_not_specialize=["size", "n", "K"])
 def _score_elements(
-    z_values, rows, ranks, masses, stats, parameters, result, size: tl.int64, n, RULE: tl.constexpr,
-    EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
+    z_values, rows, ranks, masses, stats, parameters, result, size: tl.int64, n, K, RULE: tl.constexpr,
+    EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, BLOCK: tl.constexpr
 ):
     """The score of every label of some rows, from their ranks and masses."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -1229,7 +1265,7 @@ def _score_elements(
     z = tl.load(z_values + place, mask=here, other=0.0).to(tl.float32)
     rank = tl.load(ranks + place, mask=here, other=0).to(tl.float64)
     mass = tl.load(masses + place, mask=here, other=0).to(tl.float64)
-    score = _score(z, rank, mass, row, here, stats, parameters, n, RULE, EVIDENCE, RANDOM, K)
+    score = _score(z, rank, mass, row, here, stats, parameters, n, K, RULE, EVIDENCE, RANDOM)
     tl.store(result + place, score, mask=here)
 
 
@@ -1238,20 +1274,30 @@ def _score_elements(
 
 
 @triton.jit
-def _numbered(counts, row, n, SLOTS: tl.constexpr):
-    """Where each row's candidates end in the numbering of this program; rows without room in their slots have none."""
+def _numbered(counts, ends, row, n, SLOTS: tl.constexpr):
+    """Put down where each row's candidates end in the numbering of this program, and return how many there are.
+
+    Rows without room in their slots have none.
+    """
     count = tl.load(counts + row, mask=row < n, other=0)
     count = tl.where(count <= SLOTS, count, 0)
-    return tl.cumsum(count, 0), tl.sum(count, 0)
+    tl.store(ends + row, tl.cumsum(count, 0), mask=row < n)
+    tl.debug_barrier()  # other threads of this program read it next
+    return tl.sum(count, 0)
 
 
 @triton.jit
-def _dealt(number, ends, counts, first_row, here, SLOTS: tl.constexpr, ROWS: tl.constexpr):
+def _dealt(number, ends, first_row, n, here, SLOTS: tl.constexpr, ROWS: tl.constexpr):
     """Row, number of candidates there, where its slots begin and which slot, of each numbered candidate."""
-    passed = ends[None, :] <= number[:, None]
-    row = first_row + tl.minimum(tl.sum(passed.to(tl.int32), 1), ROWS - 1)
-    own = number - tl.max(tl.where(passed, ends[None, :], 0), 1)
-    return row, tl.load(counts + row, mask=here, other=0), row.to(tl.int64) * SLOTS, own
+    local, half = number * 0, ROWS // 2
+    while half > 0:
+        row = first_row + local + half - 1
+        local += tl.where(tl.load(ends + row, mask=here & (row < n), other=2**30) <= number, half, 0)
+        half = half // 2
+    row = first_row + local
+    begin = tl.load(ends + row - 1, mask=here & (local > 0), other=0)
+    count = tl.load(ends + row, mask=here, other=0) - begin
+    return row, count, row.to(tl.int64) * SLOTS, number - begin
 
 
 @triton.jit
@@ -1261,57 +1307,58 @@ def _logit(packed):
 
 @triton.jit
 def _fetch_logits(
-    logits, slots, counts, ends, total, first_row, STRIDE: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr
+    logits, slots, ends, total, first_row, n, stride, SLOTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
 ):
     """Beside each candidate's label, the upper half of its slot, put the bits of its logit."""
     first = 0
     while first < total:
         number = first + tl.arange(0, CHUNK)
         here = number < total
-        row, _, places, own = _dealt(number, ends, counts, first_row, here, SLOTS, ROWS)
+        row, _, places, own = _dealt(number, ends, first_row, n, here, SLOTS, ROWS)
         packed = tl.load(slots + places + own, mask=here, other=0)
-        z = tl.load(logits + row.to(tl.int64) * STRIDE + (packed >> 32), mask=here, other=0.0).to(tl.float32)
+        z = tl.load(logits + row.to(tl.int64) * stride + (packed >> 32), mask=here, other=0.0).to(tl.float32)
         bits = z.to(tl.uint32, bitcast=True).to(tl.int64)
         tl.store(slots + places + own, packed | bits, mask=here)
         first += CHUNK
     tl.debug_barrier()  # other threads of this program read it next
 
 
-@triton.jit(do_not_specialize=["n", "threshold_bits"])
+@triton.jit(do_not_specialize=["n", "K", "stride", "threshold_bits"])
 def _score_candidates(
-    logits, slots, counts, scores, sizes, status, stats, parameters, n, threshold_bits: tl.int64,
-    RULE: tl.constexpr, EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, K: tl.constexpr, STRIDE: tl.constexpr,
-    SLOTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
+    logits, slots, counts, scores, sizes, ends, status, stats, parameters, n, K, stride, threshold_bits: tl.int64,
+    RULE: tl.constexpr, EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr,
+    CHUNK: tl.constexpr
 ):
     """Score every candidate and count each row's members. All labels above a candidate are candidates, too."""
     threshold = threshold_bits.to(tl.int64).to(tl.float64, bitcast=True)
     rate = tl.load(parameters + _RATE).to(tl.float32)
     first_row = tl.program_id(0) * ROWS
-    ends, total = _numbered(counts, first_row + tl.arange(0, ROWS), n, SLOTS)
-    _fetch_logits(logits, slots, counts, ends, total, first_row, STRIDE, SLOTS, ROWS, CHUNK)
+    every_row = first_row + tl.arange(0, ROWS)
+    _finish(stats, parameters, n, K, every_row, every_row < n, RULE, EVIDENCE, RANDOM)
+    total = _numbered(counts, ends, every_row, n, SLOTS)
+    _fetch_logits(logits, slots, ends, total, first_row, n, stride, SLOTS, ROWS, CHUNK)
     members, first = total * 0, 0
     while first < total:
         number = first + tl.arange(0, CHUNK)
         here = number < total
-        row, count, places, own = _dealt(number, ends, counts, first_row, here, SLOTS, ROWS)
+        row, count, places, own = _dealt(number, ends, first_row, n, here, SLOTS, ROWS)
         z = _logit(tl.load(slots + places + own, mask=here, other=0))
         top = tl.load(stats + _TOP * n + row, mask=here, other=0.0).to(tl.float32)
-        rank, mass = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.int64)
+        ranks, masses = tl.zeros([CHUNK, 8], tl.float32), tl.zeros([CHUNK, 8], tl.int64)
         start, most = 0, tl.max(count, 0)
+        if RULE == _LAC or RULE == _MARGIN:  # no score of theirs asks for a rank
+            most = most * 0
         while start < most:
             other = start + tl.arange(0, 8)[None, :]
             there = here[:, None] & (other < count[:, None])
             higher_z = _logit(tl.load(slots + places[:, None] + other, mask=there, other=0))
             higher = there & (higher_z > z[:, None])
-            rank += _count(higher)
+            ranks += tl.where(higher, 1.0, 0.0)
             if RULE == _APS or RULE == _RAPS:
-                fixed = _fixed(_exponential(higher_z, top[:, None], rate), _PER_ONE)
-                mass += tl.sum(tl.where(higher, fixed, 0), 1)
+                masses += tl.where(higher, _fixed(_exponential(higher_z, top[:, None], rate), _PER_ONE), 0)
             start += 8
-        score = _score(
-            z, rank.to(tl.float64), mass.to(tl.float64), row, here, stats, parameters, n, RULE, EVIDENCE, RANDOM, K
-        )
+        rank, mass = tl.sum(ranks, 1).to(tl.float64), tl.sum(masses, 1).to(tl.float64)
+        score = _score(z, rank, mass, row, here, stats, parameters, n, K, RULE, EVIDENCE, RANDOM)
         tl.store(scores + places + own, score, mask=here)
         member = here & (score <= threshold)
         tl.atomic_add(sizes + row + 1, member.to(tl.int32), mask=member, sem="relaxed")
@@ -1322,22 +1369,22 @@ def _score_candidates(
 
 @triton.jit(do_not_specialize=["n", "threshold_bits"])
 def _write_sets(
-    slots, counts, scores, offsets, out_labels, out_scores, n, threshold_bits: tl.int64, SLOTS: tl.constexpr,
+    slots, scores, ends, offsets, out_labels, out_scores, n, threshold_bits: tl.int64, SLOTS: tl.constexpr,
     ROWS: tl.constexpr, CHUNK: tl.constexpr
 ):
     """Put each member where it belongs: after those with a lower score, then a higher logit, then a lower index."""
     threshold = threshold_bits.to(tl.int64).to(tl.float64, bitcast=True)
     first_row = tl.program_id(0) * ROWS
-    ends, total = _numbered(counts, first_row + tl.arange(0, ROWS), n, SLOTS)
-    first = 0
+    last_row = tl.minimum(first_row + ROWS, n) - 1
+    total, first = tl.load(ends + last_row), 0
     while first < total:
         number = first + tl.arange(0, CHUNK)
         here = number < total
-        row, count, places, own = _dealt(number, ends, counts, first_row, here, SLOTS, ROWS)
+        row, count, places, own = _dealt(number, ends, first_row, n, here, SLOTS, ROWS)
         packed = tl.load(slots + places + own, mask=here, other=0)
         score = tl.load(scores + places + own, mask=here, other=float("inf"))
         z, label = _logit(packed)[:, None], (packed >> 32)[:, None]
-        before = tl.zeros([CHUNK], tl.int32)
+        before = tl.zeros([CHUNK, 8], tl.int32)
         start, most = 0, tl.max(count, 0)
         while start < most:
             other = start + tl.arange(0, 8)[None, :]
@@ -1347,9 +1394,9 @@ def _write_sets(
             other_z = _logit(other_packed)
             earlier = (other_z > z) | ((other_z == z) & ((other_packed >> 32) < label))
             lower = (other_score < score[:, None]) | ((other_score == score[:, None]) & earlier)
-            before += tl.sum((there & lower).to(tl.int32), 1)
+            before += (there & lower).to(tl.int32)
             start += 8
-        target = tl.load(offsets + row, mask=here, other=0) + before
+        target = tl.load(offsets + row, mask=here, other=0) + tl.sum(before, 1)
         member = here & (score <= threshold)
         tl.store(out_labels + target, (packed >> 32).to(tl.int32), mask=member)
         tl.store(out_scores + target, score, mask=member)

@@ -1,0 +1,175 @@
+"""What must hold of the Triton kernels, on any device: each function raises if it does not.
+
+`test_cuda.py` beside this file runs them on a real GPU at full size, `tests/test_kernels_triton.py` in Triton's
+interpreter on the CPU, on a few rows. The oracle is the NumPy reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from hard_rows import hard_rows, relative_error
+
+import evicp
+from evicp.errors import LogitsError
+from evicp.kernels import _numpy, _triton
+
+BAD_ROWS_FOR = (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.TopK())
+
+
+@contextmanager
+def tiling(**changes: Any) -> Iterator[None]:
+    """Another tiling than the chosen one: its bits must be the same, and other branches are taken."""
+    chosen = _triton.tiling_for
+    fields = {"rows_ahead": 128, "chunk": 128} | changes
+    _triton.tiling_for = lambda _k, _rule: _triton.Tiling(**fields)
+    try:
+        yield
+    finally:
+        _triton.tiling_for = chosen
+
+
+def scores_agree(score: evicp.Score, z: np.ndarray, device: str) -> tuple[np.ndarray, np.ndarray]:
+    """Dense and label scores are the reference's to 1e-5, and each other's bit for bit."""
+    reference = _numpy.dense_scores(score, z)
+    logits = torch.tensor(z, device=device)
+    dense = _triton.dense_scores(score, logits).cpu().numpy()
+    assert relative_error(dense, reference) <= 1e-5
+    labels = np.random.default_rng(1).integers(0, z.shape[1], len(z))
+    labels[: min(3, len(z))] = z[:3].argmax(1)
+    own = _triton.label_scores(score, logits, torch.tensor(labels, device=device)).cpu().numpy()
+    assert np.array_equal(own, np.take_along_axis(dense, labels[:, None], 1)[:, 0])
+    return dense, reference
+
+
+def sets_are_the_scores(score: evicp.Score, z: np.ndarray, dense: np.ndarray, threshold: float, device: str) -> None:
+    """A label is in the set exactly if its score is within the threshold; members come in the order promised."""
+    found = _triton.ragged_sets(score, torch.tensor(z, device=device), threshold)
+    offsets, labels, scores = (part.cpu().numpy() for part in found)
+    row, column = np.nonzero(dense <= threshold)
+    order = np.lexsort((column, -z[row, column].astype(np.float64), dense[row, column], row))
+    assert np.array_equal(offsets, np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(z)))]))
+    assert np.array_equal(labels, column[order])
+    assert np.array_equal(scores, dense[row, column][order])
+    assert (offsets.dtype, labels.dtype, scores.dtype) == (np.int64, np.int32, np.float64)
+
+
+def everything_agrees(
+    score: evicp.Score, z: np.ndarray, device: str, coverages: tuple[float, ...] = (0.5, 0.9)
+) -> None:
+    """Scores, sets at several thresholds (one a label's own score, to the bit), tops and p-values."""
+    dense, reference = scores_agree(score, z, device)
+    finite = dense[np.isfinite(dense)]
+    thresholds = [np.inf, -np.inf, float(finite[len(finite) // 2])]
+    thresholds += [float(np.quantile(dense.min(1), coverage, method="higher")) for coverage in coverages]
+    for threshold in thresholds:
+        sets_are_the_scores(score, z, dense, threshold, device)
+    logits = torch.tensor(z, device=device)
+    assert np.array_equal(_triton.top_labels(score, logits).cpu().numpy(), _numpy.top_labels(score, z))
+    calibration = np.sort(reference[:, 0])
+    at_least = len(calibration) - np.searchsorted(calibration, dense, side="left")
+    own = _triton.p_values(score, logits, torch.tensor(calibration, device=device)).cpu().numpy()
+    assert np.array_equal(own, (1.0 + at_least) / (len(calibration) + 1.0))
+
+
+def memberships(score: evicp.Score, z: np.ndarray, labels: np.ndarray, coverage: float, device: str) -> tuple[int, int]:
+    """How many memberships differ from the reference's, each backend with its own threshold; and of how many."""
+    logits, own_labels = torch.tensor(z, device=device), torch.tensor(labels, device=device)
+    rank = int(np.ceil((len(z) + 1) * coverage)) - 1
+    threshold = float(_triton.label_scores(score, logits, own_labels).sort().values[rank])
+    reference = _numpy.dense_scores(score, z)
+    reference_threshold = np.sort(np.take_along_axis(reference, labels[:, None], 1)[:, 0])[rank]
+    offsets, members, _ = (part.cpu().numpy() for part in _triton.ragged_sets(score, logits, threshold))
+    own = np.zeros(z.shape, bool)
+    own[np.repeat(np.arange(len(z)), np.diff(offsets)), members] = True
+    return int((own != (reference <= reference_threshold)).sum()), own.size
+
+
+def ranks_are_exact(z: np.ndarray, device: str) -> None:
+    labels = np.random.default_rng(2).integers(0, z.shape[1], len(z))
+    own = _triton.label_ranks(torch.tensor(z, device=device), torch.tensor(labels, device=device))
+    assert np.array_equal(own.cpu().numpy(), _numpy.label_ranks(z, labels))
+
+
+def uniforms_are_the_reference(z: np.ndarray, device: str) -> None:
+    """v, read off TopK's score, has the reference's bits: the same rows get the same v on every backend."""
+    score = evicp.TopK(randomized=True, seed=123)
+    labels = z.argmax(1)
+    own = _triton.label_scores(score, torch.tensor(z, device=device), torch.tensor(labels, device=device))
+    expected = np.take_along_axis(score.formula(z.astype(np.float64)), labels[:, None], 1)[:, 0]
+    assert np.array_equal(own.cpu().numpy(), expected)
+
+
+def half_precision_is_upcast(score: evicp.Score, z: np.ndarray, dtype: torch.dtype, device: str) -> None:
+    """Half-precision logits score as the same numbers in float32 do, bit for bit."""
+    with np.errstate(over="ignore"):
+        logits = torch.tensor(np.clip(z, -60000, 60000), device=device).to(dtype)
+    logits[:, 0] = logits[:, 0].clamp_min(-1000.0)  # a clipped mask is no mask
+    labels = torch.arange(len(z), device=device) % z.shape[1]
+    assert torch.equal(_triton.label_scores(score, logits, labels), _triton.label_scores(score, logits.float(), labels))
+    threshold = float(_triton.label_scores(score, logits, labels).median())
+    narrow, wide = (_triton.ragged_sets(score, x, threshold) for x in (logits, logits.float()))
+    assert all(torch.equal(a, b) for a, b in zip(narrow, wide, strict=True))
+
+
+def bad_rows_raise(device: str, n_classes: int = 5, scores: tuple[evicp.Score, ...] = BAD_ROWS_FOR) -> None:
+    """NaN, +inf and rows of -inf are the reference's error, word for word, wherever logits are read."""
+    for value in (np.nan, np.inf, -np.inf):
+        z = np.random.default_rng(0).normal(size=(7, n_classes)).astype(np.float32)
+        z[4, 2 if value != -np.inf else slice(None)] = value
+        z[6, 1] = np.nan  # a later one is not reported
+        logits, labels = torch.tensor(z, device=device), torch.zeros(7, dtype=torch.int64, device=device)
+        expected = _message(lambda z=z: _numpy.dense_scores(evicp.LAC(), z))
+        assert "row 4" in expected
+        for score in scores:
+            assert _message(lambda s=score, x=logits, y=labels: _triton.label_scores(s, x, y)) == expected
+            assert _message(lambda s=score, x=logits: _triton.ragged_sets(s, x, 0.5)) == expected
+            assert _message(lambda s=score, x=logits: _triton.dense_scores(s, x)) == expected
+        assert _message(lambda x=logits: _triton.top_labels(evicp.LAC(), x)) == expected
+        assert _message(lambda x=logits, y=labels: _triton.label_ranks(x, y)) == expected
+
+
+def _message(work: Any) -> str:
+    try:
+        work()
+    except LogitsError as error:
+        return str(error)
+    raise AssertionError("bad logits were accepted")
+
+
+def views_and_empty_batches(device: str) -> None:
+    """Transposed, strided and sliced logits; no rows at all; rows in several groups."""
+    z = torch.tensor(hard_rows(9, 12, seed=3), device=device)
+    labels = torch.arange(9, device=device) % 12
+    score = evicp.ECP()
+    expected = _triton.label_scores(score, z, labels)
+    padded = torch.full((9, 16), torch.nan, device=device)
+    padded[:, 3:15] = z
+    for view in (z.t().contiguous().t(), padded[:, 3:15], torch.cat([z, z])[:9]):
+        assert torch.equal(_triton.label_scores(score, view, labels), expected)
+    assert torch.equal(_triton.label_scores(score, z[1:], labels[1:]), expected[1:])
+    assert torch.equal(_triton.label_scores(score, z.requires_grad_(), labels), expected)
+    z = z.detach()
+    offsets, members, scores = _triton.ragged_sets(score, z[:0], 0.0)
+    assert (offsets.tolist(), len(members), len(scores)) == ([0], 0, 0)
+    assert len(_triton.label_scores(score, z[:0], labels[:0])) == 0
+    whole = _triton.ragged_sets(score, z, -1.0)
+    rows_per_group, slots_per_group = _triton.ROWS_PER_GROUP, _triton.SLOTS_PER_GROUP
+    _triton.ROWS_PER_GROUP, _triton.SLOTS_PER_GROUP = 4, 4 * _triton.tiling_for(12, "ecp").slots
+    try:
+        assert torch.equal(_triton.label_scores(score, z, labels), expected)
+        grouped = _triton.ragged_sets(score, z, -1.0)
+        assert all(torch.equal(a, b) for a, b in zip(whole, grouped, strict=True))
+    finally:
+        _triton.ROWS_PER_GROUP, _triton.SLOTS_PER_GROUP = rows_per_group, slots_per_group
+
+
+def double_precision_goes_to_torch(device: str) -> None:
+    """float64 logits keep the reference's accuracy: they are not read by these kernels."""
+    z = hard_rows(6, 7).astype(np.float64) * (1 + 1e-12)
+    own = _triton.dense_scores(evicp.ECP(), torch.tensor(z, device=device)).cpu().numpy()
+    assert relative_error(own, _numpy.dense_scores(evicp.ECP(), z)) <= 1e-12

@@ -1,0 +1,169 @@
+"""The Triton kernels in Triton's interpreter, a few rows at a time; prints what passed and which lines were run.
+
+A process of its own, because the interpreter must be chosen before Triton is imported. The interpreter runs a kernel
+as Python, line by line: that every line of every kernel was run is what "each branch is hit" means here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, str(Path(__file__).parent))
+
+import agreement
+import numpy as np
+import torch
+from hard_rows import SCORES, hard_rows
+
+import evicp
+from evicp.kernels import _triton
+
+TILE: dict[str, Any] = {"rows": 4, "block": 8, "warps": 1, "slots": 8, "long": False, "rows_ahead": 8, "chunk": 32}
+LONG: dict[str, Any] = TILE | {"rows": 1, "block": 16, "slots": 8, "long": True}
+FILE = _triton.__file__
+
+
+def on_a_tile(score: evicp.Score) -> None:
+    z = hard_rows(14, 5)
+    with agreement.tiling(**TILE):
+        dense, _ = agreement.scores_agree(score, z, "cpu")
+        agreement.sets_are_the_scores(score, z, dense, float(np.sort(dense[12])[1]), "cpu")
+
+
+def in_full() -> None:
+    with agreement.tiling(**TILE):
+        agreement.everything_agrees(evicp.ECP(), hard_rows(14, 5, seed=9), "cpu", coverages=(0.5,))
+
+
+def looped(score: evicp.Score) -> None:
+    z = hard_rows(4, 21, seed=2)
+    z[2, :18] = -np.inf  # the first words of the row hold nothing
+    with agreement.tiling(**LONG):
+        dense, _ = agreement.scores_agree(score, z, "cpu")
+        agreement.sets_are_the_scores(score, z, dense, float(np.sort(dense[0])[3]), "cpu")
+
+
+def many_candidates(score: evicp.Score) -> None:
+    """More labels than a cut is worth narrowing down for, so that the narrowing is run."""
+    z = hard_rows(2, 30, seed=5)
+    z[0] = np.linspace(-3, 3, 30)
+    with agreement.tiling(**TILE | {"rows": 1, "block": 32, "slots": 32}):
+        dense, _ = agreement.scores_agree(score, z, "cpu")
+        for threshold in np.quantile(dense[0], [0.02, 0.5]):
+            agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
+
+
+def crowded() -> None:
+    """Rows with more candidates than slots are sorted; the others are not."""
+    z = hard_rows(9, 7, seed=6)
+    for score in (evicp.ECP(), evicp.APS()):
+        with agreement.tiling(**TILE | {"slots": 2}):
+            dense, _ = agreement.scores_agree(score, z, "cpu")
+            for threshold in np.quantile(dense[np.isfinite(dense)], [0.3, 0.9]):
+                agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
+
+
+def searched() -> None:
+    """Rows of more than 128 classes look for the cut with probes; from 256 on they add in fours."""
+    for n_classes, block in ((140, 256), (260, 512)):
+        z = hard_rows(2, n_classes, seed=7)
+        labels = torch.tensor([1, 2])
+        with agreement.tiling(**TILE | {"rows": 1, "block": block, "slots": 32}):
+            logits = torch.tensor(z)
+            scores = _triton.label_scores(evicp.ECP(), logits, labels).numpy()
+            reference = evicp.ECP().scores(z)
+            assert np.allclose(scores, reference[[0, 1], [1, 2]], rtol=1e-6, atol=1e-6)
+            for threshold in (float(np.sort(reference[0])[5]) + 1e-4, 0.5):
+                sizes = np.diff(_triton.ragged_sets(evicp.ECP(), logits, threshold)[0].numpy())
+                assert np.array_equal(sizes, (reference <= threshold).sum(1)), (sizes, threshold)
+
+
+def long_in_fours() -> None:
+    z = hard_rows(1, 300, seed=8)
+    with agreement.tiling(**LONG | {"block": 256}):
+        scores = _triton.label_scores(evicp.ECP(), torch.tensor(z), torch.tensor([7])).numpy()
+    assert np.allclose(scores, evicp.ECP().scores(z)[0, 7], rtol=1e-6)
+
+
+def half_precision() -> None:
+    for dtype, score in ((torch.float16, evicp.ECP()), (torch.bfloat16, evicp.APS())):
+        with agreement.tiling(**TILE):
+            agreement.half_precision_is_upcast(score, hard_rows(14, 5), dtype, "cpu")
+
+
+def the_rest() -> None:
+    with agreement.tiling(**TILE | {"block": 16}):
+        agreement.ranks_are_exact(hard_rows(10, 9), "cpu")
+        agreement.uniforms_are_the_reference(hard_rows(14, 9), "cpu")
+        agreement.bad_rows_raise("cpu", scores=(evicp.ECP(),))
+        agreement.views_and_empty_batches("cpu")
+        agreement.double_precision_goes_to_torch("cpu")
+    with agreement.tiling(**LONG):
+        agreement.ranks_are_exact(hard_rows(3, 21), "cpu")
+        agreement.uniforms_are_the_reference(hard_rows(3, 21), "cpu")
+
+
+def cases() -> dict[str, Callable[[], None]]:
+    found: dict[str, Callable[[], None]] = {}
+    for index, score in enumerate(SCORES):
+        found[f"on a tile: {score}"] = lambda s=score: on_a_tile(s)
+        if index in (0, 1, 2, 4, 6, 8, 10, 12, 14):
+            found[f"looped: {score}"] = lambda s=score: looped(s)
+        if index in (6, 8, 10, 12):
+            found[f"many candidates: {score}"] = lambda s=score: many_candidates(s)
+    rest = (in_full, crowded, searched, long_in_fours, half_precision, the_rest)
+    return found | {test.__name__.replace("_", " "): test for test in rest}
+
+
+def kernel_lines() -> set[int]:
+    """The lines with code in them, of all kernels."""
+    source = Path(FILE).read_text()
+    first = source[: source.index("# fmt: off")].count("\n")
+    pending, lines = [compile(source, FILE, "exec")], set()
+    while pending:
+        code = pending.pop()
+        pending += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        if code.co_name != "<module>":
+            lines |= {line for _, _, line in code.co_lines() if line is not None and line > code.co_firstlineno}
+    return {line for line in lines if line > first}
+
+
+def main() -> None:
+    run: set[int] = set()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != FILE:
+            return None
+        if event == "line":
+            run.add(frame.f_lineno)
+        return trace
+
+    results = {}
+    chosen = sys.argv[1:]
+    for name, case in cases().items():
+        if chosen and not any(word in name for word in chosen):
+            continue
+        sys.settrace(trace)
+        try:
+            case()
+            results[name] = "passed"
+        except Exception:
+            results[name] = traceback.format_exc()[-3000:]
+        finally:
+            sys.settrace(None)
+    missed = sorted(kernel_lines() - run)
+    text = Path(FILE).read_text().splitlines()
+    sys.stdout.write(json.dumps({"results": results, "missed": [f"{n}: {text[n - 1].strip()}" for n in missed]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""The Triton kernels on a real GPU, against the NumPy reference. `python tests/gpu/test_cuda.py` works, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+try:
+    import pytest
+except ImportError:  # a GPU machine without pytest runs this file as a script
+    pytest = None
+try:
+    import torch
+    import triton  # noqa: F401
+
+    has_gpu = torch.cuda.is_available()
+except ImportError:
+    has_gpu = False
+
+sys.path.insert(0, str(Path(__file__).parent))
+if has_gpu:
+    import agreement
+    from hard_rows import SCORES, hard_rows
+
+    import evicp
+    from evicp.kernels import _triton
+else:
+    SCORES = ()
+
+if pytest is not None:
+    pytestmark = pytest.mark.skipif(not has_gpu, reason="needs a CUDA device with torch and triton")
+
+# Kernels are compiled for each number of classes: every score at a few, the main ones at each kind of tile.
+
+
+def test_every_score_on_short_rows() -> None:
+    for score in SCORES:
+        agreement.everything_agrees(score, hard_rows(40, 10), "cuda")
+
+
+def test_every_score_on_rows_in_registers() -> None:
+    for score in SCORES:
+        agreement.everything_agrees(score, hard_rows(40, 1000), "cuda")
+
+
+def test_every_score_on_looped_rows() -> None:
+    for score in SCORES:
+        agreement.everything_agrees(score, hard_rows(20, 2049), "cuda")
+
+
+def test_ecp_on_every_kind_of_tile() -> None:
+    for n_classes in (2, 3, 16, 37, 100, 128, 200, 257, 512, 1024, 1500, 2048, 5000):
+        agreement.everything_agrees(evicp.ECP(), hard_rows(40, n_classes, seed=n_classes), "cuda")
+
+
+def test_raps_on_every_kind_of_tile() -> None:
+    for n_classes in (2, 16, 100, 257, 1024, 1500, 5000):
+        agreement.everything_agrees(evicp.RAPS(), hard_rows(40, n_classes, seed=n_classes), "cuda")
+
+
+def test_the_longest_rows() -> None:
+    for n_classes in (32_000, 128_256, 262_144):
+        z = hard_rows(15, n_classes, seed=1)
+        for score in (evicp.ECP(), evicp.LAC(), evicp.APS()):
+            dense, _ = agreement.scores_agree(score, z, "cuda")
+            threshold = float(np.sort(dense[0])[20])
+            agreement.sets_are_the_scores(score, z, dense, threshold, "cuda")
+
+
+def test_memberships_differ_in_at_most_one_of_a_million() -> None:
+    rng = np.random.default_rng(5)
+    for n, n_classes in ((20_000, 10), (4_000, 100), (3_000, 1000), (40, 50_000)):
+        labels = rng.integers(0, n_classes, n)
+        z = rng.normal(size=(n, n_classes)).astype(np.float32) * 2
+        z[np.arange(n), labels] += (4 + 3 * rng.normal(size=n)).astype(np.float32)
+        for score in (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.SAPS(), evicp.Margin()):
+            differing = size = 0
+            for coverage in (0.8, 0.9, 0.95):
+                d, m = agreement.memberships(score, z, labels, coverage, "cuda")
+                differing, size = differing + d, size + m
+            assert differing <= max(1, size // 1_000_000), (score, n_classes, differing, size)
+
+
+def test_half_precision_is_upcast() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        for n_classes in (10, 1000, 2049):
+            z = hard_rows(60, n_classes, seed=4)
+            for score in (evicp.ECP(), evicp.LAC(), evicp.APS()):
+                agreement.half_precision_is_upcast(score, z, dtype, "cuda")
+
+
+def test_bits_do_not_depend_on_the_tiling() -> None:
+    z = torch.tensor(hard_rows(50, 1000), device="cuda")
+    labels = torch.arange(50, device="cuda") % 1000
+    variants = (
+        {"rows": 1, "block": 1024, "warps": 1, "slots": 64, "long": False},
+        {"rows": 2, "block": 1024, "warps": 4, "slots": 4, "long": False, "chunk": 64, "rows_ahead": 32},
+        {"rows": 1, "block": 2048, "warps": 2, "slots": 128, "long": False},
+    )
+    for score in (evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.ECP()):
+        results = []
+        threshold = float(_triton.label_scores(score, z, labels).median())
+        # ECP searches with one row to a program.
+        for variant in variants if score.name != "ecp" else (variants[0], variants[2]):
+            with agreement.tiling(**variant):
+                sets = _triton.ragged_sets(score, z, threshold)
+                results.append((_triton.label_scores(score, z, labels), *sets))
+        assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True)), score
+
+
+def test_one_row_is_as_good_as_a_batch() -> None:
+    for n_classes in (10, 1000, 2049):
+        z = torch.tensor(hard_rows(30, n_classes), device="cuda")
+        labels = torch.arange(30, device="cuda") % n_classes
+        for score in (evicp.ECP(), evicp.LAC(), evicp.APS()):
+            whole = _triton.label_scores(score, z, labels)
+            single = torch.cat([_triton.label_scores(score, z[i : i + 1], labels[i : i + 1]) for i in range(30)])
+            assert torch.equal(whole, single), score
+
+
+def test_repeated_runs_have_the_same_bits() -> None:
+    z = torch.randn(20_000, 1000, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) * 2
+    labels = torch.arange(20_000, device="cuda") % 1000
+    for score in (evicp.ECP(), evicp.APS(), evicp.RAPS()):
+        first = _triton.label_scores(score, z, labels)
+        threshold = float(first.sort().values[18_000])
+        sets = _triton.ragged_sets(score, z, threshold)
+        for _ in range(5):
+            assert torch.equal(first, _triton.label_scores(score, z, labels))
+            again = _triton.ragged_sets(score, z, threshold)
+            assert all(torch.equal(a, b) for a, b in zip(sets, again, strict=True))
+
+
+def test_the_rest() -> None:
+    z = hard_rows(200, 1000)
+    agreement.ranks_are_exact(z, "cuda")
+    agreement.ranks_are_exact(hard_rows(20, 5000), "cuda")
+    agreement.uniforms_are_the_reference(z, "cuda")
+    agreement.uniforms_are_the_reference(hard_rows(20, 5000), "cuda")
+    agreement.bad_rows_raise("cuda")
+    agreement.bad_rows_raise("cuda", n_classes=3000)
+    agreement.views_and_empty_batches("cuda")
+    agreement.double_precision_goes_to_torch("cuda")
+
+
+def main() -> int:
+    """Run the tests without pytest, each in a process of its own: compiling takes longer than running."""
+    if len(sys.argv) > 1:
+        globals()[sys.argv[1]]()
+        return 0
+    names = [name for name in globals() if name.startswith("test_")]
+    command = [sys.executable, __file__]
+    runs = {n: subprocess.Popen([*command, n], stdout=-1, stderr=subprocess.STDOUT, text=True) for n in names}
+    failed = 0
+    for name, run in runs.items():
+        output, _ = run.communicate()
+        failed += run.returncode != 0
+        sys.stdout.write(f"{'FAILED' if run.returncode else 'passed'} {name}\n")
+        sys.stdout.write("".join(output[-3000:]) if run.returncode else "")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main() if has_gpu else "no CUDA device, torch or triton here")

@@ -1,0 +1,50 @@
+"""The Triton kernels on the CPU, in Triton's interpreter (tests/gpu/interpreted.py runs them in their own process)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    find_spec("torch") is None or find_spec("triton") is None, reason="needs torch and triton"
+)
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, Any]:
+    script = Path(__file__).parent / "gpu" / "interpreted.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def test_every_case_passes(interpreted: dict[str, Any]) -> None:
+    failed = {name: result for name, result in interpreted["results"].items() if result != "passed"}
+    assert not failed, "\n".join(f"{name}\n{result}" for name, result in failed.items())
+    assert len(interpreted["results"]) > 30
+
+
+def test_every_line_of_every_kernel_was_run(interpreted: dict[str, Any]) -> None:
+    only_compiled = ("tl.inline_asm_elementwise",)  # an instruction of the real device
+    missed = [line for line in interpreted["missed"] if not any(text in line for text in only_compiled)]
+    assert missed == []
+
+
+def test_what_it_does_not_know() -> None:
+    import numpy as np
+
+    import evicp
+    from evicp.kernels import _triton
+
+    assert _triton.knows(evicp.ECP())
+    assert not _triton.knows(evicp.ECP(base_rates=(0.3, 0.7)))
+    assert not _triton.knows(evicp.ECP(evidence=np.abs))
+    assert not _triton.knows(evicp.LAC(temperature=1e-40))
+    assert not _triton.knows(evicp.scores.Custom(np.negative))
