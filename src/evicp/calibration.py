@@ -343,7 +343,7 @@ class Calibration:
         top = None if allow_empty else kernels.top_labels(self.score, array)
         results = []
         for exact, limit in zip(wanted, asked, strict=True):
-            offsets, labels, _ = limits.within(candidates, limit)
+            offsets, labels, _ = limits.within(candidates, limit) if len(asked) > 1 else candidates
             sets = self._sets(offsets, labels, exact, confidence)
             results.append(sets if top is None else limits.fill_empty(sets, top))
         return results if checks.is_many(coverage) else results[0]
