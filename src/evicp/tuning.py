@@ -392,7 +392,7 @@ def _figures(
     counts = np.bincount(group)
     used = counts > 0
     hits, counts = np.bincount(group, weights=covered)[used], counts[used]
-    sscv = float(np.max(np.abs(hits / counts - float(coverage)) * counts / (counts + steady)))
+    sscv = float(np.max(np.abs(hits / counts - float(coverage)) * (counts / (counts + steady))))
     non_empty = sizes[sizes > 0]
     return float(sizes.mean()), sscv, (1 - sscv) / float(non_empty.mean()) if non_empty.size else 0.0
 
