@@ -52,8 +52,7 @@ test-pythons:
 	  done; \
 	done
 
-BASE_TESTS = calibration checks errors evidence explain files groups import kernels_numba metrics monitor pac reliability \
-  scores selection sets shift tables temperature
+BASE_TESTS = calibration errors evidence explain files import metrics reliability scores sets temperature
 
 test-base: $(VENV)/.test-base
 	$(PYTEST) --quiet --quiet $(BASE_TESTS:%=tests/test_%.py)
