@@ -146,7 +146,7 @@ def kernels(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, thre
     report["sets: score"] = captured(lambda: batch._score_candidates(room, threshold))
     batch._read_candidates(room, threshold)
     batch._score_candidates(room, threshold)
-    _, counts, _, sizes, _ = room
+    _, counts, _, sizes, *_ = room
     offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
     total = int(offsets[-1])
     report["sets: offsets"] = captured(lambda: torch.cumsum(sizes, 0, dtype=torch.int64))

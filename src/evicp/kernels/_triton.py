@@ -43,7 +43,7 @@ LONGEST_TILE = 2048
 ROWS_PER_GROUP = 1 << 20
 
 #: At most this many slots for candidates at a time, 16 bytes each.
-SLOTS_PER_GROUP = 1 << 24
+SLOTS_PER_GROUP = 1 << 25
 
 _RULES = {"ecp": 0, "lac": 1, "aps": 2, "base": 2, "raps": 3, "saps": 4, "topk": 5, "margin": 6}
 _EVIDENCE = {"relu": 0, "softplus": 1, "exp": 2}
@@ -93,11 +93,11 @@ def label_scores(score: Any, logits: Tensor, labels: Tensor) -> Tensor:
     """The score of each row's given label, (n,) float64."""
     if not _readable(logits):
         return _torch.label_scores(score, logits, labels)
-    result = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
-    for start, group in _groups(logits, ROWS_PER_GROUP):
-        rows = slice(start, start + len(group))
-        _Batch(score, group, start).label_scores(labels[rows].contiguous(), result[rows])
-    return result
+    parts = [
+        _Batch(score, group, start).label_scores(labels[start : start + len(group)].contiguous())
+        for start, group in _groups(logits, ROWS_PER_GROUP)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def ragged_sets(score: Any, logits: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,7 +218,7 @@ class _Kernel:
         self._compiled: dict[tuple[int, ...], tuple[Any, list[Any]]] = {}
 
     def __call__(self, programs: int, *arguments: Any) -> None:
-        """Run on the device of the tensors, which come before numbers."""
+        """Run on the device of the tensors."""
         if not arguments[0].is_cuda:  # Triton's interpreter
             self.function[(programs,)](*arguments, **self.constants)
             return
@@ -227,16 +227,17 @@ class _Kernel:
             with torch.cuda.device(device):
                 self(programs, *arguments)
             return
-        addresses = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-        key = tuple([a & 15 for a, b in zip(addresses, arguments, strict=True) if isinstance(b, Tensor)])
-        if key in self._compiled:
-            compiled, values = self._compiled[key]
+        addresses = [a if isinstance(a, int) else a.data_ptr() for a in arguments]
+        # Kernels are specialised on the alignment of addresses, not on numbers.
+        key = tuple([a & 15 for a, b in zip(addresses, arguments, strict=True) if a is not b])
+        known = self._compiled.get(key)
+        if known is not None:
+            compiled, values = known
             compiled[(programs, 1, 1)](*addresses, *values)
             return
         # Products and sums are not fused, so that the same formula has the same bits in every kernel.
-        compiled = self.function[(programs,)](
-            *arguments, **self.constants, num_warps=self.warps, enable_fp_fusion=False
-        )
+        options = {"num_warps": self.warps, "enable_fp_fusion": False}
+        compiled = self.function[(programs,)](*arguments, **self.constants, **options)
         names = self.function.arg_names[len(arguments) :]
         self._compiled[key] = compiled, [self.constants[name] for name in names]
 
@@ -245,10 +246,10 @@ class _Plan:
     """The kernels and the parameters of a score for logits of one shape and type; made once."""
 
     def __init__(self, score: Any, tiling: Tiling, n_classes: int, stride: int, dtype: torch.dtype) -> None:
-        self.rule = _RULES[score.name]
+        self.adds_up = score.name in ("aps", "base", "raps")
         self.evidence = score.evidence if score.name == "ecp" else "relu"
         rule = {
-            "RULE": self.rule,
+            "RULE": _RULES[score.name],
             "EVIDENCE": _EVIDENCE[self.evidence],
             "RANDOM": getattr(score, "randomized", False),
         }
@@ -304,14 +305,16 @@ class _Batch:
         self.stats = torch.empty(_STATISTICS, self.n, dtype=torch.float64, device=logits.device)
         self.status = torch.zeros(4, dtype=torch.int64, device=logits.device)
 
-    def label_scores(self, labels: Tensor, result: Tensor) -> None:
-        if self.n == 0:
-            return
-        self._read_labels(labels)
-        self._score_labels(labels, result)
-        if self._report()[1]:
-            self._mend_wide_rows()
+    def label_scores(self, labels: Tensor) -> Tensor:
+        if self.n:
+            self._read_labels(labels)
+        result = torch.empty(self.n, dtype=torch.float64, device=self.logits.device)
+        if self.n:
             self._score_labels(labels, result)
+            if self._report()[1]:
+                self._mend_wide_rows()
+                self._score_labels(labels, result)
+        return result
 
     def ranks(self, labels: Tensor) -> Tensor:
         if self.n:
@@ -337,7 +340,7 @@ class _Batch:
         return self._write_sets(candidates, offsets, total, threshold)
 
     def _room(self) -> tuple[Tensor, ...]:
-        """Slots, candidates of each row, their scores, sizes of the sets after a 0, running counts of candidates."""
+        """Slots, counts of candidates, scores, sizes of the sets after a 0, running counts, fixed exponentials."""
         n, slots, device = self.n, self.tiling.slots, self.logits.device
         return (
             torch.empty(n, slots, dtype=torch.int64, device=device),
@@ -345,6 +348,7 @@ class _Batch:
             torch.empty(n, slots, dtype=torch.float64, device=device),
             torch.empty(n + 1, dtype=torch.int32, device=device),
             torch.empty(n, dtype=torch.int32, device=device),
+            torch.empty(n, slots if self.plan.adds_up else 0, dtype=torch.int64, device=device),
         )
 
     # The kernels ------------------------------------------------------------------------------------------------
@@ -355,7 +359,7 @@ class _Batch:
         self.plan.read_labels(triton.cdiv(self.n, self.tiling.rows), *arguments)
 
     def _read_candidates(self, candidates: tuple[Tensor, ...], threshold: float) -> None:
-        slots, counts, _, sizes, _ = candidates
+        slots, counts, _, sizes, *_ = candidates
         arguments = (self.logits, self.status, self.stats, slots, counts, sizes, self.status, self.parameters)
         self.plan.read_candidates(triton.cdiv(self.n, self.tiling.rows), *arguments, self.n, _bits(threshold))
 
@@ -374,7 +378,7 @@ class _Batch:
     def _write_sets(
         self, candidates: tuple[Tensor, ...], offsets: Tensor, total: int, threshold: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        slots, _, slot_scores, _, ends = candidates
+        slots, _, slot_scores, _, ends, _ = candidates
         labels = torch.empty(total, dtype=torch.int32, device=self.logits.device)
         scores = torch.empty(total, dtype=torch.float64, device=self.logits.device)
         arguments = (slots, slot_scores, ends, offsets, labels, scores, self.n, _bits(threshold))
@@ -422,7 +426,7 @@ class _Batch:
         opens_group[:, 1:] = z[:, 1:] != z[:, :-1]
         ranks = torch.where(opens_group, position, 0).cummax(1).values
         mass = ranks
-        if self.plan.rule in (_RULES["aps"], _RULES["raps"]):
+        if self.plan.adds_up:
             fixed = self._elements(
                 self.plan.fix_elements, rows, z, torch.empty(z.shape, dtype=torch.int64, device=z.device)
             )
@@ -459,7 +463,7 @@ class _Batch:
         self, candidates: tuple[Tensor, ...], threshold: float, wide: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The sets of a group in which some rows had no room in their slots, or evidence too wide."""
-        _, counts, _, sizes, _ = candidates
+        _, counts, _, sizes, *_ = candidates
         if wide:
             self._mend_wide_rows()
             self._finish_rows()
@@ -1306,10 +1310,11 @@ def _logit(packed):
 
 
 @triton.jit
-def _fetch_logits(
-    logits, slots, ends, total, first_row, n, stride, SLOTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
+def _fetch(
+    logits, slots, fixed, ends, stats, total, first_row, rate, n, stride, RULE: tl.constexpr, SLOTS: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr
 ):
-    """Beside each candidate's label, the upper half of its slot, put the bits of its logit."""
+    """Beside each candidate's label, the upper half of its slot, put the bits of its logit; and its exponential."""
     first = 0
     while first < total:
         number = first + tl.arange(0, CHUNK)
@@ -1319,13 +1324,17 @@ def _fetch_logits(
         z = tl.load(logits + row.to(tl.int64) * stride + (packed >> 32), mask=here, other=0.0).to(tl.float32)
         bits = z.to(tl.uint32, bitcast=True).to(tl.int64)
         tl.store(slots + places + own, packed | bits, mask=here)
+        if RULE == _APS or RULE == _RAPS:
+            top = tl.load(stats + _TOP * n + row, mask=here, other=0.0).to(tl.float32)
+            tl.store(fixed + places + own, _fixed(_exponential(z, top, rate), _PER_ONE), mask=here)
         first += CHUNK
     tl.debug_barrier()  # other threads of this program read it next
 
 
 @triton.jit(do_not_specialize=["n", "K", "stride", "threshold_bits"])
 def _score_candidates(
-    logits, slots, counts, scores, sizes, ends, status, stats, parameters, n, K, stride, threshold_bits: tl.int64,
+    logits, slots, counts, scores, sizes, ends, fixed, status, stats, parameters, n, K, stride,
+    threshold_bits: tl.int64,
     RULE: tl.constexpr, EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr
 ):
@@ -1336,14 +1345,13 @@ def _score_candidates(
     every_row = first_row + tl.arange(0, ROWS)
     _finish(stats, parameters, n, K, every_row, every_row < n, RULE, EVIDENCE, RANDOM)
     total = _numbered(counts, ends, every_row, n, SLOTS)
-    _fetch_logits(logits, slots, ends, total, first_row, n, stride, SLOTS, ROWS, CHUNK)
+    _fetch(logits, slots, fixed, ends, stats, total, first_row, rate, n, stride, RULE, SLOTS, ROWS, CHUNK)
     members, first = total * 0, 0
     while first < total:
         number = first + tl.arange(0, CHUNK)
         here = number < total
         row, count, places, own = _dealt(number, ends, first_row, n, here, SLOTS, ROWS)
         z = _logit(tl.load(slots + places + own, mask=here, other=0))
-        top = tl.load(stats + _TOP * n + row, mask=here, other=0.0).to(tl.float32)
         ranks, masses = tl.zeros([CHUNK, 8], tl.float32), tl.zeros([CHUNK, 8], tl.int64)
         start, most = 0, tl.max(count, 0)
         if RULE == _LAC or RULE == _MARGIN:  # no score of theirs asks for a rank
@@ -1353,9 +1361,10 @@ def _score_candidates(
             there = here[:, None] & (other < count[:, None])
             higher_z = _logit(tl.load(slots + places[:, None] + other, mask=there, other=0))
             higher = there & (higher_z > z[:, None])
-            ranks += tl.where(higher, 1.0, 0.0)
+            if RULE != _APS:
+                ranks += tl.where(higher, 1.0, 0.0)
             if RULE == _APS or RULE == _RAPS:
-                masses += tl.where(higher, _fixed(_exponential(higher_z, top[:, None], rate), _PER_ONE), 0)
+                masses += tl.load(fixed + places[:, None] + other, mask=higher, other=0)
             start += 8
         rank, mass = tl.sum(ranks, 1).to(tl.float64), tl.sum(masses, 1).to(tl.float64)
         score = _score(z, rank, mass, row, here, stats, parameters, n, K, RULE, EVIDENCE, RANDOM)
