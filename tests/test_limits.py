@@ -79,12 +79,11 @@ def check(score, logits: np.ndarray, limit: np.ndarray) -> None:
     assert scores.tobytes() == dense[rows, labels].tobytes()
 
 
-@pytest.mark.parametrize("n", [20, 150], ids=["few rows", "rows to try"])
 @pytest.mark.parametrize("k", [7, 40, 300])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("score", SCORES, **ids)
-def test_a_limit_for_each_label(cpu_backend, score, dtype, k, n):
-    logits = rows_of(n, k, dtype)
+def test_a_limit_for_each_label(cpu_backend, score, dtype, k):
+    logits = rows_of(60, k, dtype)
     for limit in patterns(score, kernels.dense_scores(score, logits)).values():
         check(score, logits, limit[None, :])
 
@@ -100,16 +99,26 @@ def test_a_limit_for_each_row(cpu_backend, score):
     check(score, logits, limit)
 
 
-def test_every_way_to_look_at_loose_labels_gives_the_same_sets(monkeypatch):
+@pytest.mark.parametrize("score", SCORES, **ids)
+def test_every_way_to_look_for_labels_gives_the_same_sets(monkeypatch, score):
+    """Walking through all labels, down to the largest finite limit, or looking at labels one by one."""
     numba = pytest.importorskip("evicp.kernels._numba")
-    logits = rows_of(200, 400, np.float32, 3)
+    logits = rows_of(60, 300, np.float32, 3)
     with kernels.backend("numba"):
-        dense = kernels.dense_scores(ECP(), logits)
-        for name, limit in patterns(ECP(), dense, 3).items():
+        for name, limit in patterns(score, kernels.dense_scores(score, logits), 3).items():
+            descending = np.argsort(-limit, kind="stable")
+            n_infinite = int(np.sum(limit == np.inf))
+            largest = limit[descending[n_infinite]] if n_infinite < len(limit) else -np.inf
             results = []
-            for share in (0.0, 1 / 32, 1 / 8, 1 / 2):
-                monkeypatch.setattr(numba, "_LOOSE_SHARES", (share,))
-                results.append(kernels.ragged_sets(ECP(), logits, limit[None, :]))
+            for tight, singles in (
+                (np.inf, 0),
+                (largest, n_infinite),
+                (largest - 1, len(limit)),
+                (-np.inf, len(limit)),
+            ):
+                way = numba._locked(limit.copy()), float(tight), numba._locked(descending[:singles])
+                monkeypatch.setattr(numba, "_spread_limits", lambda *_, way=way: way)
+                results.append(kernels.ragged_sets(score, logits, limit[None, :]))
             for other in results[1:]:
                 for mine, theirs in zip(results[0], other, strict=True):
                     assert mine.tobytes() == theirs.tobytes(), name

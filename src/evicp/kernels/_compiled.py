@@ -985,29 +985,34 @@ def _walk_limits(
 ) -> Any:
     """Score the sorted candidates from the top and keep those within the limits of their labels, in place.
 
-    Returns how many were kept, whether one beyond `tight` was seen, which ends the walk, and its logit.
+    Scores rise along the way, so that a label whose limit has been passed need not be scored. Returns how many were
+    kept, the logit and the score at which the walk came to its end, and whether that was a score beyond `tight`; the
+    labels with that logit are then not looked at.
     """
-    keys, labels = room.keys, room.labels
+    keys, labels, z = room.keys, room.labels, row[0]
     beyond = tight + _SLACK * (1.0 + abs(tight) + abs(worst))
-    kept, start, above, own = 0, 0, 0, 0
+    kept, start, above, own, passed = 0, 0, 0, 0, -inf
     while start < count:
-        stop = start + 1
+        stop, largest = start + 1, limits[labels[start]]
         while stop < count and keys[stop] == keys[start]:
+            largest = max(largest, limits[labels[stop]])
             stop += 1
         z = row[labels[start]]
         if p.kind == _MASS:
             own = _fixed(s, z)
-        value = _value(p, s, worst, np.float64(z), start, above, own)
-        if value > beyond:
-            return kept, True, z
-        for i in range(start, stop):
-            label = labels[i]
-            if value <= limits[label]:
-                keys[kept], labels[kept] = value, label
-                kept += 1
+        if stop == count or largest + _SLACK * (1.0 + abs(largest) + abs(worst)) >= passed:
+            value = _value(p, s, worst, np.float64(z), start, above, own)
+            if value > beyond:
+                return kept, z, value, True
+            for i in range(start, stop):
+                label = labels[i]
+                if value <= limits[label]:
+                    keys[kept], labels[kept] = value, label
+                    kept += 1
+            passed = max(passed, value)
         above += own * (stop - start)
         start = stop
-    return kept, False, _native(row, -inf)
+    return kept, z, passed, False
 
 
 @_inlined
@@ -1024,21 +1029,35 @@ def _insert(row: Any, room: _Scratch, kept: int, value: float, label: int) -> No
 
 
 @_composed
-def _add_loose(
-    row: Any, p: _Parameters, s: _Row, worst: float, limits: F64, loose: I64, reached: Any, room: _Scratch, kept: int
+def _row_set_limits(
+    row: Any, p: _Parameters, survey: _Survey, limits: F64, tight: float, singles: I64, room: _Scratch
 ) -> int:
-    """Add those of a few labels with large limits that lie at or below the logit `reached` and are within them.
+    """The set of a usable row whose labels have limits of their own, where `_row_set` leaves its.
 
-    They come with the largest limit first, so that whatever was scored beyond a limit rules out, for all limits to
-    come, every label at or below it. Each label that is scored costs a pass over the row.
+    Candidates are walked through from the top until their scores are beyond `tight`; if that is -inf, only the first
+    few are. Below, the labels `singles` are scored one by one, each by a pass over the row. They come with the largest
+    limit first: the first limit below the scores reached ends the search, and whatever was scored beyond a limit rules
+    out, for all limits to come, every label at or below it.
     """
+    s, worst = _statistics(row, p, survey)
+    cut = _native(row, -inf) if tight == inf else survey.few
+    while True:
+        count = _gather(row, p.n_classes, cut, room)
+        _sort(room, count)
+        kept, reached, passed, ended = _walk_limits(row, p, s, worst, limits, tight, room, count)
+        if ended or cut <= survey.low or tight == -inf:
+            break
+        cut = survey.many if cut > survey.many else _lower(row, survey.low, cut, 4 * count)
+    _sort(room, kept)
     floor = _native(row, -inf)
-    for j in range(len(loose)):
-        label = loose[j]
+    for j in range(len(singles)):
+        label = singles[j]
         z, limit = row[label], limits[label]
-        if z > reached or (z <= floor and limit != inf):
-            continue
         beyond = limit + _SLACK * (1.0 + abs(limit) + abs(worst))
+        if beyond < passed:
+            break
+        if z > reached or (z == reached and not ended) or (z <= floor and limit != inf):
+            continue
         i = kept - 1
         while i >= 0 and room.keys[i] > beyond:
             floor = max(floor, row[room.labels[i]])
@@ -1052,28 +1071,6 @@ def _add_loose(
         elif value > beyond:
             floor = max(floor, z)
     return kept
-
-
-@_composed
-def _row_set_limits(
-    row: Any, p: _Parameters, survey: _Survey, limits: F64, tight: float, loose: I64, room: _Scratch
-) -> int:
-    """The set of a usable row whose labels have limits of their own, where `_row_set` leaves its.
-
-    All limits but those of the labels `loose` are at most `tight`: candidates from the top are walked through up to
-    that, the loose labels below are looked at one by one.
-    """
-    s, worst = _statistics(row, p, survey)
-    cut = _native(row, -inf) if tight == inf else survey.few
-    while True:
-        count = _gather(row, p.n_classes, cut, room)
-        _sort(room, count)
-        kept, ended, reached = _walk_limits(row, p, s, worst, limits, tight, room, count)
-        if ended or cut <= survey.low:
-            break
-        cut = survey.many if cut > survey.many else _lower(row, survey.low, cut, 4 * count)
-    _sort(room, kept)
-    return _add_loose(row, p, s, worst, limits, loose, reached, room, kept)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -1132,21 +1129,21 @@ def limit_kernel(
     values: F64,
     limits: F64,
     tight: float,
-    loose: I64,
+    singles: I64,
     floats: F64,
     wholes: I64,
     sizes: I64,
     labels: I32,
     scores: F64,
 ) -> tuple[int, int, int]:
-    """As `set_kernel`, with a limit for each label: `tight` for all but the labels `loose`, largest limit first."""
+    """As `set_kernel`, with a limit for each label; `tight` and `singles` are those of `_row_set_limits`."""
     p, room, used = _unpack(values), _unpack_scratch(floats, wholes), 0
     for i in range(first, len(logits)):
         row = logits[i]
         survey = _survey(row)
         if not survey.usable:
             return i, used, i
-        size = _row_set_limits(row, p, survey, limits, tight, loose, room)
+        size = _row_set_limits(row, p, survey, limits, tight, singles, room)
         if used + size > len(labels):
             return i, used, -1
         for k in range(size):

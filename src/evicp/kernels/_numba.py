@@ -182,9 +182,7 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     sizes = np.empty(len(logits), np.int64)
     parts: dict[int, list[tuple[I32, F64]]] = {}
     by_label = limit.ndim == 2 and limit.shape[1] > 1
-    limits = (
-        _spread_limits(score, limit[0], logits) if by_label else (_locked(np.ascontiguousarray(limit.reshape(-1))),)
-    )
+    limits = _spread_limits(score, limit[0]) if by_label else (_locked(np.ascontiguousarray(limit.reshape(-1))),)
 
     def work(block: NDArray[Any], rows: slice) -> int:
         own = limits if by_label or limit.size <= 1 else (limits[0][rows],)
@@ -202,32 +200,16 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     return offsets, np.concatenate(labels), np.concatenate(scores)
 
 
-#: Of K labels with limits of their own, one of these shares is looked at one by one, the others by walking down a row.
-_LOOSE_SHARES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
-
-
-def _spread_limits(score: Any, limits: F64, logits: NDArray[Any]) -> tuple[F64, float, I64]:
-    """The limits of labels as a kernel takes them: all of them, how far to walk, and the labels with larger ones.
-
-    Which labels are looked at one by one changes the time taken and nothing else: a few rows are tried.
-    """
-    n_classes, n_infinite = len(limits), int(np.sum(limits == np.inf))
-    descending = np.argsort(-limits, kind="stable")
-    counts = sorted({max(n_infinite, int(n_classes * share)) for share in _LOOSE_SHARES})
-    if n_infinite > n_classes // 4:
-        counts = [0]  # all labels are walked through
+def _spread_limits(score: Any, limits: F64) -> tuple[F64, float, I64]:
+    """The limits of labels as a kernel takes them: all of them, how far to walk, and which labels to look at singly."""
+    descending, n_infinite = np.argsort(-limits, kind="stable"), int(np.sum(limits == np.inf))
+    tight, singles = -np.inf, len(limits)
+    if n_infinite > len(limits) // 4:
+        tight, singles = np.inf, 0  # sets are large: all labels are walked through
     elif _compiled.KINDS[score.name] == _compiled.KINDS["aps"]:
-        counts = counts[:1]  # the mass above a single label costs more than walking down to it
-    bounds = [float(limits[descending[count]]) for count in counts]
-    best = len(counts) // 2
-    if len(counts) > 1 and len(logits) >= 128:
-        few = logits[:: len(logits) // 64]
-        walked = [len(ragged_sets(score, few, bound)[1]) / len(few) for bound in bounds]
-        # In units of a fourteenth of a microsecond: a step of the walk 1, a look at single labels 7 and 1/35 for each.
-        best = int(
-            np.argmin([steps + (7 + count / 35 if count else 0) for steps, count in zip(walked, counts, strict=True)])
-        )
-    return _locked(np.ascontiguousarray(limits)), bounds[best], _locked(descending[: counts[best]])
+        # The mass above a single label costs more than walking down to it.
+        tight, singles = float(limits[descending[n_infinite]]), n_infinite
+    return _locked(np.ascontiguousarray(limits)), tight, _locked(descending[:singles])
 
 
 def _block_sets(
