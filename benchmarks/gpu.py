@@ -1,11 +1,11 @@
 """The GPU kernels against the physical floor: one read of the logits, `logits.sum()`, on the same device.
 
     python benchmarks/gpu.py                    # 200,000 x 1,000 and 4,096 x 128,256, float32, every score
-    python benchmarks/gpu.py --steps            # where the time of a set goes
     python benchmarks/gpu.py --sweep            # tile sizes and warps, to choose what `tiling_for` returns
-    python benchmarks/gpu.py --json gpu.json    # figures with device and versions
+    python benchmarks/gpu.py --json gpu.json    # all figures, each kernel's too, with device and versions
 
-Times are medians of CUDA events around the whole call, waits for the device included. Agreement with the NumPy
+A call is timed as a user sees it: the median of CUDA events around it, Python and the wait for the device included. On
+the device its kernels are timed, replayed from a recorded graph. Agreement with the NumPy
 reference and the rule that membership is `score <= threshold`, bit for bit, are checked before anything is timed.
 """
 
@@ -99,29 +99,45 @@ def check(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, rows: 
 
 
 def compare(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score, ...]) -> list[dict[str, Any]]:
+    """Whole calls, Python and the wait for the device included, and what their kernels take, as multiples of a read."""
     n, n_classes = logits.shape
-    floor = microseconds(logits.sum)
-    print(
-        f"\n{n:,} x {n_classes:,} {str(logits.dtype).removeprefix('torch.')}: logits.sum() {floor:,.0f} us", flush=True
-    )
+    floor, device_floor = microseconds(logits.sum), captured(logits.sum)
+    dtype = str(logits.dtype).removeprefix("torch.")
+    print(f"\n{n:,} x {n_classes:,} {dtype}: logits.sum() {floor:,.0f} us a call, {device_floor:,.0f} us on the device")
     print(f"torch.logsumexp {microseconds(lambda: logits.logsumexp(1)) / floor:.2f} x", flush=True)
-    print("score    labels       x    sets       x    mean size  error     differing")
+    print("          labels: call   x  device x   sets: call   x  device x  mean size  error    differing")
     results = []
     for score in scores:
         agreement = check(score, logits, labels, rows=max(2, min(2000, 2_000_000 // n_classes)))
         threshold = threshold_of(score, logits, labels)
-        calibration = microseconds(lambda s=score: _triton.label_scores(s, logits, labels))
-        sets = microseconds(lambda s=score, q=threshold: _triton.ragged_sets(s, logits, q))
+        call = {
+            "labels": microseconds(lambda s=score: _triton.label_scores(s, logits, labels)),
+            "sets": microseconds(lambda s=score, q=threshold: _triton.ragged_sets(s, logits, q)),
+        }
+        steps = kernels(score, logits, labels, threshold)
+        device = {what: sum(v for name, v in steps.items() if name.startswith(what)) for what in call}
         results.append(
-            {"score": score.name, "n": n, "K": n_classes, "dtype": str(logits.dtype), "sum_us": floor}
-            | {"labels_us": calibration, "sets_us": sets}
+            {
+                "score": score.name,
+                "n": n,
+                "K": n_classes,
+                "dtype": dtype,
+                "sum_us": floor,
+                "sum_device_us": device_floor,
+            }
+            | {f"{what}_us": value for what, value in call.items()}
+            | {f"{what}_device_us": value for what, value in device.items()}
+            | {"device_steps_us": steps}
             | agreement
         )
-        print(
-            f"{score.name:7s} {calibration:8,.0f}  {calibration / floor:5.2f}  {sets:7,.0f} {sets / floor:6.2f}  "
-            f"{agreement['mean size']:9.2f}  {agreement['error']:.1e}  {agreement['differing']} of {agreement['of']:,}",
-            flush=True,
+        line = "".join(
+            f"  {call[what]:10,.0f} {call[what] / floor:6.2f} {device[what] / device_floor:6.2f}" for what in call
         )
+        about = (
+            f"{agreement['mean size']:9.2f}  {agreement['error']:.1e}  {agreement['differing']} of {agreement['of']:,}"
+        )
+        crowded = f"  ({steps['crowded']:.0f} rows sorted, not in device x)" if steps["crowded"] else ""
+        print(f"{score.name:7s} {line} {about}{crowded}", flush=True)
     return results
 
 
@@ -153,11 +169,6 @@ def kernels(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, thre
     report["sets: write"] = captured(lambda: batch._write_sets(room, offsets, total, threshold))
     report["candidates"], report["crowded"] = float(counts.double().mean()), int((counts > batch.tiling.slots).sum())
     return report
-
-
-def steps(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor) -> None:
-    report = kernels(score, logits, labels, threshold_of(score, logits, labels))
-    print(f"{score.name}:", "  ".join(f"{name} {value:,.1f}" for name, value in report.items()), flush=True)
 
 
 def device_times(
@@ -203,7 +214,6 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--scores", default="ecp,lac,aps,raps,saps,topk,margin")
     parser.add_argument("--logits", help="npz with logits and labels, repeated to the first shape's rows")
-    parser.add_argument("--steps", action="store_true")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
@@ -218,9 +228,6 @@ def main() -> None:
             sweep(*data, scores)
         else:
             results += compare(*data, scores)
-        if options.steps:
-            for score in scores:
-                steps(score, *data)
         del data
     if options.json:
         about = {

@@ -7,7 +7,8 @@ the only formula: label scores, sets and dense scores all end in it, so membersh
 bit for bit.
 
 Probabilities and evidence are added as integers (`_parts`), in two levels of 20 bits that each fit a 32-bit sum.
-Integer sums have no order: results depend neither on tile sizes and warps nor on how classes are numbered.
+Integer sums have no order, so neither the compiler nor the number of warps has a say in a result's last bits. From 256
+classes on, where it pays, neighbours are added in fours as floats first; their order is written here, too.
 
 A set is made in four steps with one wait for the device: `_read_rows` writes a row's candidates into a few slots of
 its own (found by a bound that no member can fail), `_score_candidates` scores them, a running sum gives the offsets,
@@ -42,7 +43,7 @@ LONGEST_TILE = 2048
 #: Rows of a large batch are worked on in groups, so that what is kept per row stays small beside the logits.
 ROWS_PER_GROUP = 1 << 20
 
-#: At most this many slots for candidates at a time, 16 bytes each.
+#: At most this many slots for candidates at a time, 16 bytes each (24 where probabilities are added up).
 SLOTS_PER_GROUP = 1 << 25
 
 _RULES = {"ecp": 0, "lac": 1, "aps": 2, "base": 2, "raps": 3, "saps": 4, "topk": 5, "margin": 6}
@@ -94,7 +95,7 @@ def label_scores(score: Any, logits: Tensor, labels: Tensor) -> Tensor:
     if not _readable(logits):
         return _torch.label_scores(score, logits, labels)
     parts = [
-        _Batch(score, group, start).label_scores(labels[start : start + len(group)].contiguous())
+        _Batch(score, group, start).label_scores(_indices(labels, start, len(group)))
         for start, group in _groups(logits, ROWS_PER_GROUP)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -155,8 +156,8 @@ def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
         return _torch.label_ranks(logits, labels)
     result = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     for start, group in _groups(logits, ROWS_PER_GROUP):
-        rows = slice(start, start + len(group))
-        result[rows] = 1 + _Batch(_RankOnly(), group, start).ranks(labels[rows].contiguous())
+        ranks = _Batch(_RankOnly(), group, start).ranks(_indices(labels, start, len(group)))
+        result[start : start + len(group)] = 1 + ranks
     return result
 
 
@@ -185,6 +186,11 @@ def _groups(logits: Tensor, rows: int) -> Iterator[tuple[int, Tensor]]:
         return
     for start in range(0, len(logits), rows):
         yield start, logits[start : start + rows]
+
+
+def _indices(labels: Tensor, start: int, count: int) -> Tensor:
+    """A group's labels as the kernels read them."""
+    return labels[start : start + count].to(torch.int64).contiguous()
 
 
 def _dense_groups(score: Any, logits: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -320,7 +326,7 @@ class _Batch:
         if self.n:
             self._read_labels(labels)
             self._report()
-        return self.stats[7].to(torch.int64)
+        return self.stats[_RANK.value].to(torch.int64)
 
     def dense_scores(self) -> Tensor:
         self._prepare_rows()
@@ -408,7 +414,7 @@ class _Batch:
 
         The largest of the others sets the unit: they are added as integers again, of 40 bits.
         """
-        rows = torch.nonzero(self.stats[4] < 0)[:, 0]
+        rows = torch.nonzero(self.stats[_REST.value] < 0)[:, 0]
         for group in rows.split(max(1, _torch.BLOCK_LOGITS // self.n_classes)):
             z = self.logits[group].to(torch.float64)
             z.scatter_(1, z.argmax(1, keepdim=True), -inf)
@@ -416,7 +422,7 @@ class _Batch:
             largest = evidence.amax(1, keepdim=True).clamp_min(1.0)
             unit = torch.exp2(torch.ceil(torch.log2(largest)) - 40)
             whole = (evidence / unit).round().to(torch.int64).sum(1)
-            self.stats[4, group] = whole.to(torch.float64) * unit[:, 0]
+            self.stats[_REST.value, group] = whole.to(torch.float64) * unit[:, 0]
 
     def _ordered_scores(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The scores of some rows, logits descending, and which label each is; rows must have been finished."""
