@@ -161,6 +161,7 @@ class _Job:
         manifest = storage.read_manifest(self.output)
         if manifest is not None:
             storage.check_same_settings(self.output, manifest["settings"], self.settings())
+            parts.remove()  # what a run killed while it tidied up has left
             return self._result(manifest, resumed=len(self.source), rate=None)
         raise FileError(f"{self.output} exists and is no result of this command. Use force (--force) to overwrite it.")
 
