@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint test-base test-gpu test-pythons bench format docs clean
+.PHONY: demo test lint reliability test-base test-gpu test-pythons bench format docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
@@ -29,6 +29,10 @@ format: $(VENV)/.test
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+# Every row of the scoreboard at full length, under half an hour; writes RELIABILITY.md. ROWS="2 9" runs some of them.
+reliability: $(VENV)/.reliability
+	$(BIN)/python tests/reliability/scoreboard.py $(ROWS)
 
 # On a machine with a CUDA device: the same kernels, for real.
 test-gpu: $(VENV)/.test
@@ -75,6 +79,12 @@ $(VENV)/.test-base: $(VENV)/.created pyproject.toml
 
 $(VENV)/.test: $(VENV)/.created pyproject.toml
 	$(INSTALL) --editable '.[test]'
+	touch $@
+
+# The other packages that a row is compared with; the second asks for more than its scores need.
+$(VENV)/.reliability: $(VENV)/.test
+	$(INSTALL) mapie==1.6.0 tqdm networkx
+	$(INSTALL) --no-deps torchcp==1.2.1
 	touch $@
 
 clean:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -101,16 +102,20 @@ def kill_writers(folder: Path, kind: str, kills: int, variant: str) -> dict[str,
 
 
 @pytest.mark.parametrize("kind", ["calibration", "sets"])
-def test_killed_at_random_instants(kind: str, tmp_path: Path, long_run: bool) -> None:
+def test_killed_at_random_instants(kind: str, tmp_path: Path, long_run: bool, figure: Callable) -> None:
     kills = 200 if long_run else 30
     outcome = kill_writers(tmp_path, kind, kills, "atomic")
+    figure("kills", kills)
+    figure("corrupt files", outcome["corrupt"])
     assert outcome["corrupt"] == 0
     assert outcome["changed"] > 0  # the writers did write
     assert outcome["left"] <= kills
 
 
-def test_control_a_plain_write_is_caught(tmp_path: Path, long_run: bool) -> None:
-    assert kill_writers(tmp_path, "calibration", 200 if long_run else 30, "control")["corrupt"] > 0
+def test_control_a_plain_write_is_caught(tmp_path: Path, long_run: bool, figure: Callable) -> None:
+    corrupt = kill_writers(tmp_path, "calibration", 200 if long_run else 30, "control")["corrupt"]
+    figure("corrupt files of the control", corrupt)
+    assert corrupt > 0
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -81,8 +81,9 @@ def experiment(way: str, score, coverage: float, repeats: int, predict: Callable
 @pytest.mark.parametrize("coverage", [0.8, 0.9])
 @pytest.mark.parametrize("score", [evicp.ECP(), evicp.APS()], ids=["ecp", "aps"])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_law_holds_in_every_group(way, score, coverage, long_run):
+def test_the_law_holds_in_every_group(way, score, coverage, long_run, figure):
     z, p = experiment(way, score, coverage, 1000 if long_run else 120)
+    figure("largest abs(z) in groups", abs(z))
     assert abs(z) <= 4
     assert p >= 1e-4
 

@@ -70,7 +70,8 @@ def test_ranks_are_exact_wherever_doubles_are_wrong(way, at_least, figure):
     assert len(pairs) > at_least
     for row, column in pairs:
         assert conformal_rank(row + 1, ways_to_say(GRID[column])[way]) == wanted[row, column]
-    figure("float_ceil_mismatches", len(pairs))
+    if way == 1:
+        figure("mismatches of the control", len(pairs))
 
 
 @pytest.mark.parametrize("coverage", [0.9, 1 / 3, 0.123456789, 1e-9, 1 - 1e-9, Fraction(1, 7), Decimal("0.99999")])

@@ -75,7 +75,7 @@ def test_float64_scores_are_within_1e_12(cpu_backend, n_classes, family, long_ru
         assert error <= 1e-12, f"{score} on {row[:5]}: {error}"
         assert explain(row, score).rank.tolist() == wanted["rank"]
         worst = max(worst, error)
-    figure("worst_error", worst)
+    figure("largest error in float64", worst)
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "denormal"])  # those are zero in float32
@@ -88,7 +88,7 @@ def test_float32_scores_are_within_1e_5(cpu_backend, n_classes, family, long_run
         error = worst_error(score.scores(row[None])[0], wanted["log_score"])
         assert error <= 1e-5, f"{score} on {row[:5]}: {error}"
         worst = max(worst, error)
-    figure("worst_error", worst)
+    figure("largest error in float32", worst)
 
 
 def test_float32_denormals_are_read_as_they_are(cpu_backend):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -256,6 +256,11 @@ def check_p_values(problem: Problem) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------
 # The relations hold
+
+
+def test_the_long_run_is_long(long_run, figure):
+    figure("examples of each relation and backend", settings().max_examples)
+    assert settings().max_examples == (10_000 if long_run else 200)
 
 
 @given(problem=problems(), data=st.data())

@@ -49,25 +49,28 @@ def exchangeable(long_run) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.05, 0.01])
-def test_false_alarms_are_at_most_as_frequent_as_said(exchangeable, rate):
+def test_false_alarms_are_at_most_as_frequent_as_said(exchangeable, rate, figure):
+    figure(f"false alarms at {rate:g}", float(np.mean(exchangeable["urn"] >= -np.log(rate))))
     assert np.mean(exchangeable["urn"] >= -np.log(rate)) <= rate
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.01])
-def test_control_betting_against_independent_labels_raises_too_many(exchangeable, rate):
+def test_control_betting_against_independent_labels_raises_too_many(exchangeable, rate, figure):
     alarms = int(np.sum(exchangeable["independent"] >= -np.log(rate)))
     streams_seen = len(exchangeable["independent"])
+    figure(f"the control's at {rate:g}", alarms / streams_seen)
     assert alarms / streams_seen > 1.5 * rate
     assert scipy.stats.binom.sf(alarms - 1, streams_seen, rate) < 1e-3  # nor is it chance
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.01])
-def test_a_drop_from_090_to_085_is_found(rate, long_run):
+def test_a_drop_from_090_to_085_is_found(rate, long_run, figure):
     rng, found = np.random.default_rng(21), []
     for _ in range((1000 if long_run else 200) // AT_ONCE):
         covered = streams(rng, AT_ONCE, 6000, drop_after=1000)
         found.append(first_alarm(log_e(covered, monitor.polya_odds(covered, N, K_RANK)), rate))
     found = np.concatenate(found)
+    figure(f"median delay at {rate:g}", float(np.median(found)) - 1000)
     assert np.median(found) - 1000 < 2000
     assert np.mean(found <= 1000) <= rate
     assert np.mean(np.isfinite(found)) > 0.95

@@ -1,0 +1,347 @@
+"""The scoreboard: runs every row of it at full length and writes RELIABILITY.md.
+
+A row is a promise, the tests that measure it, and the line they must not cross; the tests leave their figures with the
+fixture `figure`. Of several figures of one name the largest stands if the name begins with "largest", the smallest if
+it begins with "smallest", and otherwise their sum. A row without a fresh figure is open.
+
+    python tests/reliability/scoreboard.py          # all rows
+    python tests/reliability/scoreboard.py 2 9      # some; the others keep their figures while they are fresh
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from xml.etree import ElementTree
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BOARD = REPOSITORY / "RELIABILITY.md"
+FRESH = timedelta(days=30)
+OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One promise. `alone` keeps its tests in one process: they share a costly fixture, a clock or the memory."""
+
+    name: str
+    what: str
+    pass_line: str
+    tests: tuple[str, ...]
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a row's tests found, and when, on which commit and machine."""
+
+    figure: str
+    date: str
+    commit: str
+    machine: str
+
+    @property
+    def passed(self) -> bool:
+        return not self.figure.startswith(("FAILED", OPEN))
+
+    def fresh(self, today: date) -> bool:
+        return self.passed and today - date.fromisoformat(self.date) <= FRESH
+
+
+def _own(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/reliability/test_{name}.py" for name in names)
+
+
+_ARTIFACT = _own("hostile_artifact")[0]
+
+#: A star marks a negative control: a deliberately wrong variant that the same tests must, and do, find wrong.
+ROWS: dict[str, Row] = {
+    row.name: row
+    for row in (
+        Row(
+            "1*",
+            "exact rank: coverages on the 0.001 grid, also as 1 - x, n <= 2,000, against integers",
+            "0 mismatches; the control, `ceil` of doubles, has > 2,000",
+            _own("exact_rank"),
+        ),
+        Row(
+            "2*",
+            "coverage law: every score, backend and guarantee, n = 99, 1,000 repeats of 1,000 rows, "
+            "against BetaBinomial(m, k, n + 1 - k)",
+            "abs(z) <= 4 and KS p >= 1e-4; z >= -4 with ties; ranks off by one are caught",
+            _own("coverage_law", "conditional_law"),
+        ),
+        Row(
+            "3",
+            "scores against 100-digit arithmetic: Gaussian, +-1e4, +-1e30, ties, spikes, denormals, masks",
+            "error <= 1e-12 max(1, abs(reference)) in float64, 1e-5 in float32; halves equal their upcast; 0 NaN",
+            _own("high_precision"),
+        ),
+        Row(
+            "4",
+            "backend agreement: NumPy, Numba, torch, Triton (interpreted), every kernel line run",
+            "ranks identical; memberships differ <= 1 in 10^6, above 0.99 only within 1e-5 of the threshold",
+            (*_own("backend_agreement"), "tests/test_kernels_triton.py"),
+            alone=True,
+        ),
+        Row(
+            "5*",
+            "metamorphic: class and row order, chunks, memory layout, nesting, p-values, membership",
+            "0 violations in 10,000 examples each; wrong scores are caught",
+            _own("metamorphic"),
+        ),
+        Row(
+            "6",
+            "bad input through functions, estimator and command line",
+            "exact error and message; exit 2 and one line; 0 tracebacks, 0 NaN",
+            (*_own("bad_input"), "tests/test_cli.py::test_bad_input_is_one_line_and_exit_2"),
+        ),
+        Row(
+            "7",
+            "scikit-learn's estimator contract, clone, Pipeline, GridSearchCV",
+            "all pass, exceptions listed with reasons (none)",
+            ("tests/test_sklearn.py",),
+        ),
+        Row(
+            "8",
+            "oracle agreement: LAC, APS, RAPS, SAPS of TorchCP 1.2.1, LAC, APS, RAPS of MAPIE 1.6.0, on real logits",
+            "sets equal outside the documented differences",
+            _own("oracle_agreement"),
+        ),
+        Row(
+            "9*",
+            "atomic save: SIGKILL at random instants, a full disk, two writers",
+            "always the old file or the new one; the control, a plain write, is caught",
+            _own("atomic_save"),
+        ),
+        Row(
+            "10",
+            "hostile artifact: attacks by hand, random mutations, every bit flip, every truncation",
+            "one typed error, <= 1 s alone, <= file + 64 MiB; no damaged file is believed",
+            (_ARTIFACT,),
+        ),
+        Row(
+            "11",
+            "no pickle, no eval: a scan of the source, an audit hook while loading",
+            "0",
+            tuple(
+                f"{_ARTIFACT}::test_{name}"
+                for name in (
+                    "nothing_is_executed_and_no_other_file_is_read",
+                    "no_module_can_unpickle_or_evaluate",
+                    "the_scan_finds_what_it_looks_for",
+                )
+            ),
+        ),
+        Row(
+            "12",
+            "determinism: 1 and 2 threads, fork and spawn, chunk sizes, repeated runs",
+            "one hash per backend",
+            _own("determinism"),
+            alone=True,
+        ),
+        Row(
+            "13",
+            "threads: 16 threads x 1,000 calls from a cold start on one object",
+            "identical to serial",
+            _own("threads"),
+            alone=True,
+        ),
+        Row(
+            "14*",
+            "memory: 1M x 1,000 float32 from disk through calibrate, predict, evaluate",
+            "peak <= 1 GiB; the control, without blocks, exceeds it",
+            _own("memory"),
+            alone=True,
+        ),
+        Row(
+            "15",
+            "worker death: a Ray worker killed in mid-run",
+            "same result, every row once",
+            ("tests/test_ray.py",),
+            alone=True,
+        ),
+        Row(
+            "16",
+            "report and command line: names with `<script>`, `../`, NUL; the report in a browser",
+            "escaped; 0 network requests; nothing written outside the given path",
+            ("tests/test_report.py -m reliability", "tests/test_cli.py -m reliability"),
+            alone=True,
+        ),
+        Row(
+            "17",
+            "import and install: what `import evicp` loads and costs; oldest and newest dependencies",
+            "<= 150 ms over NumPy's; no heavy package; both green",
+            ("tests/test_import.py", *_own("install")),
+            alone=True,
+        ),
+        Row(
+            "18",
+            "do the tests bite: seeded bugs; mutants of evidence, scores, calibration, reliability, files",
+            "all seeded bugs caught; >= 90 % of mutants killed",
+            _own("seeded_bugs", "mutants"),
+        ),
+        Row(
+            "19*",
+            "monitor: false alarms over exchangeable streams, delay after a drop",
+            "alarms <= the rate said; the control, betting against independent labels, raises too many",
+            _own("monitor_law"),
+        ),
+        Row(
+            "20",
+            "defects measured in other packages, one test each",
+            "none of them here",
+            _own("peers_defects"),
+        ),
+        Row(
+            "21*",
+            "what a result says of itself: certificates, evaluations and sets after a round trip through files",
+            "every figure recomputed from the raw scores; a tampered result is caught",
+            _own("honest_results"),
+        ),
+    )
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Running
+
+
+def measure(row: Row) -> Result:
+    """Run a row's tests at full length."""
+    with tempfile.TemporaryDirectory() as folder:
+        reports = []
+        for number, selection in enumerate(row.tests):
+            path, _, options = selection.partition(" ")
+            if not (REPOSITORY / path.partition("::")[0]).exists():
+                return _stamped(f"{OPEN}: {path} does not exist yet")
+            reports.append(Path(folder) / f"{number}.xml")
+            _pytest([path, *options.split()], reports[-1], alone=row.alone)
+        if not all(report.exists() for report in reports):
+            return _stamped("FAILED: the tests did not run to their end")
+        return _stamped(summary(ElementTree.parse(report).getroot() for report in reports))
+
+
+def _pytest(arguments: list[str], report: Path, *, alone: bool) -> None:
+    parallel = [] if alone else ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
+    command = [sys.executable, "-m", "pytest", "--quiet", "--quiet", *parallel, f"--junitxml={report}", *arguments]
+    environment = os.environ | {"EVICP_RELIABILITY": "long"}
+    subprocess.run(command, cwd=REPOSITORY, env=environment, check=False)
+
+
+def summary(reports: Iterable[ElementTree.Element]) -> str:
+    """The figures of test reports in one line; what failed, where something did."""
+    cases = [case for report in reports for case in report.iter("testcase")]
+    failed = [case.get("name", "") for case in cases if {child.tag for child in case} & {"failure", "error"}]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    if failed:
+        return f"FAILED: {len(failed)} of {len(cases)} tests, first {failed[0]}".replace("|", "/")
+    if len(cases) == skipped:
+        return f"{OPEN}: no test could run here"
+    figures: dict[str, list[str]] = {}
+    for item in (item for case in cases for item in case.iter("property")):
+        figures.setdefault(item.get("name", ""), []).append(item.get("value", ""))
+    parts = [f"{name} {combined(name, values)}" for name, values in figures.items()]
+    parts.append(f"{len(cases) - skipped:,} tests passed" + (f", {skipped} could not run here" if skipped else ""))
+    return "; ".join(parts).replace("|", "/")
+
+
+def combined(name: str, values: list[str]) -> str:
+    """One figure out of those that several tests left under one name."""
+    try:
+        numbers = [float(value) for value in values]
+    except ValueError:
+        return ", ".join(dict.fromkeys(values))
+    pick = {"largest": max, "smallest": min}.get(name.partition(" ")[0], sum)
+    return f"{pick(numbers):,.3g}" if any(x % 1 for x in numbers) else f"{int(pick(numbers)):,}"
+
+
+def _stamped(figure: str) -> Result:
+    return Result(figure, datetime.now(UTC).date().isoformat(), _commit(), _machine())
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if git("status", "--porcelain", "src") else "")
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    if (info := Path("/proc/cpuinfo")).exists():
+        named = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = named[0].partition(": ")[2].strip() if named else model
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Writing
+
+
+HEAD = """# Reliability
+
+What is promised is measured. Each row is one claim, the tests behind it, one figure and the line it must not cross;
+`make reliability` runs all of them at full length and writes this page (short versions are part of `make test`). A star
+marks a row with a negative control: a deliberately wrong variant that the same tests must find wrong, which is itself
+asserted. A row whose figure is missing, older than 30 days or beyond its line is **open**. A `+` after a commit: the
+source had changes that were not committed yet. What is promised in words, and what is not: [SECURITY.md](SECURITY.md).
+
+| # | what is tested | figure | pass line | date | commit | machine |
+|---|---|---|---|---|---|---|
+"""
+
+
+def render(results: dict[str, Result], today: date) -> str:
+    """The page; rows without a fresh figure are open."""
+    lines = []
+    for name, row in ROWS.items():
+        result = results.get(name, Result(OPEN, "", "", ""))
+        stale = result.passed and not result.fresh(today)
+        figure = f"{OPEN}: not measured since {result.date}" if stale else result.figure
+        cells = (name, row.what, figure, row.pass_line, result.date, result.commit, result.machine)
+        lines.append("| " + " | ".join(cells) + " |\n")
+    return HEAD + "".join(lines)
+
+
+def parse(text: str) -> dict[str, Result]:
+    """The results a page holds."""
+    cells = [[cell.strip() for cell in line.strip("|\n ").split(" | ")] for line in text.splitlines()]
+    return {row[0]: Result(row[2], *row[4:]) for row in cells if len(row) == 7 and row[0] in ROWS and row[4]}
+
+
+def write(results: dict[str, Result], path: Path = BOARD) -> None:
+    """Put the page in place whole: whoever interrupts a run keeps the last page."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(render(results, datetime.now(UTC).date()), encoding="utf-8")
+    temporary.replace(path)
+
+
+def main(names: list[str]) -> int:
+    """Run the named rows (all, if none is named), then write the page."""
+    unknown = [name for name in names if name not in {row.rstrip("*") for row in ROWS}]
+    if unknown:
+        sys.exit(f"unknown row {unknown[0]}; there are {', '.join(row.rstrip('*') for row in ROWS)}")
+    wanted = [row for row in ROWS.values() if not names or row.name.rstrip("*") in names]
+    results = parse(BOARD.read_text(encoding="utf-8")) if names and BOARD.exists() else {}
+    begun = time.monotonic()
+    for row in wanted:
+        start = time.monotonic()
+        results[row.name] = measure(row)
+        print(f"{row.name:>4}  {time.monotonic() - start:6.0f} s  {results[row.name].figure}", flush=True)  # noqa: T201
+    write(results)
+    print(f"{len(wanted)} rows in {(time.monotonic() - begun) / 60:.1f} minutes: {BOARD.name}")  # noqa: T201
+    return 0 if all(results[row.name].passed for row in wanted) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
