@@ -17,22 +17,11 @@ def measure(options: argparse.Namespace) -> Timings:
     workloads = {FLOOR: logits.sum}
     for score in (ECP(), LAC(), APS(), RAPS()):
         workloads[f"evicp {score.name}"] = lambda score=score: kernels.label_scores(score, logits, labels)
-    unavailable = {}
-    torchcp, reason = peers.load("torchcp.classification.score")
-    if torchcp is None:
-        unavailable["TorchCP"] = reason
-    else:
-        import torch
-
-        z, y = torch.from_numpy(logits), torch.from_numpy(labels)
-        for name, score in {
-            "LAC": torchcp.LAC(),
-            "APS": torchcp.APS(),
-            "RAPS": torchcp.RAPS(penalty=0.1, kreg=5),
-        }.items():
-            workloads[f"TorchCP {name}"] = lambda score=score: score(z, y)
+    theirs, _, reason = peers.torchcp(*map(peers.tensor, (logits, labels)))
     what = f"calibration scores, {options.n:,} x {options.k:,} float32"
-    return interleave(what, workloads, rounds=options.rounds, unavailable=unavailable)
+    return interleave(
+        what, workloads | theirs, rounds=options.rounds, unavailable={"TorchCP": reason} if reason else {}
+    )
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peers
 import torch
 
 import evicp
@@ -138,6 +139,25 @@ def compare(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Scor
         )
         crowded = f"  ({steps['crowded']:.0f} rows sorted, not in device x)" if steps["crowded"] else ""
         print(f"{score.name:7s} {line} {about}{crowded}", flush=True)
+    return results + beside_torchcp(logits, labels, results)
+
+
+def beside_torchcp(logits: torch.Tensor, labels: torch.Tensor, ours: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """TorchCP on the same tensors, and how many times faster our ECP is."""
+    calibration, prediction, reason = peers.torchcp(logits, labels)
+    if reason:
+        print(f"TorchCP {reason}")
+    results = []
+    for what, works in {"labels": calibration, "sets": prediction}.items():
+        for name, work in works.items():
+            try:
+                times = microseconds(work, 7)
+            except torch.cuda.OutOfMemoryError:
+                print(f"{name}, {what}: out of memory")
+                continue
+            results.append({"peer": name, "what": what, "us": times, "n": logits.shape[0], "K": logits.shape[1]})
+            ratios = ", ".join(f"{times / row[f'{what}_us']:.0f} x our {row['score']}" for row in ours[:4])
+            print(f"{name}, {what}: {times:,.0f} us, {ratios}", flush=True)
     return results
 
 

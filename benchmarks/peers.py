@@ -11,6 +11,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 _STANDINS = ("torchsort", "torch_geometric", "transformers")
@@ -50,3 +51,28 @@ def load(name: str) -> tuple[Any, str | None]:
         return importlib.import_module(name), None
     except Exception as error:  # a peer that fails to import is reported, whatever it raises
         return None, f"not installed here ({type(error).__name__}: {error})"
+
+
+def tensor(array: Any) -> Any:
+    """The array as a torch tensor without a copy; itself where torch is missing."""
+    torch, _ = load("torch")
+    return array if torch is None else torch.from_numpy(array)
+
+
+Work = dict[str, Callable[[], Any]]
+
+
+def torchcp(logits: Any, labels: Any) -> tuple[Work, Work, str | None]:
+    """TorchCP's calibration scores and its prediction at coverage 0.9, on tensors of any device; or why not."""
+    scores, reason = load("torchcp.classification.score")
+    if scores is None:
+        return {}, {}, reason
+    predictor, _ = load("torchcp.classification.predictor")
+    calibration: Work = {}
+    prediction: Work = {}
+    for name, score in {"LAC": scores.LAC(), "APS": scores.APS(), "RAPS": scores.RAPS(penalty=0.1, kreg=5)}.items():
+        split = predictor.SplitPredictor(score, alpha=0.1, device=logits.device)
+        split.calculate_threshold(logits[:5000], labels[:5000])
+        calibration[f"TorchCP {name}"] = lambda score=score: score(logits, labels)
+        prediction[f"TorchCP {name}"] = lambda split=split: split.predict_with_logits(logits)
+    return calibration, prediction, None

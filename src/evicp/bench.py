@@ -101,18 +101,25 @@ def interleave(
 
 
 def imagenet_like(n: int, n_classes: int = 1000, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Logits shaped like a real network's: rows of the embedded sample, a little noise, cut or tiled to K classes."""
+    """Logits shaped like a real network's: rows of the embedded sample with a little noise, at any K.
+
+    Fewer than 1,000 classes: the first K, the true one in place of one of them. More: the row's lower half over again.
+    Either way the true label stays as plausible as the network made it, so sets have a realistic size at every K.
+    """
     sample = load_imagenet_sample()
     rng = np.random.default_rng(seed)
     rows = np.arange(n) % len(sample.logits)
+    labels = sample.labels[rows].astype(np.int64)
     logits = np.empty((n, n_classes), np.float32)
     block = max(1, (1 << 24) // n_classes)
     for start in range(0, n, block):
         part = sample.logits[rows[start : start + block]].astype(np.float32)
-        tiled = np.concatenate([part] * -(-n_classes // 1000), axis=1)[:, :n_classes]
+        here, true = np.arange(len(part)), labels[start : start + block]
+        background = np.minimum(part, np.median(part, axis=1, keepdims=True))
+        tiled = np.concatenate([part, *[background] * (-(-n_classes // 1000) - 1)], axis=1)[:, :n_classes]
+        tiled[here, true % n_classes] = part[here, true]
         logits[start : start + block] = tiled + rng.normal(0, 0.1, tiled.shape).astype(np.float32)
-    labels = np.where(sample.labels[rows] < n_classes, sample.labels[rows], 0)
-    return logits, labels.astype(np.int64)
+    return logits, labels % n_classes
 
 
 def measure_ours(n: int, n_classes: int, rounds: int = 7) -> Timings:

@@ -138,7 +138,7 @@ class Calibrator:
         truth = checks.as_labels(labels, *array.shape)
         checks.as_class_names(self._class_names, array.shape[1])
         if not self._batches:
-            warn_suspicious(self.score, checks.as_logits(array[:1024]) if stays else array)
+            warn_suspicious(self.score, checks.as_logits(array[:32]) if stays else array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')
