@@ -4,9 +4,10 @@
     python benchmarks/gpu.py --sweep            # tile sizes and warps, to choose what `tiling_for` returns
     python benchmarks/gpu.py --json gpu.json    # all figures, each kernel's too, with device and versions
 
-A call is timed as a user sees it: the median of CUDA events around it, Python and the wait for the device included. On
-the device its kernels are timed, replayed from a recorded graph. Agreement with the NumPy
-reference and the rule that membership is `score <= threshold`, bit for bit, are checked before anything is timed.
+A call is timed from CUDA event to CUDA event, Python included: label scores as `logits.sum()` is, queued and not waited
+for, sets with the wait for their total size. On the device the kernels are timed, replayed from a recorded graph.
+Agreement with the NumPy reference and the rule that membership is `score <= threshold`, bit for bit, are checked before
+anything is timed.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def compare(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Scor
         agreement = check(score, logits, labels, rows=max(2, min(2000, 2_000_000 // n_classes)))
         threshold = threshold_of(score, logits, labels)
         call = {
-            "labels": microseconds(lambda s=score: _triton.label_scores(s, logits, labels)),
+            "labels": microseconds(lambda s=score: _triton.label_scores(s, logits, labels, settled=False)),
             "sets": microseconds(lambda s=score, q=threshold: _triton.ragged_sets(s, logits, q)),
         }
         steps = kernels(score, logits, labels, threshold)
@@ -175,12 +176,13 @@ def captured(work: Callable[[], Any], times: int = 8) -> float:
 def kernels(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, threshold: float) -> dict[str, float]:
     """Each kernel of label scores and of sets by itself, in microseconds of the device."""
     batch = _triton._Batch(score, logits, 0)
-    room, result = batch._room(), torch.empty(len(logits), dtype=torch.float64, device="cuda")
+    found, result = batch._slots(), torch.empty(len(logits), dtype=torch.float64, device="cuda")
+    room = batch._candidates(*found)
     report = {"labels: read": captured(lambda: batch._read_labels(labels))}
     report["labels: score"] = captured(lambda: batch._score_labels(labels, result))
-    report["sets: read"] = captured(lambda: batch._read_candidates(room, threshold))
+    report["sets: read"] = captured(lambda: batch._read_candidates(found, threshold))
     report["sets: score"] = captured(lambda: batch._score_candidates(room, threshold))
-    batch._read_candidates(room, threshold)
+    batch._read_candidates(found, threshold)
     batch._score_candidates(room, threshold)
     _, counts, _, sizes, *_ = room
     offsets = torch.cumsum(sizes, 0, dtype=torch.int64)

@@ -134,11 +134,16 @@ def p_values(calibration: Calibration, logits: Tensor, labels: Any) -> Tensor:
     return result
 
 
-def label_scores(score: Score, logits: Tensor, labels: Any) -> NDArray[np.float64]:
-    """The score of each row's given label: computed on the device, and the n numbers brought to the CPU."""
-    tensor = checks.as_device_logits(logits)
-    scores = kernels.on_device(score, tensor).label_scores(score, tensor, as_truth(labels, tensor))
-    return scores.cpu().numpy().astype(np.float64)
+def label_scores(score: Score, tensor: Tensor, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The score of each row's given label: computed on the device, and the n numbers brought to the CPU.
+
+    Both have been checked.
+    """
+    truth, backend = torch.from_numpy(labels).to(tensor.device), kernels.on_device(score, tensor)
+    scores = backend.label_scores(score, tensor, truth, settled=False).cpu().numpy()
+    if np.isnan(scores).any():  # a row that cannot be scored, or one that takes longer
+        scores = backend.label_scores(score, tensor, truth).cpu().numpy()
+    return scores.astype(np.float64)
 
 
 def label_ranks(logits: Tensor, labels: Any) -> NDArray[np.int64]:

@@ -116,6 +116,19 @@ def half_precision_is_upcast(score: evicp.Score, z: np.ndarray, dtype: torch.dty
     assert all(torch.equal(a, b) for a, b in zip(narrow, wide, strict=True))
 
 
+def wide_rows_are_left_open(device: str) -> None:
+    """Rows whose evidence needs a second pass are NaN until they are settled, and only they."""
+    z = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+    z[2, 1] = 1e6
+    logits, labels = torch.tensor(z, device=device), torch.arange(6, device=device) % 5
+    open_ones, settled = (_triton.label_scores(evicp.ECP(), logits, labels, settled=flag) for flag in (False, True))
+    assert open_ones.isnan().tolist() == [row == 2 for row in range(6)]
+    done = ~open_ones.isnan()
+    assert torch.equal(open_ones[done], settled[done])
+    reference = np.take_along_axis(_numpy.dense_scores(evicp.ECP(), z), labels[:, None].cpu().numpy(), 1)[:, 0]
+    assert np.allclose(settled.cpu().numpy(), reference, rtol=1e-6)
+
+
 def bad_rows_raise(device: str, n_classes: int = 5, scores: tuple[evicp.Score, ...] = BAD_ROWS_FOR) -> None:
     """NaN, +inf and rows of -inf are the reference's error, word for word, wherever logits are read."""
     for value in (np.nan, np.inf, -np.inf):
@@ -127,6 +140,8 @@ def bad_rows_raise(device: str, n_classes: int = 5, scores: tuple[evicp.Score, .
         assert "row 4" in expected
         for score in scores:
             assert _message(lambda s=score, x=logits, y=labels: _triton.label_scores(s, x, y)) == expected
+            unsettled = _triton.label_scores(score, logits, labels, settled=False).isnan().tolist()
+            assert unsettled == [row in (4, 6) for row in range(7)]
             assert _message(lambda s=score, x=logits: _triton.ragged_sets(s, x, 0.5)) == expected
             assert _message(lambda s=score, x=logits: _triton.dense_scores(s, x)) == expected
         assert _message(lambda x=logits: _triton.top_labels(evicp.LAC(), x)) == expected

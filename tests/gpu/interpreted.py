@@ -105,6 +105,7 @@ def the_rest() -> None:
         agreement.ranks_are_exact(hard_rows(10, 9), "cpu")
         agreement.uniforms_are_the_reference(hard_rows(14, 9), "cpu")
         agreement.bad_rows_raise("cpu", scores=(evicp.ECP(),))
+        agreement.wide_rows_are_left_open("cpu")
         agreement.views_and_empty_batches("cpu")
         agreement.double_precision_goes_to_torch("cpu")
     with agreement.tiling(**LONG):

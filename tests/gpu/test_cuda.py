@@ -142,6 +142,7 @@ def test_the_rest() -> None:
     agreement.uniforms_are_the_reference(hard_rows(20, 5000), "cuda")
     agreement.bad_rows_raise("cuda")
     agreement.bad_rows_raise("cuda", n_classes=3000)
+    agreement.wide_rows_are_left_open("cuda")
     agreement.views_and_empty_batches("cuda")
     agreement.double_precision_goes_to_torch("cuda")
 

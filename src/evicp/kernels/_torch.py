@@ -45,8 +45,8 @@ def dense_scores(score: Any, logits: Tensor) -> Tensor:
     return result
 
 
-def label_scores(score: Any, logits: Tensor, labels: Tensor) -> Tensor:
-    """The score of each row's given label, (n,) float64."""
+def label_scores(score: Any, logits: Tensor, labels: Tensor, *, settled: bool = True) -> Tensor:  # noqa: ARG001
+    """The score of each row's given label, (n,) float64; always settled here."""
     result = _empty(logits, (len(logits),))
     for rows, z in blocks(logits):
         result[rows] = _given_label(score, z, labels[rows, None])[:, 0]

@@ -90,12 +90,16 @@ def knows(score: Any) -> bool:
     return score.name != "ecp" or score.monotone
 
 
-def label_scores(score: Any, logits: Tensor, labels: Tensor) -> Tensor:
-    """The score of each row's given label, (n,) float64."""
+def label_scores(score: Any, logits: Tensor, labels: Tensor, *, settled: bool = True) -> Tensor:
+    """The score of each row's given label, (n,) float64.
+
+    Unless `settled`, nothing waits for the device, and NaN stands for the rows that cannot be scored and for those
+    that need more than one pass.
+    """
     if not _readable(logits):
         return _torch.label_scores(score, logits, labels)
     parts = [
-        _Batch(score, group, start).label_scores(_indices(labels, start, len(group)))
+        _Batch(score, group, start).label_scores(_indices(labels, start, len(group)), settled=settled)
         for start, group in _groups(logits, ROWS_PER_GROUP)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -190,7 +194,8 @@ def _groups(logits: Tensor, rows: int) -> Iterator[tuple[int, Tensor]]:
 
 def _indices(labels: Tensor, start: int, count: int) -> Tensor:
     """A group's labels as the kernels read them."""
-    return labels[start : start + count].to(torch.int64).contiguous()
+    whole = labels if count == len(labels) else labels[start : start + count]
+    return whole.to(torch.int64).contiguous()
 
 
 def _dense_groups(score: Any, logits: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -311,13 +316,13 @@ class _Batch:
         self.stats = torch.empty(_STATISTICS, self.n, dtype=torch.float64, device=logits.device)
         self.status = torch.zeros(4, dtype=torch.int64, device=logits.device)
 
-    def label_scores(self, labels: Tensor) -> Tensor:
+    def label_scores(self, labels: Tensor, *, settled: bool) -> Tensor:
         if self.n:
             self._read_labels(labels)
         result = torch.empty(self.n, dtype=torch.float64, device=self.logits.device)
         if self.n:
             self._score_labels(labels, result)
-            if self._report()[1]:
+            if settled and self._report()[1]:
                 self._mend_wide_rows()
                 self._score_labels(labels, result)
         return result
@@ -336,8 +341,9 @@ class _Batch:
     def ragged_sets(self, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
         if self.n == 0 or threshold == inf:
             return self._sorted_sets(threshold)
-        candidates = self._room()
-        self._read_candidates(candidates, threshold)
+        found = self._slots()
+        self._read_candidates(found, threshold)
+        candidates = self._candidates(*found)  # while the device reads
         self._score_candidates(candidates, threshold)
         offsets = torch.cumsum(candidates[3], 0, dtype=torch.int64)
         _, wide, crowded, total = self._report()
@@ -345,17 +351,22 @@ class _Batch:
             return self._with_sorted_rows(candidates, threshold, bool(wide))
         return self._write_sets(candidates, offsets, total, threshold)
 
-    def _room(self) -> tuple[Tensor, ...]:
-        """Slots, counts of candidates, scores, sizes of the sets after a 0, running counts, fixed exponentials."""
+    def _slots(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Slots, counts of candidates, sizes of the sets after a 0."""
         n, slots, device = self.n, self.tiling.slots, self.logits.device
         return (
             torch.empty(n, slots, dtype=torch.int64, device=device),
             torch.empty(n, dtype=torch.int32, device=device),
-            torch.empty(n, slots, dtype=torch.float64, device=device),
             torch.empty(n + 1, dtype=torch.int32, device=device),
-            torch.empty(n, dtype=torch.int32, device=device),
-            torch.empty(n, slots if self.plan.adds_up else 0, dtype=torch.int64, device=device),
         )
+
+    def _candidates(self, slots: Tensor, counts: Tensor, sizes: Tensor) -> tuple[Tensor, ...]:
+        """The same, with scores in third place, and at the end running counts and fixed exponentials."""
+        scores = torch.empty(slots.shape, dtype=torch.float64, device=slots.device)
+        fixed = torch.empty(
+            self.n, self.tiling.slots if self.plan.adds_up else 0, dtype=torch.int64, device=slots.device
+        )
+        return slots, counts, scores, sizes, torch.empty_like(counts), fixed
 
     # The kernels ------------------------------------------------------------------------------------------------
 
@@ -364,9 +375,8 @@ class _Batch:
         arguments = (self.logits, labels, self.stats, none, none, none, self.status, self.parameters, self.n, 0)
         self.plan.read_labels(triton.cdiv(self.n, self.tiling.rows), *arguments)
 
-    def _read_candidates(self, candidates: tuple[Tensor, ...], threshold: float) -> None:
-        slots, counts, _, sizes, *_ = candidates
-        arguments = (self.logits, self.status, self.stats, slots, counts, sizes, self.status, self.parameters)
+    def _read_candidates(self, found: tuple[Tensor, Tensor, Tensor], threshold: float) -> None:
+        arguments = (self.logits, self.status, self.stats, *found, self.status, self.parameters)
         self.plan.read_candidates(triton.cdiv(self.n, self.tiling.rows), *arguments, self.n, _bits(threshold))
 
     def _score_labels(self, labels: Tensor, result: Tensor) -> None:
@@ -1245,7 +1255,11 @@ def _score_labels(
     rank = tl.load(stats + _RANK * n + row, mask=here, other=0.0)
     mass = tl.load(stats + _MASS * n + row, mask=here, other=0.0)
     score = _score(z, rank, mass, row, here, stats, parameters, n, K, RULE, EVIDENCE, RANDOM)
-    tl.store(result + row, score, mask=here)
+    top = tl.load(stats + _TOP * n + row, mask=here, other=0.0)
+    scored = (top > float("-inf")) & (top < float("inf"))
+    if RULE == _ECP:
+        scored = scored & (tl.load(stats + _REST * n + row, mask=here, other=0.0) >= 0.0)
+    tl.store(result + row, tl.where(scored, score, float("nan")), mask=here)
 
 
 @triton.jit(do_not_specialize=["size", "n", "K"])
