@@ -40,7 +40,7 @@ test-gpu: $(VENV)/.test
 
 # Every speed claim, one script each; peers are measured if they are installed (see benchmarks/README.md).
 bench: $(VENV)/.test
-	for script in calibration_scores prediction_sets paper_trial compare_ten_trials single_row temperature_fit first_call growth; do \
+	for script in calibration_scores prediction_sets paper_trial compare_ten_trials single_row temperature_fit first_call growth out_of_core; do \
 	  $(BIN)/python benchmarks/$$script.py || exit 1; \
 	done
 

@@ -136,7 +136,18 @@ def test_the_reference_has_every_module() -> None:
     shown = set(
         re.findall(r"^::: (evicp[\w.]*)", "".join(p.read_text() for p in (DOCS / "reference").glob("*.md")), re.M)
     )
-    inner = {"checks", "cli", "kernels", "tables", "limits", "clusters", "certificates", "bench", "experiments"}
+    inner = {
+        "bench",
+        "certificates",
+        "checks",
+        "cli",
+        "clusters",
+        "experiments",
+        "kernels",
+        "limits",
+        "stored",
+        "tables",
+    }
     public = {f"evicp.{m.name}" for m in pkgutil.iter_modules(evicp.__path__) if m.name not in inner}
     assert public <= shown
     assert all((ROOT / "src" / name.replace(".", "/")).with_suffix(".py").exists() or exists(name) for name in shown)

@@ -150,7 +150,8 @@ class Calibrator:
             scores = kernels.label_scores(self.score, array, truth)
         keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
         self.n_classes = array.shape[1]
-        self._batches.append(_Batch(scores, keys, row_weights))
+        # Copies: whoever reads rows in blocks fills the same buffers again.
+        self._batches.append(_Batch(scores, keys.copy(), None if row_weights is None else row_weights.copy()))
         return self
 
     def _row_weights(self, weights: Any, labels: I64, n_classes: int) -> F64 | None:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +34,19 @@ from evicp.errors import (
 )
 from evicp.groups import GROUPS, Groups, Partition
 from evicp.scores import ECP, SCORES, Custom, Score, as_score
-from evicp.sets import PredictionSets
+from evicp.sets import PredictionSets, SetsSummary
 from evicp.shift import Weights, as_weights
 
-__all__ = ["LogitsFile", "load", "read_logits", "read_sets", "save_calibration", "write_sets"]
+__all__ = [
+    "LogitsFile",
+    "SetsWriter",
+    "load",
+    "open_sets",
+    "read_logits",
+    "read_sets",
+    "save_calibration",
+    "write_sets",
+]
 
 #: The artifact's format; a file of another one is refused.
 FORMAT_VERSION = 1
@@ -474,12 +484,13 @@ def _safe_tensor(file: Any, path: Path, name: str) -> NDArray[Any]:
     return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
 
 
-def _parquet_file(path: Path) -> Any:
+def _parquet_file(path: Path, *, streamed: bool = False) -> Any:
+    """A parquet file; streamed, pages are read as they are needed, not whole columns of a row group."""
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise missing_extra("pyarrow", "parquet", "a parquet file") from error
-    return pq.ParquetFile(path)
+    return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) if streamed else pq.ParquetFile(path)
 
 
 def _read_parquet(path: Path) -> LogitsFile:
@@ -507,12 +518,70 @@ def _matrix(column: Any) -> NDArray[Any]:
 
 def write_sets(sets: PredictionSets, path: str | PathLike[str]) -> None:
     """Write sets to parquet, npz or JSON lines, as the suffix says, atomically."""
-    file = _as_path(path)
-    writers = {".parquet": _write_parquet, ".npz": _write_npz, ".jsonl": _write_jsonl}
-    if file.suffix not in writers:
-        raise FileError(f"cannot write {file}: unknown suffix {file.suffix!r}; known are {', '.join(writers)}.")
-    with atomic_path(file) as temporary:
-        writers[file.suffix](sets, temporary)
+    with open_sets(path) as file:
+        file.append(sets)
+
+
+class SetsFile(Protocol):
+    """A file of sets that grows block by block."""
+
+    def __init__(self, path: Path) -> None: ...
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:
+        """Write the sets of the next rows."""
+        ...
+
+    def finish(self) -> None:
+        """Write what comes last."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; called in any case, once."""
+        ...
+
+
+class SetsWriter:
+    """Sets on their way to a file: rows so far, and what the sets are like."""
+
+    def __init__(self, file: SetsFile) -> None:
+        self._file = file
+        self.summary: SetsSummary | None = None
+
+    def append(self, sets: PredictionSets) -> None:
+        """Write the sets of the next rows."""
+        self._file.append(sets, 0 if self.summary is None else self.summary.rows)
+        summary = SetsSummary.of(sets)
+        self.summary = summary if self.summary is None else self.summary + summary
+
+
+@contextmanager
+def open_sets(path: str | PathLike[str], more: Mapping[str, type[SetsFile]] | None = None) -> Iterator[SetsWriter]:
+    """A file of sets to be written block by block, that appears when the block of code ends well, and not before.
+
+    Parameters
+    ----------
+    path : ends in .parquet, .npz or .jsonl
+    more : further formats by suffix
+    """
+    target = _as_path(path)
+    kinds: dict[str, type[SetsFile]] = {
+        ".parquet": _ParquetSets,
+        ".npz": _NpzSets,
+        ".jsonl": _JsonLines,
+        **(more or {}),
+    }
+    if target.suffix not in kinds:
+        raise FileError(f"cannot write {target}: unknown suffix {target.suffix!r}; known are {', '.join(kinds)}.")
+    with atomic_path(target) as temporary:
+        file = kinds[target.suffix](temporary)
+        try:
+            writer = SetsWriter(file)
+            yield writer
+            if writer.summary is None:
+                raise InputError("no sets were given to write.")
+            file.finish()
+        finally:
+            file.close()
 
 
 def _about(sets: PredictionSets) -> dict[str, Any]:
@@ -529,35 +598,112 @@ def _about(sets: PredictionSets) -> dict[str, Any]:
     }
 
 
-def _write_parquet(sets: PredictionSets, path: Path) -> None:
-    table = sets.to_arrow()
-    import pyarrow.parquet as pq
+class _ParquetSets:
+    """Parquet: one row group per block."""
 
-    about = {"evicp": json.dumps(_about(sets))}
-    with path.open("wb") as file:  # not by name: Arrow's own errors are of another kind
-        pq.write_table(table.replace_schema_metadata(about), file)
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")  # not by name: Arrow's own errors are of another kind
+        self._writer: Any = None
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:
+        table = sets.to_arrow(first_row)
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            about = {"evicp": json.dumps(_about(sets))}
+            self._writer = pq.ParquetWriter(self._file, table.schema.with_metadata(about))
+        self._writer.write_table(table.cast(self._writer.schema))
+
+    def finish(self) -> None:
+        self._writer.close()
+
+    def close(self) -> None:
+        with suppress(OSError):  # said already, where it matters
+            if self._writer is not None and self._writer.is_open:
+                self._writer.close()
+        with suppress(OSError):
+            self._file.close()
 
 
-def _write_npz(sets: PredictionSets, path: Path) -> None:
-    arrays: dict[str, NDArray[Any]] = {
-        "offsets": sets.offsets,
-        "labels": sets.labels,
-        "about": np.array(json.dumps(_about(sets))),
-    }
-    # As np.savez does, which leaves its archive open when the disk is full.
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)
+class _NpzSets:
+    """npz: its arrays wait in nameless files beside it until their lengths are known."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sizes = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115 - closed by close()
+        self._labels = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
+        self._about: dict[str, Any] = {}
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:  # noqa: ARG002
+        self._about = _about(sets)
+        self._sizes.write(sets.sizes.data)
+        self._labels.write(np.ascontiguousarray(sets.labels).data)
+
+    def finish(self) -> None:
+        # As np.savez does, which leaves its archive open when the disk is full.
+        with zipfile.ZipFile(self._path, "w") as archive:
+            _zip_array(archive, "offsets", self._sizes.tell() // 8 + 1, self._offsets())
+            _zip_array(archive, "labels", self._labels.tell() // 4, _spooled(self._labels, np.int32))
+            with archive.open("about.npy", "w") as entry:
+                np.lib.format.write_array(entry, np.array(json.dumps(self._about)), allow_pickle=False)
+
+    def _offsets(self) -> Iterator[NDArray[np.int64]]:
+        """Sizes added up, block by block."""
+        end = np.zeros(1, np.int64)
+        yield end
+        for sizes in _spooled(self._sizes, np.int64):
+            ends = end[-1:] + np.cumsum(sizes)
+            yield ends
+            end = ends
+
+    def close(self) -> None:
+        for file in (self._sizes, self._labels):
+            with suppress(OSError):
+                file.close()
 
 
-def _write_jsonl(sets: PredictionSets, path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row, labels in enumerate(sets):
-            line = {"row": row, "labels": labels.tolist(), "size": len(labels)}
-            if sets.class_names is not None:
-                line["names"] = sets.names(row)
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+def _spooled(file: Any, dtype: Any, values: int = 1 << 18) -> Iterator[NDArray[Any]]:
+    """What was written to a temporary file, in pieces."""
+    file.seek(0)
+    while data := file.read(values * np.dtype(dtype).itemsize):
+        yield np.frombuffer(data, dtype)
+
+
+def _zip_array(archive: zipfile.ZipFile, name: str, length: int, pieces: Iterator[NDArray[Any]]) -> None:
+    """An array of known length as a member of an npz file."""
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+        descr = np.lib.format.dtype_to_descr(np.dtype(np.int64 if name == "offsets" else np.int32))
+        header = {"descr": descr, "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(entry, header)
+        for piece in pieces:
+            entry.write(piece.data)
+
+
+class _JsonLines:
+    """JSON lines: one object per row."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:
+        for line in set_lines(sets, first_row):
+            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def finish(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+
+def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, Any]]:
+    """Each set as a JSON object."""
+    for row, labels in enumerate(sets):
+        line: dict[str, Any] = {"row": first_row + row, "labels": labels.tolist(), "size": len(labels)}
+        if sets.class_names is not None:
+            line["names"] = sets.names(row)
+        yield line
 
 
 def read_sets(path: str | PathLike[str]) -> PredictionSets:
@@ -577,8 +723,18 @@ def _sets_npz(path: Path) -> tuple[str, NDArray[Any], NDArray[Any]]:
 def _sets_parquet(path: Path) -> tuple[str, NDArray[Any], NDArray[Any]]:
     with _parquet_file(path) as file:
         table = file.read(["labels"])
-    column = table["labels"].combine_chunks()
-    return table.schema.metadata[b"evicp"].decode(), np.asarray(column.offsets), np.asarray(column.values)
+    pieces = [_lists(chunk) for chunk in table["labels"].chunks]
+    sizes = np.concatenate([np.empty(0, np.int64), *(np.diff(offsets) for offsets, _ in pieces)])
+    labels = np.concatenate([np.empty(0, np.int32), *(labels for _, labels in pieces)])
+    return table.schema.metadata[b"evicp"].decode(), np.concatenate([[0], np.cumsum(sizes)]), labels
+
+
+def _lists(column: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Offsets from 0 and labels of a column of lists."""
+    if column.null_count:
+        raise FileError("its labels are missing in some rows.")
+    offsets = np.asarray(column.offsets).astype(np.int64)
+    return offsets - offsets[0], np.asarray(column.flatten())
 
 
 def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any]) -> PredictionSets:

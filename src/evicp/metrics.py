@@ -19,6 +19,7 @@ from evicp.tables import html_table, markdown_table, text_table
 __all__ = [
     "ClassCoverage",
     "Evaluation",
+    "Evaluator",
     "GroupCoverage",
     "Stratum",
     "accuracy",
@@ -147,7 +148,7 @@ def mean_size(sets: PredictionSets, *, non_empty: bool = False) -> float | None:
 
 def size_quantiles(sets: PredictionSets, shares: Sequence[float] = QUANTILES) -> dict[str, float]:
     """Sizes that these shares of the sets do not exceed: {"5%": 1.0, ...}."""
-    return _quantiles(_some(sets).sizes, shares)
+    return _quantiles(np.bincount(_some(sets).sizes), shares)
 
 
 def size_share(sets: PredictionSets, size: int) -> float:
@@ -159,7 +160,8 @@ def size_strata(
     sets: PredictionSets, labels: Any, ends: Sequence[int] = SIZE_ENDS, *, confidence: float = 0.95
 ) -> tuple[Stratum, ...]:
     """Counts and coverage by set size (the paper's Table 3)."""
-    return _strata(sets.sizes, _hits(sets, labels), sets.sizes, 0, ends, sets.n_classes, confidence)
+    counts = _Counts.of(sets.sizes, _hits(sets, labels), sets.sizes, sets.n_classes + 1)
+    return _strata(counts, 0, ends, confidence)
 
 
 def difficulty(logits: Any, labels: Any) -> I64:
@@ -183,7 +185,8 @@ def difficulty_strata(
 ) -> tuple[Stratum, ...]:
     """Counts, coverage and size by the rank of the true label (the paper's Table 4)."""
     ranks = _as_ranks(difficulty, len(sets), sets.n_classes)
-    return _strata(ranks, _hits(sets, labels), sets.sizes, 1, SIZE_ENDS, sets.n_classes, confidence)
+    counts = _Counts.of(ranks, _hits(sets, labels), sets.sizes, sets.n_classes + 1)
+    return _strata(counts, 1, SIZE_ENDS, confidence)
 
 
 def sscv(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
@@ -199,8 +202,8 @@ def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | Non
 
 def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
     """Coverage of each class."""
-    hits = _hits(sets, labels)
-    return _class_coverage(hits, checks.as_labels(labels, len(sets), sets.n_classes), sets.n_classes, sets.coverage)
+    hits, truth = _hits(sets, labels), checks.as_labels(labels, len(sets), sets.n_classes)
+    return _class_coverage(_Counts.of(truth, hits, sets.sizes, sets.n_classes), sets.coverage)
 
 
 def _some(rows: _Rows) -> _Rows:
@@ -211,28 +214,45 @@ def _some(rows: _Rows) -> _Rows:
 
 
 def _hits(sets: PredictionSets, labels: Any) -> Bools:
-    """Whether each set holds its true label, for sets that are sets."""
+    """Whether each set holds its true label, of at least one set."""
+    return _contains(_some(_as_sets(sets)), labels)
+
+
+def _contains(sets: PredictionSets, labels: Any) -> Bools:
+    return _as_sets(sets).contains(labels)
+
+
+def _as_sets(sets: Any) -> PredictionSets:
     if not isinstance(sets, PredictionSets):
         hint = " For several coverages evaluate them one by one." if isinstance(sets, list) else ""
         raise InputTypeError(f"sets must be PredictionSets; got a {type(sets).__name__}.{hint}")
-    return _some(sets).contains(labels)
+    return sets
 
 
 def group_coverage(sets: PredictionSets, labels: Any, groups: Any) -> GroupCoverage:
     """Coverage and size in each group of rows, given one name or number per row."""
+    names = _as_group_names(groups, len(sets))
+    return _group_coverage(_count_groups(names, _hits(sets, labels), sets.sizes), sets.coverage)
+
+
+def _as_group_names(groups: Any, n: int) -> NDArray[Any]:
     names = checks.as_array(groups, "groups")
-    if names.shape != (len(sets),):
-        raise InputError(f"groups must have one entry per set; got shape {names.shape} for {len(sets)} sets.")
-    covered = _hits(sets, labels)
-    known, of_row = np.unique(names.astype(str), return_inverse=True)
-    counts = np.bincount(of_row)
-    return GroupCoverage(
-        tuple(known.tolist()),
-        np.bincount(of_row, weights=covered) / counts,
-        counts,
-        np.bincount(of_row, weights=sets.sizes) / counts,
-        sets.coverage,
-    )
+    if names.shape != (n,):
+        raise InputError(f"groups must have one entry per set; got shape {names.shape} for {n} sets.")
+    return names.astype(str)
+
+
+def _count_groups(names: NDArray[Any], covered: Bools, sizes: I64) -> dict[str, I64]:
+    """Rows, covered rows and labels in sets, (3,), of each group."""
+    known, of_row = np.unique(names, return_inverse=True)
+    counts = _Counts.of(of_row, covered, sizes, len(known))
+    return dict(zip(known.tolist(), np.stack([counts.rows, counts.hits, counts.labels], axis=1), strict=True))
+
+
+def _group_coverage(groups: dict[str, I64], target: Fraction) -> GroupCoverage:
+    names = sorted(groups)
+    counts, hits, labels = np.stack([groups[name] for name in names], axis=1)
+    return GroupCoverage(tuple(names), hits / counts, counts, labels / counts, target)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -385,24 +405,67 @@ def evaluate(
     >>> result.coverage, result.mean_size, result.sscv, round(result.sat, 4)
     (0.5, 1.5, 0.5, 0.3333)
     """
-    if hasattr(sets, "cpu"):  # sets that stayed on a device
-        sets = sets.cpu()
-    covered = _hits(sets, labels)
-    truth = checks.as_labels(labels, len(sets), sets.n_classes)
-    result = evaluate_counts(
-        sets.sizes,
-        covered,
-        truth,
-        _ranks_from(logits, difficulty, labels, truth, sets.n_classes),
-        n_classes=sets.n_classes,
-        target=sets.coverage,
-        score=sets.score,
-        n_calibration=sets.n_calibration,
-        min_count=min_count,
-        confidence=confidence,
-    )
-    by_group = None if groups is None else group_coverage(sets, labels, groups)
-    return replace(result, target_confidence=sets.confidence, guarantee=sets.guarantee, group_coverage=by_group)
+    evaluator = Evaluator(min_count=min_count, confidence=confidence)
+    return evaluator.update(sets, labels, logits, difficulty=difficulty, groups=groups).finish()
+
+
+class Evaluator:
+    """Evaluation in batches or shards: only counts are kept, so n may be as large as it likes.
+
+    Parameters
+    ----------
+    min_count, confidence : as for `evaluate`
+
+    >>> sets = PredictionSets(np.array([0, 1, 3]), np.array([0, 1, 2], np.int32), n_classes=3, coverage=Fraction(1, 2))
+    >>> first, second = Evaluator().update(sets[:1], [0]), Evaluator().update(sets[1:], [0])
+    >>> first.merge(second).finish().coverage
+    0.5
+    """
+
+    def __init__(self, *, min_count: int = 1, confidence: float = 0.95) -> None:
+        self.min_count = min_count
+        self.confidence = confidence
+        self._like: PredictionSets | None = None
+        self._tally: _Tally | None = None
+
+    def update(
+        self, sets: PredictionSets, labels: Any, logits: Any = None, *, difficulty: Any = None, groups: Any = None
+    ) -> Evaluator:
+        """Add a batch of sets with their true labels; parameters as for `evaluate`, the same ones in every batch."""
+        if hasattr(sets, "cpu"):  # sets that stayed on a device
+            sets = sets.cpu()
+        covered = _contains(sets, labels)
+        truth = checks.as_labels(labels, len(sets), sets.n_classes)
+        ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
+        names = None if groups is None else _as_group_names(groups, len(sets))
+        return self._add(_Tally.of(sets.sizes, covered, truth, ranks, names, sets.n_classes), sets[:0])
+
+    def merge(self, other: Evaluator) -> Evaluator:
+        """Add what another evaluator has seen."""
+        return self if other._tally is None or other._like is None else self._add(other._tally, other._like)
+
+    def _add(self, tally: _Tally, like: PredictionSets) -> Evaluator:
+        if self._like is not None and self._like != like:
+            raise InputError("batches must come from one calibration and one coverage; these sets differ in either.")
+        self._tally = tally if self._tally is None else self._tally + tally
+        self._like = like
+        return self
+
+    def finish(self) -> Evaluation:
+        """The evaluation of all batches."""
+        if self._tally is None or self._like is None or not self._tally.n:
+            raise InputError("evaluation needs at least one row; got none.")
+        like, groups = self._like, self._tally.by_group
+        result = _evaluation(
+            self._tally,
+            target=like.coverage,
+            score=like.score,
+            n_calibration=like.n_calibration,
+            min_count=self.min_count,
+            confidence=self.confidence,
+        )
+        by_group = None if groups is None else _group_coverage(groups, like.coverage)
+        return replace(result, target_confidence=like.confidence, guarantee=like.guarantee, group_coverage=by_group)
 
 
 def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes: int) -> I64 | None:
@@ -446,12 +509,76 @@ def evaluate_counts(
     confidence: float = 0.95,
 ) -> Evaluation:
     """`evaluate` from set sizes and hits, where no sets were ever made."""
-    n = len(_some(sizes))
-    by_size, for_sscv = (_strata(sizes, covered, sizes, 0, e, n_classes, confidence) for e in (SIZE_ENDS, SSCV_ENDS))
+    tally = _Tally.of(_some(sizes), covered, labels, difficulty, None, n_classes)
+    about = {"target": target, "score": score, "n_calibration": n_calibration}
+    return _evaluation(tally, **about, min_count=min_count, confidence=confidence)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """Rows with each value 0, 1, ...: how many, how many covered, how many labels in their sets."""
+
+    rows: I64
+    hits: I64
+    labels: I64
+
+    @classmethod
+    def of(cls, values: I64, covered: Bools, sizes: I64, n_values: int) -> _Counts:
+        # Doubles add whole numbers exactly up to 2^53.
+        totals = (np.bincount(values, weights, minlength=n_values) for weights in (None, covered, sizes))
+        return cls(*(total.astype(np.int64) for total in totals))
+
+    def __add__(self, other: _Counts) -> _Counts:
+        return _Counts(self.rows + other.rows, self.hits + other.hits, self.labels + other.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tally:
+    """All that an evaluation needs to know of its rows, in counts that add up over batches."""
+
+    by_size: _Counts
+    by_class: _Counts
+    by_difficulty: _Counts | None
+    by_group: dict[str, I64] | None
+
+    @property
+    def n(self) -> int:
+        return int(self.by_size.rows.sum())
+
+    @classmethod
+    def of(
+        cls, sizes: I64, covered: Bools, labels: I64, ranks: I64 | None, groups: NDArray[Any] | None, n_classes: int
+    ) -> _Tally:
+        return cls(
+            _Counts.of(sizes, covered, sizes, n_classes + 1),
+            _Counts.of(labels, covered, sizes, n_classes),
+            None if ranks is None else _Counts.of(ranks, covered, sizes, n_classes + 1),
+            None if groups is None else _count_groups(groups, covered, sizes),
+        )
+
+    def __add__(self, other: _Tally) -> _Tally:
+        given = [(tally.by_difficulty is None, tally.by_group is None) for tally in (self, other)]
+        if given[0] != given[1]:
+            raise InputError("logits (or difficulty) and groups must be given with every batch or with none.")
+        by_difficulty, by_group = self.by_difficulty, self.by_group
+        if by_difficulty is not None and other.by_difficulty is not None:
+            by_difficulty = by_difficulty + other.by_difficulty
+        if by_group is not None and other.by_group is not None:
+            by_group = dict(by_group)
+            for name, counts in other.by_group.items():
+                by_group[name] = by_group[name] + counts if name in by_group else counts
+        return _Tally(self.by_size + other.by_size, self.by_class + other.by_class, by_difficulty, by_group)
+
+
+def _evaluation(
+    tally: _Tally, *, target: Fraction, score: str, n_calibration: int | None, min_count: int, confidence: float
+) -> Evaluation:
+    """Everything that follows from the counts."""
+    n, sizes, ranks, n_classes = tally.n, tally.by_size, tally.by_difficulty, len(tally.by_class.rows)
+    by_size, for_sscv = (_strata(sizes, 0, ends, confidence) for ends in (SIZE_ENDS, SSCV_ENDS))
     violation, smallest = _sscv(for_sscv, float(target), min_count)
-    non_empty = sizes[sizes > 0]
-    mean_non_empty = float(non_empty.mean()) if non_empty.size else None
-    hits = int(covered.sum())
+    hits, labels, empty, single = (int(x) for x in (sizes.hits.sum(), sizes.labels.sum(), *sizes.rows[:2]))
+    mean_non_empty = labels / (n - empty) if n > empty else None
     return Evaluation(
         n=n,
         n_classes=n_classes,
@@ -460,43 +587,46 @@ def evaluate_counts(
         n_calibration=n_calibration,
         coverage=hits / n,
         coverage_interval=clopper_pearson(hits, n, confidence),
-        mean_size=float(sizes.mean()),
+        mean_size=labels / n,
         mean_size_non_empty=mean_non_empty,
-        median_size=float(np.median(sizes)),
-        size_quantiles=_quantiles(sizes, QUANTILES),
-        empty_share=float(np.mean(sizes == 0)),
-        singleton_share=float(np.mean(sizes == 1)),
+        median_size=_median(sizes.rows),
+        size_quantiles=_quantiles(sizes.rows, QUANTILES),
+        empty_share=empty / n,
+        singleton_share=single / n,
         size_strata=by_size,
         sscv=violation,
         sscv_smallest_count=smallest,
         sat=_sat(violation, mean_non_empty),
-        class_coverage=_class_coverage(covered, labels, n_classes, target),
-        accuracy=None if difficulty is None else float(np.mean(difficulty == 1)),
-        difficulty_strata=None
-        if difficulty is None
-        else _strata(difficulty, covered, sizes, 1, SIZE_ENDS, n_classes, confidence),
+        class_coverage=_class_coverage(tally.by_class, target),
+        accuracy=None if ranks is None else int(ranks.rows[1]) / n,
+        difficulty_strata=None if ranks is None else _strata(ranks, 1, SIZE_ENDS, confidence),
         confidence=float(confidence),
     )
 
 
-def _quantiles(sizes: I64, shares: Sequence[float]) -> dict[str, float]:
+def _median(counts: I64) -> float:
+    """The middle size, or the mean of the two in the middle."""
+    n = int(counts.sum())
+    low, high = np.searchsorted(np.cumsum(counts), [(n + 1) // 2, n // 2 + 1])
+    return float((low + high) / 2)
+
+
+def _quantiles(counts: I64, shares: Sequence[float]) -> dict[str, float]:
     """The smallest sizes that at least these shares of the rows do not exceed, by exact ranks."""
-    at_most = np.cumsum(np.bincount(sizes))
-    ranks = [ceil(checks.as_coverage(share) * len(sizes)) for share in shares]
+    at_most = np.cumsum(counts)
+    ranks = [ceil(checks.as_coverage(share) * int(at_most[-1])) for share in shares]
     return {
         f"{100 * share:g}%": float(size) for share, size in zip(shares, np.searchsorted(at_most, ranks), strict=True)
     }
 
 
-def _strata(
-    values: I64, covered: Bools, sizes: I64, low: int, ends: Sequence[int], n_classes: int, confidence: float
-) -> tuple[Stratum, ...]:
-    """Rows grouped by `values` into [low, end], (end, next end], ..., (last end, K]."""
+def _strata(counts: _Counts, low: int, ends: Sequence[int], confidence: float) -> tuple[Stratum, ...]:
+    """Counts of the values 0..K put together into [low, end], (end, next end], ..., (last end, K]."""
+    n_classes = len(counts.rows) - 1
     highs = [end for end in ends if end < n_classes] + [n_classes]
     lows = [low, *(high + 1 for high in highs[:-1])]
-    totals = (np.bincount(values, weights, minlength=n_classes + 1) for weights in (None, covered, sizes))
-    counts, hits, labels = (np.add.reduceat(total, lows).astype(np.int64).tolist() for total in totals)
-    return tuple(map(_stratum, lows, highs, counts, hits, labels, [confidence] * len(lows)))
+    totals = (np.add.reduceat(total, lows).tolist() for total in (counts.rows, counts.hits, counts.labels))
+    return tuple(map(_stratum, lows, highs, *totals, [confidence] * len(lows)))
 
 
 def _stratum(low: int, high: int, count: int, hits: int, labels: int, confidence: float) -> Stratum:
@@ -519,11 +649,9 @@ def _sat(sscv: float | None, mean_non_empty: float | None) -> float | None:
     return None if sscv is None or mean_non_empty is None else (1 - sscv) / mean_non_empty
 
 
-def _class_coverage(covered: Bools, labels: I64, n_classes: int, target: Fraction) -> ClassCoverage:
-    counts = np.bincount(labels, minlength=n_classes)
-    hits = np.bincount(labels, weights=covered, minlength=n_classes)
-    share = np.divide(hits, counts, out=np.full(n_classes, np.nan), where=counts > 0)
-    return ClassCoverage(share, counts, target)
+def _class_coverage(counts: _Counts, target: Fraction) -> ClassCoverage:
+    share = np.divide(counts.hits, counts.rows, out=np.full(len(counts.rows), np.nan), where=counts.rows > 0)
+    return ClassCoverage(share, counts.rows, target)
 
 
 def _figure(value: float | None, digits: int = 3) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, overload
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["PredictionSets"]
+__all__ = ["PredictionSets", "SetsSummary", "join_sets"]
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -148,8 +148,11 @@ class PredictionSets:
             return [self.names(row) for row in range(len(self))]
         return [row.tolist() for row in self]
 
-    def to_arrow(self) -> pa.Table:
-        """An Arrow table: row int64, labels list<int32>, size int32, and names list<string> where there are any."""
+    def to_arrow(self, first_row: int = 0) -> pa.Table:
+        """An Arrow table: row int64, labels list<int32>, size int32, and names list<string> where there are any.
+
+        Rows are numbered from `first_row`.
+        """
         try:
             import pyarrow as pa
         except ImportError as error:
@@ -159,7 +162,7 @@ class PredictionSets:
         lists = pa.ListArray if small else pa.LargeListArray
         offsets, labels = pa.array(self.offsets, pa.int32() if small else pa.int64()), pa.array(self.labels)
         columns: dict[str, Any] = {
-            "row": pa.array(np.arange(len(self))),
+            "row": pa.array(np.arange(first_row, first_row + len(self))),
             "labels": lists.from_arrays(offsets, labels),
             "size": pa.array(self.sizes.astype(np.int32)),
         }
@@ -188,11 +191,53 @@ class PredictionSets:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        head = f"{len(self):,} rows of {self.n_classes:,} classes, coverage {float(self.coverage):g}"
-        if not len(self):
-            return f"PredictionSets({head})"
-        sizes = self.sizes
+        return f"PredictionSets({SetsSummary.of(self)})"
+
+
+def join_sets(parts: Sequence[PredictionSets]) -> PredictionSets:
+    """The sets of consecutive blocks of rows as one."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = np.concatenate([part.sizes for part in parts])
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return replace(parts[0], offsets=offsets, labels=np.concatenate([part.labels for part in parts]))
+
+
+@dataclass(frozen=True, repr=False)
+class SetsSummary:
+    """What sets are like, where they are too many to keep: how many rows, labels, empty sets, sets of one label.
+
+    `like` holds no rows, but all that the sets remember.
+    """
+
+    like: PredictionSets
+    rows: int
+    labels: int
+    empty: int
+    single: int
+    largest: int
+
+    @classmethod
+    def of(cls, sets: PredictionSets) -> SetsSummary:
+        """The summary of sets at hand."""
+        sizes = sets.sizes
+        empty, single = (int(np.sum(sizes == size)) for size in (0, 1))
+        return cls(sets[:0], len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
+
+    def __add__(self, other: SetsSummary) -> SetsSummary:
+        added = {name: getattr(self, name) + getattr(other, name) for name in ("rows", "labels", "empty", "single")}
+        return replace(self, largest=max(self.largest, other.largest), **added)
+
+    @property
+    def mean_size(self) -> float | None:
+        """The mean number of labels per set; None without any."""
+        return self.labels / self.rows if self.rows else None
+
+    def __repr__(self) -> str:
+        head = f"{self.rows:,} rows of {self.like.n_classes:,} classes, coverage {float(self.like.coverage):g}"
+        if self.mean_size is None:
+            return head
         return (
-            f"PredictionSets({head}; mean size {sizes.mean():.2f}, {np.sum(sizes == 0):,} empty, "
-            f"{np.sum(sizes == 1):,} of one label, largest {sizes.max():,})"
+            f"{head}; mean size {self.mean_size:.2f}, {self.empty:,} empty, {self.single:,} of one label, "
+            f"largest {self.largest:,}"
         )

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import evicp
+from evicp import blocks
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -23,7 +24,7 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import Groups, located, read_class_names, read_groups, read_rows
+from evicp.cli.inputs import Groups, Memory, read_class_names, read_groups, read_rows
 from evicp.errors import InputError
 
 __all__ = ["calibrate"]
@@ -53,6 +54,7 @@ def calibrate(
     groups: Groups = None,
     class_names: ClassNames = None,
     coverage: Coverage = 0.9,
+    memory: Memory = blocks.DEFAULT_MEMORY,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -63,17 +65,11 @@ def calibrate(
     target = check_output(output, force=force, suffixes=(".safetensors",))
     chosen = parse_score(score)
     evicp.conformal_rank(1, coverage)  # a bad coverage is said before the work, not after
-    rows = read_rows(logits, labels, labelled=True)
+    rows = read_rows(logits, labels, labelled=True, memory=memory)
     of_rows = read_groups(groups, len(rows))
-    calibrator = evicp.Calibrator(
-        chosen, by=_by(by, of_rows), class_names=read_class_names(class_names) or rows.class_names
-    )
+    how: dict[str, Any] = {"by": _by(by, of_rows), "groups": of_rows, "class_names": read_class_names(class_names)}
     with progress("calibrating", len(rows)) as advance:
-        for start, block, truth in rows.blocks():
-            with located(rows.source, start):
-                calibrator.update(block, truth, groups=None if of_rows is None else of_rows[start : start + len(block)])
-            advance(len(block))
-    calibration = calibrator.finish()
+        calibration = blocks.calibrate(rows, chosen, progress=advance, **how)
     certificate = calibration.certificate(coverage)
     calibration.save(target)
     if as_json:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 import evicp
+from evicp import blocks
+from evicp.calibration import Calibration
 from evicp.cli.common import (
     Coverage,
     Force,
@@ -22,10 +23,9 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import Groups, Rows, read_groups, read_rows
+from evicp.cli.inputs import Groups, Memory, Rows, read_groups, read_rows
 from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
 from evicp.errors import FileError
-from evicp.files import read_sets
 from evicp.metrics import Evaluation
 
 __all__ = ["evaluate"]
@@ -62,6 +62,7 @@ def evaluate(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if the observed coverage contradicts the promise.")
     ] = False,
+    memory: Memory = blocks.DEFAULT_MEMORY,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -70,14 +71,15 @@ def evaluate(
     `--coverage` is used with a calibration only: sets know theirs. `--output` writes json, csv, md or html.
     """
     target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
-    rows = read_rows(logits, labels)
-    truth, known = _labels_and_logits(rows)
+    rows = _labelled(read_rows(logits, labels, memory=memory))
     of_rows = read_groups(groups, len(rows))
-    with progress("evaluating"):
+    with progress("evaluating", len(rows)) as advance:
         if Path(sets).suffix == ".safetensors":
-            evaluation, verdict = _of_calibration(sets, truth, known, coverage, of_rows)
+            calibration = _predictor(sets, rows)
+            evaluation = blocks.evaluate(calibration, rows, coverage, groups=of_rows, progress=advance)
+            verdict = calibration.certificate(coverage, evaluation).observed
         else:
-            evaluation = evicp.evaluate(read_sets(sets), truth, known, groups=of_rows)
+            evaluation = blocks.evaluate(sets, rows, groups=of_rows, progress=advance)
             verdict = _of_sets(evaluation)
     if target is not None:
         _write(evaluation, verdict, target)
@@ -93,29 +95,19 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _labels_and_logits(rows: Rows) -> tuple[Any, Any]:
-    """True labels, and the logits unless the file holds labels alone."""
-    if rows.has_labels:
-        return rows.labels, rows.logits
-    alone = rows.logits
-    if alone.ndim == 1 and alone.dtype.kind in "iu":
-        return alone, None
+def _labelled(rows: Rows) -> Rows:
+    """Rows with labels, or labels alone."""
+    part = rows.parts[0]
+    if rows.has_labels or (len(part.shape) == 1 and part.dtype.kind in "iu"):
+        return rows
     raise FileError(f"{rows.source} has no labels. Give them with --labels labels.npy.")
 
 
-def _of_calibration(
-    path: str, labels: Any, logits: Any, coverage: float, groups: Any
-) -> tuple[Evaluation, dict[str, Any] | None]:
-    """The sets a calibration gives, evaluated, and held against what it promises, in each group where there are any."""
-    if logits is None:
+def _predictor(path: str, rows: Rows) -> Calibration:
+    """The calibration whose sets are evaluated, if there is something to predict them from."""
+    if not rows.has_labels:
         raise FileError("a calibration needs logits to predict with; labels alone can only be held against sets.")
-    calibration = evicp.load(path)
-    array = np.asarray(logits)
-    sets = calibration.predict(array, coverage, groups=groups)
-    if sets.guarantee in ("group", "uncertainty"):
-        groups = calibration.groups_of(array, groups)
-    evaluation = evicp.evaluate(sets, labels, array, groups=groups)
-    return evaluation, calibration.certificate(coverage, evaluation).observed
+    return evicp.load(path)
 
 
 def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:

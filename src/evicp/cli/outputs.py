@@ -6,18 +6,18 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
-import numpy as np
-
 from evicp.cli.common import STREAM, plain
-from evicp.files import atomic_path, write_sets
-from evicp.sets import PredictionSets
+from evicp.files import SetsFile, atomic_path, set_lines
+from evicp.sets import PredictionSets, SetsSummary
 
-__all__ = ["SET_SUFFIXES", "csv_text", "join_sets", "json_text", "save_sets", "set_lines", "write_text"]
+__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "csv_text", "json_text", "set_lines", "write_text"]
 
 #: The formats of prediction sets.
 SET_SUFFIXES = (".parquet", ".npz", ".jsonl", ".json", ".csv")
@@ -41,24 +41,6 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def join_sets(parts: Sequence[PredictionSets]) -> PredictionSets:
-    """The sets of consecutive blocks of rows as one."""
-    if len(parts) == 1:
-        return parts[0]
-    sizes = np.concatenate([part.sizes for part in parts])
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return replace(parts[0], offsets=offsets, labels=np.concatenate([part.labels for part in parts]))
-
-
-def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, Any]]:
-    """Each set as a JSON object."""
-    for row, labels in enumerate(sets):
-        line: dict[str, Any] = {"row": first_row + row, "labels": labels.tolist(), "size": len(labels)}
-        if sets.class_names is not None:
-            line["names"] = sets.names(row)
-        yield line
-
-
 def print_set_lines(sets: PredictionSets, first_row: int, file: TextIO | None = None) -> None:
     """JSON lines to standard output, block by block."""
     out = file or sys.stdout
@@ -66,32 +48,74 @@ def print_set_lines(sets: PredictionSets, first_row: int, file: TextIO | None = 
         out.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def save_sets(sets: PredictionSets, path: Path) -> None:
-    """Write sets as the suffix says."""
-    if path.suffix == ".csv":
-        write_text(path, _sets_csv(sets))
-    elif path.suffix == ".json":
-        write_text(path, json_text({**about_sets(sets), "sets": list(set_lines(sets))}))
-    else:
-        write_sets(sets, path)
-
-
-def _sets_csv(sets: PredictionSets) -> str:
+class CsvSets:
     """One line per row; labels separated by spaces, names by semicolons."""
-    lines = list(set_lines(sets))
-    head = ["row", "size", "labels", *(["names"] if sets.class_names is not None else [])]
-    cells = [[x["row"], x["size"], " ".join(map(str, x["labels"]))] for x in lines]
-    if sets.class_names is not None:
-        cells = [[*cell, "; ".join(x["names"])] for cell, x in zip(cells, lines, strict=True)]
-    return csv_text(head, cells)
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._lines = csv.writer(self._file, lineterminator="\n")
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:
+        """Write the sets of the next rows."""
+        named = sets.class_names is not None
+        if first_row == 0:
+            self._lines.writerow(["row", "size", "labels", *(["names"] if named else [])])
+        for line in set_lines(sets, first_row):
+            names = ["; ".join(line["names"])] if named else []
+            self._lines.writerow([line["row"], line["size"], " ".join(map(str, line["labels"])), *names])
+
+    def finish(self) -> None:
+        """Write what waits in memory."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with suppress(OSError):
+            self._file.close()
 
 
-def about_sets(sets: PredictionSets) -> dict[str, Any]:
+class JsonSets:
+    """One document: what the sets are like, then each of them. Lines wait in a nameless file until that is known."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent)  # noqa: SIM115 - see close
+        self._summary: SetsSummary | None = None
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:
+        """Keep the sets of the next rows."""
+        for line in set_lines(sets, first_row):
+            self._lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+        summary = SetsSummary.of(sets)
+        self._summary = summary if self._summary is None else self._summary + summary
+
+    def finish(self) -> None:
+        """Write the document."""
+        if self._summary is None:
+            return
+        head = json_text(about_sets(self._summary)).rstrip().removesuffix("}").rstrip()
+        self._lines.seek(0)
+        with self._path.open("w", encoding="utf-8") as file:
+            file.write(f'{head},\n  "sets": [')
+            for number, line in enumerate(self._lines):
+                file.write(("," if number else "") + "\n    " + line.rstrip("\n"))
+            file.write("\n  ]\n}\n" if self._summary.rows else "]\n}\n")
+
+    def close(self) -> None:
+        """Let go of the lines."""
+        with suppress(OSError):
+            self._lines.close()
+
+
+#: Formats that only the command line writes.
+TEXT_SETS: Mapping[str, type[SetsFile]] = MappingProxyType({".csv": CsvSets, ".json": JsonSets})
+
+
+def about_sets(summary: SetsSummary) -> dict[str, Any]:
     """A summary of sets, ready for JSON."""
-    sizes = sets.sizes
-    some = len(sets) > 0
+    sets, n = summary.like, summary.rows
     return {
-        "rows": len(sets),
+        "rows": n,
         "n_classes": sets.n_classes,
         "coverage": float(sets.coverage),
         "score": sets.score,
@@ -99,10 +123,10 @@ def about_sets(sets: PredictionSets) -> dict[str, Any]:
         "filled": sets.filled,
         "guarantee": sets.guarantee,
         "confidence": sets.confidence,
-        "mean_size": float(sizes.mean()) if some else None,
-        "empty_share": float(np.mean(sizes == 0)) if some else None,
-        "singleton_share": float(np.mean(sizes == 1)) if some else None,
-        "largest": int(sizes.max()) if some else None,
+        "mean_size": summary.mean_size,
+        "empty_share": summary.empty / n if n else None,
+        "singleton_share": summary.single / n if n else None,
+        "largest": summary.largest if n else None,
     }
 
 

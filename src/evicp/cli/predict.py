@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 import evicp
+from evicp import blocks
 from evicp.cli.common import (
     Coverage,
     Force,
@@ -22,11 +22,14 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import CalibrationFile, Groups, located, read_groups, read_rows
-from evicp.cli.outputs import SET_SUFFIXES, about_sets, is_stream, join_sets, print_set_lines, save_sets, set_lines
-from evicp.sets import PredictionSets
+from evicp.cli.inputs import CalibrationFile, Groups, Memory, read_groups, read_rows
+from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines, set_lines
+from evicp.sets import PredictionSets, SetsSummary, join_sets
 
 __all__ = ["predict"]
+
+#: So many sets are shown where none are written.
+_SHOWN = 10
 
 
 @examples(
@@ -45,6 +48,7 @@ def predict(
     ] = None,
     groups: Groups = None,
     fill: Annotated[bool, typer.Option("--no-empty", help="Give every empty set its most plausible label.")] = False,
+    memory: Memory = blocks.DEFAULT_MEMORY,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -54,51 +58,61 @@ def predict(
     """
     target = None if output is None else check_output(output, force=force, suffixes=SET_SUFFIXES, stream=True)
     loaded = evicp.load(calibration)
-    rows = read_rows(logits)
-    of_rows = read_groups(groups, len(rows))
-    parts: list[PredictionSets] = []
+    rows = read_rows(logits, memory=memory).with_labels(None)
+    how: dict[str, Any] = {
+        "confidence": confidence,
+        "groups": read_groups(groups, len(rows)),
+        "allow_empty": not fill,
+    }
     with progress("predicting", len(rows)) as advance:
-        for start, block, _ in rows.blocks():
-            with located(rows.source, start):
-                sets = loaded.predict(
-                    block,
-                    coverage,
-                    confidence=confidence,
-                    groups=None if of_rows is None else of_rows[start : start + len(block)],
-                    allow_empty=not fill,
-                )
-            if is_stream(target):
-                print_set_lines(sets, start)
+        if target is not None and not is_stream(target):
+            summary = blocks.predict(loaded, rows, coverage, target, progress=advance, more=TEXT_SETS, **how)
+            _print(summary, None, target, as_json)
+            return
+        shown = _Shown(everything=as_json)
+        for block, sets in blocks.predict_blocks(loaded, rows, coverage, **how):
+            if target is not None:
+                print_set_lines(sets, block.start)
             else:
-                parts.append(sets)
-            advance(len(block))
-    if is_stream(target):
-        return
-    sets = join_sets(parts)
-    if target is not None:
-        save_sets(sets, target)
-    _print(sets, target, as_json)
+                shown.add(sets)
+            advance(len(sets))
+    if shown.summary is not None:
+        _print(shown.summary, join_sets(shown.first), None, as_json)
 
 
-def _print(sets: PredictionSets, target: object, as_json: bool) -> None:
+class _Shown:
+    """What is printed where nothing is written: a summary and the first sets, or all of them."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self.first: list[PredictionSets] = []
+        self.summary: SetsSummary | None = None
+        self._most = None if everything else _SHOWN
+
+    def add(self, sets: PredictionSets) -> None:
+        """Look at the sets of the next rows."""
+        rows = 0 if self.summary is None else self.summary.rows
+        self.first.append(sets if self._most is None else sets[: max(0, self._most - rows)])
+        summary = SetsSummary.of(sets)
+        self.summary = summary if self.summary is None else self.summary + summary
+
+
+def _print(summary: SetsSummary, sets: PredictionSets | None, target: object, as_json: bool) -> None:
     if as_json:
-        body = {"output": target} if target is not None else {"sets": list(set_lines(sets))}
-        print_json({**about_sets(sets), **body})
+        print_json({**about_sets(summary), **({"output": target} if sets is None else {"sets": list(set_lines(sets))})})
         return
-    if target is None:
-        _print_first(sets)
-    print_text(sets)
+    if sets is not None:
+        _print_first(sets, summary.rows)
+    print_text(f"PredictionSets({summary})")
     if target is not None:
         note(f"wrote {target}")
 
 
-def _print_first(sets: PredictionSets, shown: int = 10, labels: int = 8) -> None:
+def _print_first(sets: PredictionSets, rows: int, labels: int = 8) -> None:
     lines = []
-    for row in range(min(shown, len(sets))):
+    for row in range(len(sets)):
         members = sets.names(row) if sets.class_names is not None else [str(label) for label in sets[row]]
         more = f", ... ({len(members)} labels)" if len(members) > labels else ""
         lines.append([", ".join(members[:labels]) + more or "(empty)", str(row), str(len(members))])
     print_table(["row", "size", "set"], [[row, size, members] for members, row, size in lines], left=(2,))
-    if len(sets) > shown:
-        rest = np.int64(len(sets) - shown)
-        print_text(f"... and {rest:,} more rows; give --output to write them all\n")
+    if rows > len(sets):
+        print_text(f"... and {rows - len(sets):,} more rows; give --output to write them all\n")

@@ -1,0 +1,118 @@
+"""Claim: a file of logits larger than memory costs little more than reading it and the kernels."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import common
+import numpy as np
+
+import evicp
+from evicp import blocks, kernels
+from evicp.bench import Timing, Timings, imagenet_like, peak_memory
+
+#: The yardstick is one read of the file through the block reader, plus what the kernels take of the work.
+FLOOR = "one read of the file + kernels"
+WORK = "calibrate + predict + evaluate"
+
+
+def write_rows(folder: Path, n: int, k: int, step: int = 10_000) -> None:
+    """logits.npy, (n, k) float32, and labels.npy, written in pieces."""
+    labels = np.empty(n, np.int64)
+    with (folder / "logits.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (n, k)})
+        for start in range(0, n, step):
+            logits, labels[start : start + step] = imagenet_like(min(step, n - start), k, seed=start)
+            file.write(logits.data)
+    np.save(folder / "labels.npy", labels)
+
+
+@contextmanager
+def timed_kernels() -> Iterator[list[float]]:
+    """Seconds spent inside the loops over logits."""
+    spent, names = [0.0], ("label_scores", "ragged_sets", "label_ranks")
+    plain = {name: getattr(kernels, name) for name in names}
+
+    def timed(function):
+        def call(*args):
+            start = time.perf_counter()
+            try:
+                return function(*args)
+            finally:
+                spent[0] += time.perf_counter() - start
+
+        return call
+
+    for name in names:
+        setattr(kernels, name, timed(plain[name]))
+    try:
+        yield spent
+    finally:
+        for name in names:
+            setattr(kernels, name, plain[name])
+
+
+def in_blocks(folder: Path, memory: str) -> dict[str, float]:
+    """Calibrate, predict to a file and evaluate that file, all from disk; then read the file once."""
+    rows = blocks.open_rows(folder / "logits.npy", memory=memory)
+    evicp.calibrate(*imagenet_like(2000, 32)).predict(imagenet_like(2000, 32)[0], 0.9)  # compiled before it is timed
+    start = time.perf_counter()
+    with timed_kernels() as spent:
+        calibration = blocks.calibrate(rows)
+        blocks.predict(calibration, rows, 0.9, folder / "sets.npz")
+        evaluation = blocks.evaluate(folder / "sets.npz", rows)
+    work, peak = time.perf_counter() - start, peak_memory()
+    start = time.perf_counter()
+    for _ in rows:
+        pass
+    read = time.perf_counter() - start
+    return {"work": work, "kernels": spent[0], "read": read, "peak": peak, "coverage": evaluation.coverage}
+
+
+def at_once(folder: Path, memory: str) -> dict[str, float]:
+    """The control: the same from arrays in memory."""
+    logits, labels = np.load(folder / "logits.npy"), np.load(folder / "labels.npy")
+    sets = evicp.calibrate(logits, labels).predict(logits, 0.9)
+    return {"coverage": evicp.evaluate(sets, labels, logits).coverage, "peak": peak_memory()}
+
+
+def measure(options: argparse.Namespace) -> Timings:
+    """Logits on disk through calibrate, predict and evaluate: time against one read plus kernels, and memory."""
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        write_rows(Path(folder), options.n, options.k)
+        runs = [_alone("in_blocks", folder, options.memory) for _ in range(options.rounds)]
+        control = _alone("at_once", folder, options.memory)
+    assert control["coverage"] == runs[0]["coverage"], "blocks changed the result"
+    blocks_peak = max(run["peak"] for run in runs)
+    print(f"peak resident memory: {blocks_peak / 2**20:,.0f} MiB in blocks of a budget of {options.memory}, ", end="")
+    print(f"{control['peak'] / 2**20:,.0f} MiB at once\n")
+    parts = {
+        FLOOR: [run["read"] + run["kernels"] for run in runs],
+        "one read of the file": [run["read"] for run in runs],
+        "kernels": [run["kernels"] for run in runs],
+        WORK: [run["work"] for run in runs],
+    }
+    what = f"{options.n:,} x {options.k:,} float32 from disk, peak {blocks_peak / 2**20:,.0f} MiB"
+    return Timings(what, tuple(Timing(name, tuple(seconds)) for name, seconds in parts.items()), {})
+
+
+def _alone(which: str, folder: str, memory: str) -> dict[str, float]:
+    """Run in a process of its own, whose peak memory is its own."""
+    command = [sys.executable, __file__, "--alone", which, folder, memory]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--alone"]:
+        which, folder, memory = sys.argv[2:]
+        print(json.dumps({"in_blocks": in_blocks, "at_once": at_once}[which](Path(folder), memory)))
+    else:
+        common.run("out_of_core", measure, rounds=3, n=1_000_000, k=1000, memory="256MiB", folder=tempfile.gettempdir())

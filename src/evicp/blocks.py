@@ -1,0 +1,646 @@
+"""Out of core: logits on disk to calibrations, sets and evaluations, in blocks of rows under a memory budget.
+
+Rows are read into buffers that are used again; of n rows only their scores (calibration) or counts (evaluation) are
+kept, and sets go to their file block by block. Results are those of arrays in memory, bit for bit: a row's score is a
+function of that row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import files, stored
+from evicp.calibration import Calibration, Calibrator, Coverage
+from evicp.errors import EvicpError, FileError, InputError, InputTypeError, LabelsError, LogitsError
+from evicp.files import LogitsFile, SetsFile
+from evicp.metrics import Evaluation, Evaluator
+from evicp.scores import Score
+from evicp.sets import PredictionSets, SetsSummary
+from evicp.stored import HeldArray, RawArray, Stored
+
+__all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict", "scan_sets"]
+
+#: The memory blocks may take where nothing else is said.
+DEFAULT_MEMORY = "256MiB"
+
+#: A block takes an eighth of it: two are in memory, one being read, and full sets take six times their logits.
+_SHARE = 8
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+Progress = Callable[[int], Any]
+
+
+def as_bytes(memory: int | str) -> int:
+    """A memory budget in bytes.
+
+    >>> as_bytes("256MiB"), as_bytes("1.5 GB"), as_bytes(4096)
+    (268435456, 1500000000, 4096)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", str(memory).lower())
+    if isinstance(memory, bool) or match is None:
+        raise InputError(f"memory must be a size such as 256MiB or 2GB; got {memory!r}.")
+    size = int(float(match[1]) * _UNITS[match[2] or ""])
+    if size < 1:
+        raise InputError(f"memory must be more than nothing; got {memory!r}.")
+    return size
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Rows on disk
+
+
+class Block(NamedTuple):
+    """Some rows: the number of the first, logits and labels. The arrays are valid until the next block is read."""
+
+    start: int
+    logits: NDArray[Any]
+    labels: NDArray[Any] | None
+
+
+class Part(Protocol):
+    """One file of rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its logits."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its logits."""
+        ...
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether its rows have labels."""
+        ...
+
+    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Logits and labels (or None), at most `step` rows at a time."""
+        ...
+
+    def whole(self) -> LogitsFile:
+        """All logits and labels."""
+        ...
+
+    def with_labels(self, labels: Stored | None) -> Part:
+        """The same logits with other labels, or none."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayPart:
+    """Logits and labels in arrays of their own."""
+
+    logits: Stored
+    labels: Stored | None
+    path: Path | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its logits."""
+        return self.logits.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its logits."""
+        return self.logits.dtype
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether its rows have labels."""
+        return self.labels is not None
+
+    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Logits and labels (or None), `step` rows at a time."""
+        if self.labels is None:
+            yield from ((logits, None) for logits in self.logits.pieces(step, start, stop))
+            return
+        n, given = self.shape[0], self.labels.shape
+        if len(given) == 1 and given[0] != n:
+            raise LabelsError(f"labels must have one entry per row of logits; got {given[0]} labels for {n} rows.")
+        yield from zip(
+            self.logits.pieces(step, start, stop), self.labels.pieces(step, start, stop), strict=len(given) == 1
+        )
+
+    def whole(self) -> LogitsFile:
+        """All logits and labels."""
+        return LogitsFile(self.logits.whole(), None if self.labels is None else self.labels.whole())
+
+    def with_labels(self, labels: Stored | None) -> ArrayPart:
+        """The same logits with other labels, or none."""
+        return dataclasses.replace(self, labels=labels)
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetPart:
+    """Logits in a list column, labels in one of integers (or elsewhere)."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    own_labels: bool
+    labels: NDArray[Any] | None = None
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether its rows have labels."""
+        return self.own_labels or self.labels is not None
+
+    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Logits and labels (or None), at most `step` rows at a time, decoded as they are needed."""
+        first, last = 0, self.shape[0] if stop is None else stop
+        columns = ["logits", "labels"] if self.own_labels else ["logits"]
+        if self.labels is not None and len(self.labels) != self.shape[0]:
+            raise LabelsError(
+                f"labels must have one entry per row of logits; got {len(self.labels)} labels for {self.shape[0]} rows."
+            )
+        with files._parquet_file(self.path, streamed=True) as file:
+            for batch in file.iter_batches(step, columns=columns, use_threads=False):
+                logits = files._matrix(batch.column("logits"))
+                if logits.shape[1:] != self.shape[1:]:
+                    raise FileError("its logits are lists of different lengths, or missing.")
+                if self.own_labels:
+                    labels = batch.column("labels").to_numpy(zero_copy_only=False)
+                else:
+                    labels = None if self.labels is None else self.labels[first : first + len(logits)]
+                wanted = slice(max(0, start - first), max(0, last - first))
+                first += len(logits)
+                if len(logits[wanted]):
+                    yield logits[wanted], None if labels is None else labels[wanted]
+
+    def whole(self) -> LogitsFile:
+        """All logits and labels."""
+        whole = files.read_logits(self.path)
+        return whole if self.labels is None else dataclasses.replace(whole, labels=self.labels)
+
+    def with_labels(self, labels: Stored | None) -> ParquetPart:
+        """The same logits with other labels, or none."""
+        return dataclasses.replace(self, own_labels=False, labels=None if labels is None else labels.whole())
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of logits in one or more files, with labels where all files have them; iterates over blocks of them.
+
+    Parameters
+    ----------
+    parts : the files, in order
+    source : what to call them in messages
+    memory : bytes that blocks may take
+    class_names : names that travel with the logits
+    """
+
+    parts: tuple[Part, ...]
+    source: str
+    memory: int = as_bytes(DEFAULT_MEMORY)
+    class_names: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return sum(part.shape[0] for part in self.parts)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether every file has labels."""
+        return all(part.has_labels for part in self.parts)
+
+    @property
+    def step(self) -> int:
+        """Rows per block, from the memory budget."""
+        values = int(np.prod(self.parts[0].shape[1:], dtype=np.int64))
+        return max(1, self.memory // (_SHARE * max(1, values) * max(4, self.parts[0].dtype.itemsize)))
+
+    def __iter__(self) -> Iterator[Block]:
+        return self.blocks()
+
+    def blocks(self, step: int | None = None) -> Iterator[Block]:
+        """Blocks of rows, in order: `step` at a time, by default as many as the memory budget allows.
+
+        A block's arrays are valid until the next one is asked for.
+        """
+        first = 0
+        for part in self.parts:
+            done = 0
+            for logits, labels in _typed(self.source, part.pieces(step or self.step)):
+                yield Block(first + done, logits, labels)
+                done += len(logits)
+            first += part.shape[0]
+
+    @property
+    def logits(self) -> NDArray[Any]:
+        """All logits in one array; a single npy file stays on disk."""
+        wholes = [part.whole().logits for part in self.parts]
+        return wholes[0] if len(wholes) == 1 else np.concatenate(wholes)
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """All labels in one array."""
+        return np.concatenate([np.asarray(part.whole().labels) for part in self.parts])
+
+    def with_labels(self, labels: Stored | None) -> Rows:
+        """The same rows with labels from elsewhere, cut as the files are; or without any."""
+        if labels is None or len(self.parts) == 1:
+            return dataclasses.replace(self, parts=tuple(part.with_labels(labels) for part in self.parts))
+        if len(labels.shape) != 1 or labels.shape[0] != len(self):
+            raise FileError(f"{self.source} has {len(self):,} rows but {labels.shape[0]:,} labels were given.")
+        ends = np.cumsum([part.shape[0] for part in self.parts]).tolist()
+        cut = labels.part if isinstance(labels, RawArray) else _held_part(labels)
+        pieces = [cut(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
+        parts = (part.with_labels(piece) for part, piece in zip(self.parts, pieces, strict=True))
+        return dataclasses.replace(self, parts=tuple(parts))
+
+
+def _held_part(labels: Stored) -> Callable[[int, int], Stored]:
+    values = labels.whole()
+    return lambda start, stop: HeldArray(values[start:stop])
+
+
+def _typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
+    """Whatever a parser raises on the way through a file becomes one typed error; what users raise stays theirs."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration:
+            return
+        except EvicpError as error:
+            plain = isinstance(error, LabelsError) or str(error).startswith("cannot read")
+            raise (error if plain else FileError(f"cannot read {source}: {error}")) from error
+        except Exception as error:
+            raise FileError(f"cannot read {source}: it is damaged ({error}).") from error
+        yield piece
+
+
+def hold(content: LogitsFile, source: str, memory: int | str = DEFAULT_MEMORY) -> Rows:
+    """Rows that are in memory anyway, as rows on disk."""
+    return Rows((_held(content),), source, as_bytes(memory))
+
+
+def _held(content: LogitsFile) -> ArrayPart:
+    labels = None if content.labels is None else HeldArray(np.asarray(content.labels))
+    return ArrayPart(HeldArray(np.asarray(content.logits)), labels)
+
+
+def open_rows(
+    path: str | PathLike[str],
+    labels: str | PathLike[str] | None = None,
+    *,
+    memory: int | str = DEFAULT_MEMORY,
+    more: Mapping[str, Callable[[Path], LogitsFile]] | None = None,
+) -> Rows:
+    """Rows of logits in a file (npy, npz, safetensors, parquet) or a folder of such files, to be read in blocks.
+
+    Parameters
+    ----------
+    path : an npy file finds its labels beside it: logits-07.npy and labels-07.npy
+    labels : an npy file of labels, where the logits' own file has none
+    memory : what blocks and what is made of them may take, as bytes or text
+    more : readers of further formats by suffix, which return whole arrays
+    """
+    source, budget = files._as_path(path), as_bytes(memory)
+    readers = more or {}
+    if source.is_dir():
+        rows = Rows(tuple(_open_shards(source, readers)), str(path), budget)
+    else:
+        rows = Rows((_open_one(source, readers),), str(path), budget, _names_in_npz(source))
+    return rows if labels is None else rows.with_labels(open_labels(labels))
+
+
+def open_labels(path: str | PathLike[str]) -> Stored:
+    """The labels in an npy file, to be read in pieces."""
+    return files._parsed(files._as_path(path), {".npy": stored.open_npy}, "labels")
+
+
+def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> Part:
+    """One file of logits."""
+    if path.suffix in more:
+        return _held(more[path.suffix](path))
+    readers = {".npz": _open_npz, ".npy": _open_npy, ".safetensors": _open_safetensors, ".parquet": _open_parquet}
+    part: Part = files._parsed(path, readers, "logits")
+    beside = path.with_name(path.name.replace("logits", "labels"))
+    if path.suffix == ".npy" and beside != path and beside.is_file():
+        part = part.with_labels(open_labels(beside))
+    return part
+
+
+def _open_npy(path: Path) -> ArrayPart:
+    return ArrayPart(stored.open_npy(path), None, path)
+
+
+def _open_npz(path: Path) -> ArrayPart:
+    return _named(path, *stored.open_npz(path, ("logits", "labels")))
+
+
+def _open_safetensors(path: Path) -> ArrayPart:
+    return _named(path, *stored.open_safetensors(path, ("logits", "labels")))
+
+
+def _named(path: Path, arrays: dict[str, Stored], names: list[str]) -> ArrayPart:
+    found = files._named(arrays, names)
+    return ArrayPart(found.logits, found.labels, path)  # type: ignore[arg-type]
+
+
+def _open_parquet(path: Path) -> Part:
+    """A parquet file: rows from its footer, classes and type from its first row."""
+    with files._parquet_file(path, streamed=True) as file:
+        names, n = file.schema_arrow.names, file.metadata.num_rows
+        if "logits" not in names or not n:
+            return _held(files._read_parquet(path))
+        first = files._matrix(next(file.iter_batches(1, columns=["logits"])).column("logits"))
+    return ParquetPart(path, (n, *first.shape[1:]), first.dtype, "labels" in names)
+
+
+def _open_shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> Iterator[Part]:
+    """The files of a folder in the order of the numbers in their names; all must have the same classes."""
+    known = (".npz", ".npy", ".safetensors", ".parquet", *more)
+    found = sorted((f for f in folder.iterdir() if f.suffix in known and not f.name.startswith(".")), key=_natural)
+    found = [file for file in found if not (file.suffix == ".npy" and "labels" in file.name)]
+    if not found:
+        raise FileError(f"{folder} holds no file of logits; known are {', '.join(known)}.")
+    first: tuple[Path, tuple[int, ...]] | None = None
+    for file in found:
+        part = _open_one(file, more)
+        if first is not None and part.shape[1:] != first[1]:
+            raise LogitsError(
+                f"the files of a folder must have the same classes; {first[0].name} has {first[1]}, "
+                f"{file.name} has {part.shape[1:]}."
+            )
+        first = first or (file, part.shape[1:])
+        yield part
+
+
+def _natural(path: Path) -> list[Any]:
+    """Shard 10 comes after shard 9."""
+    return [int(piece) if piece.isdigit() else piece for piece in re.split(r"([0-9]+)", path.name)]
+
+
+def _names_in_npz(path: Path) -> tuple[str, ...] | None:
+    """Class names that travel with the logits."""
+    if path.suffix != ".npz":
+        return None
+    with np.load(path, allow_pickle=False) as arrays:
+        if "class_names" not in arrays.files:
+            return None
+        names = arrays["class_names"]
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise InputTypeError(f"class_names in {path} must be a one-dimensional array of strings; got {names.dtype}.")
+    return tuple(names.tolist())
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Block by block
+
+
+@contextmanager
+def located(source: str, first_row: int) -> Iterator[None]:
+    """Say where a block lies when one of its rows is refused: messages count rows from the block's first."""
+    try:
+        yield
+    except (LogitsError, LabelsError) as error:
+        if first_row == 0:
+            raise
+        raise type(error)(f"in the rows of {source} from {first_row:,} on: {error}") from error
+
+
+def _as_rows(rows: Rows | str | PathLike[str]) -> Rows:
+    return rows if isinstance(rows, Rows) else open_rows(rows)
+
+
+def _slice(values: Any, block: Block) -> Any:
+    """The entries of a block's rows in an array with one for each row."""
+    return None if values is None else values[block.start : block.start + len(block.logits)]
+
+
+def _as_long_as(values: Any, rows: Rows, what: str) -> None:
+    """Refuse row-wise values of the wrong length, of which blocks would see only a part."""
+    if values is not None and len(values) != len(rows):
+        raise InputError(f"{what} must have one entry per row; got {len(values):,} for {len(rows):,} rows.")
+
+
+def calibrate(
+    rows: Rows | str | PathLike[str],
+    score: str | Score | Callable[..., Any] = "ecp",
+    *,
+    by: Any = None,
+    groups: Any = None,
+    weights: Any = None,
+    class_weights: Any = None,
+    class_names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Calibrate on labelled rows on disk; of n rows only the scores stay in memory.
+
+    Parameters
+    ----------
+    rows : from `open_rows`, or a path
+    score, by, weights, class_weights, class_names : as for `evicp.calibrate` and `Calibrator`
+    groups : (n,) groups of the rows, for by="group"
+    progress : called with the number of rows done after each block
+    """
+    source = _as_rows(rows)
+    _as_long_as(groups, source, "groups")
+    _as_long_as(weights, source, "weights")
+    if not source.has_labels:
+        raise FileError(f"{source.source} has no labels. Give them in a file of their own.")
+    names = class_names if class_names is not None else source.class_names
+    calibrator = Calibrator(score, by=by, class_weights=class_weights, class_names=names)
+    for block in source:
+        with located(source.source, block.start):
+            own = {"groups": _slice(groups, block), "weights": _slice(weights, block)}
+            calibrator.update(block.logits, block.labels, **own)
+        if progress is not None:
+            progress(len(block.logits))
+    return calibrator.finish()
+
+
+def predict_blocks(
+    calibration: Calibration,
+    rows: Rows,
+    coverage: Coverage,
+    *,
+    confidence: float | None = None,
+    groups: Any = None,
+    weights: Any = None,
+    allow_empty: bool = True,
+) -> Iterator[tuple[Block, PredictionSets]]:
+    """Each block of rows with its sets."""
+    _as_long_as(groups, rows, "groups")
+    _as_long_as(weights, rows, "weights")
+    for block in rows:
+        with located(rows.source, block.start):
+            sets = calibration.predict(
+                block.logits,
+                coverage,
+                confidence=confidence,
+                groups=_slice(groups, block),
+                weights=_slice(weights, block),
+                allow_empty=allow_empty,
+            )
+        yield block, sets
+
+
+def predict(
+    calibration: Calibration,
+    rows: Rows | str | PathLike[str],
+    coverage: Coverage,
+    output: str | PathLike[str],
+    *,
+    confidence: float | None = None,
+    groups: Any = None,
+    weights: Any = None,
+    allow_empty: bool = True,
+    progress: Progress | None = None,
+    more: Mapping[str, type[SetsFile]] | None = None,
+) -> SetsSummary:
+    """Write the sets of rows on disk to a file, block by block; it appears whole, or not at all.
+
+    Parameters
+    ----------
+    rows : from `open_rows`, or a path
+    output : a path that ends in .parquet, .npz or .jsonl
+    confidence, groups, weights, allow_empty : as for `Calibration.predict`
+    progress : called with the number of rows done after each block
+    more : further formats of sets by suffix
+    """
+    source = _as_rows(rows).with_labels(None)
+    how: dict[str, Any] = {"confidence": confidence, "groups": groups, "weights": weights, "allow_empty": allow_empty}
+    with files.open_sets(output, more) as file:
+        for _, sets in predict_blocks(calibration, source, coverage, **how):
+            file.append(sets)
+            if progress is not None:
+                progress(len(sets))
+    if file.summary is None:  # for the type checker: a file without sets is refused above
+        raise InputError("there were no rows.")
+    return file.summary
+
+
+def evaluate(
+    sets: Calibration | PredictionSets | str | PathLike[str],
+    rows: Rows | str | PathLike[str],
+    coverage: Coverage | None = None,
+    *,
+    groups: Any = None,
+    min_count: int = 1,
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Evaluate sets against labelled rows on disk, or those a calibration gives; only counts stay in memory.
+
+    Parameters
+    ----------
+    sets : sets, a file of sets (parquet, npz), or a calibration to predict them with
+    rows : from `open_rows`, or a path; labels alone (one-dimensional) will do for sets
+    coverage : for a calibration
+    groups : (n,) groups of the rows
+    min_count, confidence : as for `evicp.evaluate`
+    progress : called with the number of rows done after each block
+    """
+    source = _as_rows(rows)
+    _as_long_as(groups, source, "groups")
+    evaluator = Evaluator(min_count=min_count, confidence=confidence)
+    if isinstance(sets, Calibration):
+        if coverage is None:
+            raise InputError("coverage must be given to evaluate what a calibration predicts.")
+        pairs = predict_blocks(sets, source, coverage, groups=groups if sets.guarantee == "group" else None)
+    else:
+        pairs = _aligned(source, iter([sets]) if isinstance(sets, PredictionSets) else scan_sets(sets, source.step))
+    for block, part in pairs:
+        with located(source.source, block.start):
+            labels, logits = _truth(source, block)
+            of_rows = _slice(groups, block)
+            if isinstance(sets, Calibration) and sets.guarantee in ("group", "uncertainty"):
+                of_rows = sets.groups_of(block.logits, of_rows)
+            evaluator.update(part, labels, logits, groups=of_rows)
+        if progress is not None:
+            progress(len(part))
+    return evaluator.finish()
+
+
+def _truth(rows: Rows, block: Block) -> tuple[Any, Any]:
+    """True labels, and the logits unless the file holds labels alone."""
+    if block.labels is not None:
+        return block.labels, block.logits
+    if block.logits.ndim == 1 and block.logits.dtype.kind in "iu":
+        return block.logits, None
+    raise FileError(f"{rows.source} has no labels. Give them in a file of their own.")
+
+
+def _aligned(rows: Rows, sets: Iterator[PredictionSets]) -> Iterator[tuple[Block, PredictionSets]]:
+    """Blocks of rows and of sets, cut at the same rows."""
+    part, used = next(sets), 0
+    for block in rows:
+        done = 0
+        while done < len(block.logits):
+            while used == len(part) and (more := next(sets, None)) is not None:
+                part, used = more, 0
+            taken = min(len(block.logits) - done, len(part) - used)
+            if not taken:
+                break
+            own = slice(done, done + taken)
+            labels = None if block.labels is None else block.labels[own]
+            yield Block(block.start + done, block.logits[own], labels), part[used : used + taken]
+            done, used = done + taken, used + taken
+        if done < len(block.logits):
+            raise LabelsError(f"there must be one set per row; got {block.start + done:,} sets for {len(rows):,} rows.")
+    if used < len(part) or next(sets, None) is not None:
+        raise LabelsError(f"there must be one set per row; got more than {len(rows):,} sets for as many rows.")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Sets on disk
+
+
+def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[PredictionSets]:
+    """Sets written to parquet or npz, about `step` rows at a time."""
+    file = files._as_path(path)
+    readers = {".parquet": partial(_scan_parquet, step=step), ".npz": partial(_scan_npz, step=step)}
+    about, pieces = files._parsed(file, readers, "sets")
+    for offsets, labels in _typed(str(file), pieces):
+        try:
+            yield files._rebuild_sets(about, offsets, labels)
+        except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
+
+
+def _scan_parquet(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]:
+    with files._parquet_file(path) as file:
+        about = files._strict_json(file.schema_arrow.metadata[b"evicp"].decode())
+
+    def pieces() -> Iterator[Any]:
+        with files._parquet_file(path, streamed=True) as file:
+            if not file.metadata.num_rows:
+                yield np.zeros(1, np.int64), np.empty(0, np.int32)
+            for batch in file.iter_batches(step, columns=["labels"], use_threads=False):
+                yield files._lists(batch.column("labels"))
+
+    return about, pieces()
+
+
+def _scan_npz(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]:
+    arrays, _ = stored.open_npz(path, ("about", "offsets", "labels"))
+    about, offsets, labels = (arrays[name] for name in ("about", "offsets", "labels"))
+    description = files._strict_json(str(about.whole()))
+    if not isinstance(offsets, RawArray) or not isinstance(labels, RawArray):
+        return description, iter([(offsets.whole(), labels.whole())])
+    first, last = (int(offsets.read(row, row + 1)[0]) for row in (0, offsets.shape[0] - 1))
+    if offsets.dtype.kind not in "iu" or len(labels.shape) != 1 or first != 0 or last != labels.shape[0]:
+        raise FileError("its offsets and labels do not fit together.")
+
+    def pieces() -> Iterator[Any]:
+        n = offsets.shape[0] - 1
+        for start in range(0, max(1, n), step):
+            ends = offsets.read(start, min(start + step, n) + 1).astype(np.int64)
+            yield ends - ends[0], labels.read(int(ends[0]), int(ends[-1]))
+
+    return description, pieces()
