@@ -264,7 +264,7 @@ def test_batches_and_shards_equal_one_call_to_the_bit(cpu_backend, score, dtype)
     for start in range(0, 103, 10):
         assert batches.update(z[start : start + 10], y[start : start + 10]) is batches
     assert batches.n == 103
-    shards = [Calibrator(score).update(z[i::3], y[i::3]) for i in range(3)]
+    shards = [Calibrator(score).update(z[i::6], y[i::6]).update(z[i + 3 :: 6], y[i + 3 :: 6]) for i in range(3)]
     merged = Calibrator(score).merge(*shards)
     assert shards[0].merge(shards[2], shards[1]).finish() == whole
     assert batches.finish() == merged.finish() == whole

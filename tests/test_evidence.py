@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from itertools import product
 
 import mpmath
@@ -189,6 +190,29 @@ def test_huge_evidence_does_not_swallow_the_base_rates():
     assert evidence.evidential_ranks(evidence.activate("relu", z), z, rates).tolist() == [1, 0, 2]
     alpha = evidence.dirichlet(evidence.activate("relu", z), rates)
     assert alpha[0] == alpha[1]
+
+
+def test_ranks_by_probability_are_exact_where_sums_are_rounded():
+    """Evidence near 2^53 plus a base rate is rounded, up or down: ranks are those of the unrounded sums."""
+    rng = np.random.default_rng(0)
+    rates = np.array([0.62, 0.21, 0.06, 0.06, 0.05])
+    rows = np.vstack([[1e16 - 2, 1e16, 0, 0, 0], 2.0**53 + rng.integers(-3, 4, (300, 5)) * 2.0])
+    prior = 5 * rates
+    for z in rows:
+        sums = [Fraction(a) + Fraction(b) for a, b in zip(z.tolist(), prior.tolist(), strict=True)]
+        keys = list(zip(sums, z.tolist(), strict=True))
+        wanted = [sum(other > mine for other in keys) for mine in keys]
+        assert evidence.evidential_ranks(z[None], z[None], rates)[0].tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "score", [evicp.LAC(temperature=1e-10), ECP(temperature=1e-10), ECP(temperature=1e-10, stabilizer=0)], ids=repr
+)
+def test_only_impossible_labels_score_infinity(score, cpu_backend):
+    """A quotient z / T beyond the largest double is a very large score, not that of a masked label."""
+    scores = score.scores([[1e300, 0.0, -1e300, -np.inf]])[0]
+    assert np.isfinite(scores[:3]).all()
+    assert np.isposinf(scores[3])
 
 
 @pytest.mark.parametrize("activation", ["relu", "softplus", "exp"])

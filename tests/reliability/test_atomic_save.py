@@ -119,6 +119,31 @@ def test_control_a_plain_write_is_caught(tmp_path: Path, long_run: bool, figure:
 
 
 # ---------------------------------------------------------------------------------------------------------------
+# A machine that loses its power
+
+
+def test_content_reaches_the_disk_before_its_name_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that reaches the disk before the content names an empty file after a power cut; the folder comes last."""
+    events, synchronise, replace = [], os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        synchronise(descriptor)
+        events.append(("fsync", os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+
+    def rename(path: Path, target: Path) -> Path:
+        events.append(("rename", path.stat().st_ino, path.stat().st_size))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", rename)
+    target = tmp_path / "cal.safetensors"
+    calibration_of(100).save(target)
+    content = target.stat().st_ino, target.stat().st_size
+    assert events[:2] == [("fsync", *content), ("rename", *content)]
+    assert [(name, number) for name, number, _ in events[2:]] == [("fsync", tmp_path.stat().st_ino)]
+
+
+# ---------------------------------------------------------------------------------------------------------------
 # No room
 
 

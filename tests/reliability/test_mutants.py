@@ -1,0 +1,59 @@
+"""Do the tests bite? Small mistakes at random places of the modules that carry the promise are noticed."""
+
+from __future__ import annotations
+
+import ast
+import os
+
+import mutants
+import pytest
+import scipy.stats
+
+pytestmark = pytest.mark.reliability
+
+#: Mutants of each module in the sample.
+LONG, SEED = 40, 0
+
+#: Mutants that behave exactly as the original does, and why. Reviewed, not collected; they count neither way.
+EQUIVALENT: dict[str, str] = {
+    "surprisal: rest < largest -> rest <= largest": "at equality both branches are ln 2, to the bit",
+}
+
+
+def test_every_kind_of_mistake_is_made() -> None:
+    source = "def f(x, y):\n    if x < y and not x:\n        y[0] = max(x, -1) + 2.0\n        g(True)\n    return x\n"
+    made = {mutant.after for mutant in mutants.all_mutants(source)}
+    assert {"x <= y", "x < y or not x", "x", "min", "1", "max(x, -1) - 2.0", "4.0", "False", "pass"} <= made
+    assert "if not (x < y and (not x)):" in made
+    for mutant in mutants.all_mutants(source):
+        assert mutants.mutated(source, mutant.number) != ast.unparse(ast.parse(source)), mutant.key
+
+
+def test_annotations_documents_and_messages_are_left_alone() -> None:
+    source = 'def f(x: int | None = None) -> int | None:\n    """One."""\n    raise E(f"got {x + 1}")\n'
+    assert [mutant.after for mutant in mutants.all_mutants(source)] == ["pass"]
+
+
+def test_a_sample_is_the_same_every_time() -> None:
+    first, second = (mutants.sample("scores", 20, SEED) for _ in range(2))
+    assert [mutant.key for mutant in first] == [mutant.key for mutant in second]
+
+
+def test_nothing_is_excused_that_does_not_exist() -> None:
+    known = {mutant.key for name in mutants.TESTS for mutant in mutants.all_mutants(mutants.source_of(name))}
+    assert EQUIVALENT.keys() <= known
+
+
+@pytest.mark.skipif(os.environ.get("EVICP_RELIABILITY") != "long", reason="the long run tries mutants")
+@pytest.mark.parametrize("module", mutants.TESTS)
+def test_mutants_are_killed(module: str, figure) -> None:
+    outcome = mutants.survivors(module, LONG, SEED)
+    tried = [key for key in outcome["tried"] if key not in EQUIVALENT]
+    survived = [key for key in outcome["survived"] if key not in EQUIVALENT]
+    killed = len(tried) - len(survived)
+    low = scipy.stats.beta(killed, len(survived) + 1).ppf(0.025)
+    figure("mutants", len(tried))
+    figure("killed", killed)
+    figure("equivalent, left out", len(outcome["tried"]) - len(tried))
+    figure("killed by module", f"{module} {killed}/{len(tried)} (95 % interval from {low:.2f})")
+    assert killed >= 0.9 * len(tried), "\n".join(survived)

@@ -1,0 +1,363 @@
+"""Do the tests bite? Bugs of the kind that make such software lie, put into a copy of the package one by one.
+
+Each is a change of one text in one file, and the tests that must fail on it. The copies without a change must pass
+the same tests: a test that fails anyway catches nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trees
+
+pytestmark = pytest.mark.reliability
+
+LONG = os.environ.get("EVICP_RELIABILITY") == "long"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One wrong text in one file, and tests that must fail on it."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+    backend: str = "numpy"
+
+    def apply(self, source: Path) -> None:
+        path = source / "evicp" / self.file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(self.right) == 1, f"{self.name}: the text occurs {text.count(self.right)} times"
+        path.write_text(text.replace(self.right, self.wrong), encoding="utf-8")
+
+
+def _tests(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{name}.py" for name in names)
+
+
+CALIBRATION = _tests("test_calibration")
+SCORES = _tests("test_scores")
+EVIDENCE = _tests("test_evidence")
+FILES = _tests("test_files")
+RANK = _tests("reliability/test_exact_rank")
+RELATIONS = _tests("reliability/test_metamorphic")
+
+BUGS = [
+    Bug(
+        "a strict inequality",
+        "kernels/_numpy.py",
+        "np.nonzero(dense <= (limit",
+        "np.nonzero(dense < (limit",
+        CALIBRATION,
+    ),
+    Bug(
+        "a strict inequality in the compiled kernel",
+        "kernels/_compiled.py",
+        "        if value <= threshold:\n",
+        "        if value < threshold:\n",
+        _tests("test_kernels_numba"),
+        "auto",
+    ),
+    Bug(
+        "a rank one too high",
+        "reliability.py",
+        "return ceil((n + 1) * coverage)",
+        "return min(ceil((n + 1) * coverage) + 1, n + 1)",
+        CALIBRATION,
+    ),
+    Bug("a rank without n + 1", "reliability.py", "return ceil((n + 1) * coverage)", "return ceil(n * coverage)", RANK),
+    Bug(
+        "a rank in doubles",
+        "reliability.py",
+        "return ceil((n + 1) * coverage)",
+        "return ceil((n + 1) * float(coverage))",
+        RANK,
+    ),
+    Bug(
+        "a double taken at its word",
+        "checks.py",
+        "return exact.limit_denominator(10**9)",
+        "return exact",
+        RANK,
+    ),
+    Bug(
+        "a threshold on the wrong side",
+        "calibration.py",
+        "return float(ascending[k - 1])",
+        "return float(ascending[len(ascending) - k])",
+        CALIBRATION,
+    ),
+    Bug(
+        "too few rows clamped to the largest score",
+        "calibration.py",
+        "        return np.inf\n    return float(ascending[k - 1])",
+        "        return float(ascending[-1])\n    return float(ascending[k - 1])",
+        CALIBRATION,
+    ),
+    Bug(
+        "ties put in another order",
+        "kernels/_numpy.py",
+        "np.lexsort((column, -block[row, column], members, row))",
+        "np.lexsort((-column, -block[row, column], members, row))",
+        _tests("test_scores", "test_calibration", "reliability/test_metamorphic"),
+    ),
+    Bug(
+        "ranks by position",
+        "evidence.py",
+        "opens_group[..., 1:] |= descending[..., 1:] != descending[..., :-1]",
+        "opens_group[..., 1:] = True",
+        RELATIONS,
+    ),
+    Bug(
+        "a sum over the wrong axis",
+        "evidence.py",
+        "return alpha / alpha.sum(-1, keepdims=True)",
+        "return alpha / alpha.sum(0, keepdims=True)",
+        EVIDENCE,
+    ),
+    Bug(
+        "random numbers that restart with every call",
+        "kernels/_numpy.py",
+        "    return (salted >> np.uint32(8)).astype(np.float64) / 2.0**24",
+        "    return np.random.default_rng(seed).random((len(salted), 1))",
+        RELATIONS,
+    ),
+    Bug(
+        "the seed forgotten",
+        "kernels/_numpy.py",
+        "salted = mix32(total ^ mix32(np.array([seed & 0xFFFFFFFF], np.uint32)))",
+        "salted = mix32(total)",
+        SCORES,
+    ),
+    Bug(
+        "data not on the disk before its name is",
+        "files.py",
+        "            os.fsync(file.fileno())\n",
+        "            file.flush()\n",
+        _tests("reliability/test_atomic_save"),
+    ),
+    Bug(
+        "a file written in place",
+        "files.py",
+        'temporary = target.parent / f".evicp-{secrets.token_hex(8)}.tmp"',
+        "temporary = target",
+        _tests("reliability/test_atomic_save"),
+    ),
+    Bug(
+        "exponential evidence without its clamp",
+        "evidence.py",
+        "np.exp(np.clip(z, -10.0, 10.0))",
+        "np.exp(z)",
+        EVIDENCE,
+    ),
+    Bug(
+        "the temperature applied twice",
+        "evidence.py",
+        "shifted = (z - z.max(-1, keepdims=True)) / temperature\n    finite",
+        "shifted = (z - z.max(-1, keepdims=True)) / temperature / temperature\n    finite",
+        SCORES,
+    ),
+    Bug(
+        "the stabilizer dropped",
+        "evidence.py",
+        "- np.logaddexp(log_denominator, log_epsilon)",
+        "- log_denominator",
+        EVIDENCE,
+    ),
+    Bug(
+        "the stabilizer of another K",
+        "scores.py",
+        "return 0.01 / n_classes**2 if",
+        "return 0.01 / n_classes if",
+        EVIDENCE,
+    ),
+    Bug(
+        "p_k where the equation has its square",
+        "evidence.py",
+        "log_phi - 2.0 * surprisal",
+        "log_phi - surprisal",
+        EVIDENCE,
+    ),
+    Bug(
+        "base rates left out of the cost",
+        "evidence.py",
+        "log_pi = -np.log(n_classes) if base_rates is None else np.log(base_rates)",
+        "log_pi = -np.log(n_classes)",
+        EVIDENCE,
+    ),
+    Bug(
+        "a penalty that begins one rank late",
+        "scores.py",
+        "kernel.ordinal(z) - float(self.k_reg)",
+        "kernel.ordinal(z) - 1 - float(self.k_reg)",
+        SCORES,
+    ),
+    Bug(
+        "impossible labels scored like others",
+        "scores.py",
+        "return np.where(z == -np.inf, np.inf, scores)",
+        "return scores",
+        SCORES,
+    ),
+    Bug(
+        "labels off by one",
+        "kernels/_numpy.py",
+        "np.take_along_axis(score.formula(block), labels[rows, None], 1)",
+        "np.take_along_axis(score.formula(block), labels[rows, None] - 1, 1)",
+        CALIBRATION,
+    ),
+    Bug(
+        "one-based labels let in",
+        "checks.py",
+        "(array < 0) | (array >= n_classes)",
+        "(array < 0) | (array > n_classes)",
+        _tests("reliability/test_bad_input"),
+    ),
+    Bug(
+        "NaN let in",
+        "checks.py",
+        "if not np.all((largest > -np.inf) & (largest <= LARGEST_LOGIT)):",
+        "if np.any((largest == -np.inf) | (largest > LARGEST_LOGIT)):",
+        _tests("reliability/test_bad_input"),
+    ),
+    Bug(
+        "a merge that forgets a shard",
+        "calibration.py",
+        "            self._batches.extend(other._batches)",
+        "            self._batches.extend(other._batches[:1])",
+        CALIBRATION,
+    ),
+    Bug(
+        "weights sorted apart from scores",
+        "calibration.py",
+        "Weights(weights[order], self._class_weights)",
+        "Weights(np.sort(weights), self._class_weights)",
+        _tests("test_shift"),
+    ),
+    Bug(
+        "the new point's own weight forgotten",
+        "shift.py",
+        "needed = (running[-1] + new) * numerator",
+        "needed = (running[-1] + 0 * new) * numerator",
+        _tests("test_shift"),
+    ),
+    Bug(
+        "the threshold of another class",
+        "groups.py",
+        "return self.of_labels(logits.shape[1])[None, :]",
+        "return np.roll(self.of_labels(logits.shape[1]), 1)[None, :]",
+        _tests("test_groups"),
+    ),
+    Bug(
+        "a group's rank from all rows",
+        "groups.py",
+        "    k = np.array(ranks)[which]\n",
+        "    k = np.full(len(counts), max(ranks))\n",
+        _tests("test_groups"),
+    ),
+    Bug(
+        "groups chosen with the rows they are calibrated on",
+        "groups.py",
+        "    left[aside] = False\n",
+        "",
+        _tests("test_groups"),
+    ),
+    Bug(
+        "a p-value without its + 1",
+        "calibration.py",
+        "(1.0 + at_least.astype(np.float64)) / (self.n + 1.0)",
+        "at_least.astype(np.float64) / self.n",
+        CALIBRATION,
+    ),
+    Bug(
+        "a p-value that does not count ties",
+        "calibration.py",
+        'np.searchsorted(self.scores, scores, side="left")',
+        'np.searchsorted(self.scores, scores, side="right")',
+        CALIBRATION,
+    ),
+    Bug(
+        "a checksum without the description",
+        "files.py",
+        "digest = hashlib.sha256(description.encode())",
+        "digest = hashlib.sha256()",
+        _tests("test_files", "reliability/test_hostile_artifact"),
+    ),
+    Bug(
+        "a checksum without the scores",
+        "files.py",
+        '        digest.update(np.ascontiguousarray(tensor, dtype="<f8").data)\n',
+        "",
+        _tests("test_files", "reliability/test_hostile_artifact"),
+    ),
+    Bug(
+        "a damaged file believed",
+        "files.py",
+        'if _digest(metadata["evicp"], tensors) != metadata["sha256"]:',
+        "if False:",
+        _tests("reliability/test_hostile_artifact"),
+    ),
+    Bug(
+        "the law of another rank",
+        "reliability.py",
+        "float(betaincinv(self.k, self.l, probability))",
+        "float(betaincinv(self.k + 1, self.l, probability))",
+        _tests("test_reliability"),
+    ),
+    Bug(
+        "a confidence on the wrong side",
+        "reliability.py",
+        "exact, risk = checks.as_coverage(coverage), 1 - checks.as_coverage(confidence)",
+        "exact, risk = checks.as_coverage(coverage), checks.as_coverage(confidence)",
+        _tests("test_pac"),
+    ),
+    Bug(
+        "coverage counted on other rows",
+        "sets.py",
+        "hits = self.labels == np.repeat(wanted, self.sizes)",
+        "hits = self.labels == np.repeat(np.roll(wanted, 1), self.sizes)",
+        _tests("test_sets"),
+    ),
+]
+
+
+def test_there_are_enough() -> None:
+    assert len(BUGS) >= 15
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_bug_still_applies(bug: Bug, tmp_path: Path) -> None:
+    """A bug whose text is gone tests nothing; one that does not compile would be caught by anything."""
+    path = tmp_path / "evicp" / bug.file
+    path.parent.mkdir(parents=True)
+    path.write_text((trees.SOURCE / "evicp" / bug.file).read_text(encoding="utf-8"), encoding="utf-8")
+    before = ast.dump(ast.parse(path.read_text(encoding="utf-8")))
+    bug.apply(tmp_path)
+    assert ast.dump(ast.parse(path.read_text(encoding="utf-8"))) != before
+    assert all((trees.REPOSITORY / test).exists() for test in bug.tests)
+
+
+@pytest.mark.parametrize("bug", BUGS if LONG else BUGS[:1], ids=lambda bug: bug.name)
+def test_every_bug_is_caught(bug: Bug, tmp_path: Path, figure) -> None:
+    """The short run tries one of them, to know that bugs can be tried."""
+    source = trees.copied(tmp_path)
+    bug.apply(source)
+    code, output = trees.run_tests(source, list(bug.tests), bug.backend, tmp_path, timeout=240)
+    assert code in (1, 124), f"{bug.name} goes unnoticed:\n{output}"
+    assert "error during collection" not in output
+    figure("seeded bugs caught", 1)
+
+
+@pytest.mark.skipif(not LONG, reason="the long run tries every bug")
+@pytest.mark.parametrize("backend", ["numpy", "auto"])
+def test_control_without_a_bug_the_same_tests_pass(backend: str, tmp_path: Path) -> None:
+    tests = sorted({test for bug in BUGS if bug.backend == backend for test in bug.tests})
+    code, output = trees.run_tests(trees.copied(tmp_path), tests, backend, tmp_path, timeout=900)
+    assert code == 0, output

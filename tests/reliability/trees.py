@@ -1,0 +1,52 @@
+"""Copies of the package with one thing changed, and the tests run on them; the working tree is never touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCE = REPOSITORY / "src"
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the sources, without what was compiled from them."""
+    shutil.copytree(SOURCE, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder / "src"
+
+
+def run_tests(source: Path, tests: list[str], backend: str, folder: Path, timeout: float) -> tuple[int, str]:
+    """Pytest's exit code on a copy (1: tests failed; 124: they did not end) and the end of what it printed.
+
+    On the reference backend nothing is compiled, and the tests of the other backend are left out.
+    """
+    only = [] if backend == "auto" else ["-k", "not numba"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = os.environ | {
+        "PYTHONPATH": str(source),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "EVICP_BACKEND": backend,
+        "EVICP_RELIABILITY": "",
+        "NUMBA_CACHE_DIR": str(folder / "numba"),
+        "TMPDIR": str(folder),
+    }
+    paths = [str(REPOSITORY / test) for test in tests]
+    process = subprocess.Popen(
+        [*command, *only, f"--basetemp={folder / 'basetemp'}", *paths],
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.communicate()
+        return 124, "the tests did not end"
+    return process.returncode, output[-3000:]
