@@ -4,8 +4,8 @@
     python benchmarks/gpu.py --sweep            # tile sizes and warps, to choose what `tiling_for` returns
     python benchmarks/gpu.py --json gpu.json    # all figures, each kernel's too, with device and versions
 
-A call is timed from CUDA event to CUDA event, Python included: label scores as `logits.sum()` is, queued and not waited
-for, sets with the wait for their total size. On the device the kernels are timed, replayed from a recorded graph.
+Calls are timed in a row from CUDA event to CUDA event, Python included: label scores are queued and not waited for, as
+`logits.sum()` is, sets wait for their total size. On the device the kernels are timed, replayed from a recorded graph.
 Agreement with the NumPy reference and the rule that membership is `score <= threshold`, bit for bit, are checked before
 anything is timed.
 """
@@ -54,19 +54,20 @@ def from_file(path: str, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return logits.repeat(times, 1)[:n].contiguous(), labels.repeat(times)[:n]
 
 
-def microseconds(work: Callable[[], Any], repeats: int = 25) -> float:
-    """The median time of a call on the device, from event to event."""
-    for _ in range(3):
+def microseconds(work: Callable[[], Any], repeats: int = 25, calls: int = 4) -> float:
+    """The median time of a call, one after the other as in a loop over batches, from event to event."""
+    for _ in range(5):
         work()
     times = []
     for _ in range(repeats):
         torch.cuda.synchronize()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        work()
+        for _ in range(calls):
+            work()
         end.record()
         end.synchronize()
-        times.append(1000 * begin.elapsed_time(end))
+        times.append(1000 * begin.elapsed_time(end) / calls)
     return statistics.median(times)
 
 
@@ -170,7 +171,7 @@ def captured(work: Callable[[], Any], times: int = 8) -> float:
     with torch.cuda.graph(graph):
         for _ in range(times):
             work()
-    return microseconds(graph.replay, 7) / times
+    return microseconds(graph.replay, 7, 1) / times
 
 
 def kernels(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, threshold: float) -> dict[str, float]:
