@@ -7,6 +7,9 @@ import math
 
 import numpy as np
 
+SIZES = ((0, 1), (2, 3), (4, 10), (11, 100), (101, 1000))
+RANKS = ((1, 1), (2, 3), (4, 6), (7, 10), (11, 100), (101, 1000))
+
 
 def ecp_matrix(logits: np.ndarray, batch: int = 128) -> tuple[np.ndarray, np.ndarray]:
     """Scores of all labels ordered by probability, and that order; both n x K."""
@@ -30,13 +33,29 @@ def ecp_matrix(logits: np.ndarray, batch: int = 128) -> tuple[np.ndarray, np.nda
     return np.concatenate(scores), np.concatenate(orders)
 
 
-def trial(logits: np.ndarray, labels: np.ndarray, n_calibration: int, coverage: float = 0.9) -> tuple[float, float]:
-    """One trial: calibrate, predict, evaluate. Returns coverage and mean size."""
+def trial(logits: np.ndarray, labels: np.ndarray, n_calibration: int, coverage: float = 0.9) -> dict[str, float]:
+    """One trial: calibrate, predict, evaluate."""
     scores, orders = ecp_matrix(logits[:n_calibration])
     true_scores = [scores[i][np.where(orders[i] == labels[i])[0][0]] for i in range(n_calibration)]
     level = math.ceil((n_calibration + 1) * coverage) / n_calibration
     threshold = np.quantile(true_scores, level, method="inverted_cdf")
     scores, orders = ecp_matrix(logits[n_calibration:])
     sets = [orders[i][scores[i] <= threshold] for i in range(len(scores))]
-    hits = [labels[n_calibration + i] in sets[i] for i in range(len(sets))]
-    return float(np.mean(hits)), float(np.mean([len(labels_in) for labels_in in sets]))
+    return evaluation(sets, orders, labels[n_calibration:])
+
+
+def evaluation(sets: list[np.ndarray], orders: np.ndarray, labels: np.ndarray, coverage: float = 0.9) -> dict:
+    """Coverage, size, SSCV, SAT, and coverage and size by the rank of the true label."""
+    hits = np.array([labels[i] in sets[i] for i in range(len(sets))])
+    sizes = np.array([len(labels_in) for labels_in in sets])
+    ranks = np.array([1 + np.where(orders[i] == labels[i])[0][0] for i in range(len(sets))])
+    strata = [hits[(sizes >= low) & (sizes <= high)] for low, high in SIZES]
+    violation = max(abs(stratum.mean() - coverage) for stratum in strata if len(stratum))
+    result = {"coverage": hits.mean(), "mean_size": sizes.mean(), "sscv": violation}
+    result["sat"] = (1 - violation) / sizes[sizes > 0].mean()
+    for low, high in RANKS:
+        here = (ranks >= low) & (ranks <= high)
+        if here.any():
+            result[f"coverage at rank {low}-{high}"] = hits[here].mean()
+            result[f"size at rank {low}-{high}"] = sizes[here].mean()
+    return result

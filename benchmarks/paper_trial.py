@@ -34,6 +34,9 @@ def measure(options: argparse.Namespace) -> Timings:
     """One ECP trial: ours, the plain procedure, one read."""
     logits, labels = imagenet_like(options.n, options.k)
     cut = int(0.3 * options.n)
+    theirs, own = paper_procedure.trial(logits, labels, cut), ours(logits, labels, cut)
+    same = all(abs(theirs[name] - getattr(own, name)) < 1e-3 for name in ("coverage", "mean_size", "sscv", "sat"))
+    print("same coverage, size, SSCV and SAT:", "yes" if same else "NO")
     workloads = {
         FLOOR: logits.sum,
         "evicp trial": lambda: ours(logits, labels, cut),
