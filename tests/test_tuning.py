@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 import evicp
-from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
+from evicp.errors import ArtifactError, InputError, InputTypeError, LogitsError, ScoreError, SuspiciousInputWarning
 from evicp.tuning import AUTO, GRIDS, Auto, auto, split_off
 
 LEVELS = [Fraction(n, 100) for n in (88, 89, 90, 91, 92)]
@@ -30,7 +32,7 @@ def sets_of(score: Any, logits: np.ndarray, labels: np.ndarray, coverage: Any) -
 
 
 def merit_by_hand(score: Any, logits: np.ndarray, labels: np.ndarray, by: str) -> float:
-    """The documented rule with loops: five coverages, strata of few rows weighed down, the mean of it all."""
+    """The documented rule with loops: five coverages, strata of few rows weighed down, their mean."""
     values = []
     for level in LEVELS:
         sets = sets_of(score, logits, labels, level)
@@ -51,24 +53,19 @@ def test_the_rule_is_the_one_documented(rows: Any, by: Any) -> None:
     logits, labels = rows
     grid = {"lam": [0.001, 0.1, 1.0], "k_reg": [1, 5]}
     tuning = evicp.tune(logits, labels, "raps", by, 0.9, grid, seed=4)
-    by_hand = {
-        evicp.RAPS(lam=lam, k_reg=k): merit_by_hand(evicp.RAPS(lam=lam, k_reg=k), logits, labels, by)
-        for lam in grid["lam"]
-        for k in grid["k_reg"]
-    }
-    assert by_hand[tuning.best] == max(by_hand.values())
-    given = evicp.RAPS()
     fold = np.random.default_rng([4, 420]).permutation(420) % 10
+    parts = [fold >= 0, *(fold != j for j in range(10))]
+    by_hand = {}
+    for lam, k_reg in product(grid["lam"], grid["k_reg"]):
+        score = evicp.RAPS(lam=lam, k_reg=k_reg)
+        by_hand[score] = np.array([merit_by_hand(score, logits[part], labels[part], by) for part in parts])
+    assert by_hand[tuning.best].mean() == max(merits.mean() for merits in by_hand.values())
     for candidate in tuning.candidates:
-        assert candidate.lead == pytest.approx(by_hand[candidate.score] - by_hand[given], abs=1e-12)
-        without = [
-            merit_by_hand(candidate.score, logits[fold != j], labels[fold != j], by)
-            - merit_by_hand(given, logits[fold != j], labels[fold != j], by)
-            for j in range(10)
-        ]
-        error = np.sqrt(9 / 10 * np.sum((np.array(without) - np.mean(without)) ** 2))
+        lead = by_hand[candidate.score] - by_hand[evicp.RAPS()]
+        assert candidate.lead == pytest.approx(lead.mean(), abs=1e-12)
+        error = np.sqrt(9 / 10 * np.sum((lead[1:] - lead[1:].mean()) ** 2))
         assert candidate.standard_error == pytest.approx(error, abs=1e-12)
-    merits = [by_hand[c.score] for c in tuning.candidates]
+    merits = [by_hand[c.score].mean() for c in tuning.candidates]
     assert merits == sorted(merits, reverse=True)
 
 
@@ -159,39 +156,99 @@ def test_what_cannot_be_tuned(rows: Any, arguments: dict[str, Any], kind: type[E
 # Rows of their own
 
 
-def coverage_after_choosing_a_seed(*, reuse: bool, repeats: int = 120) -> np.ndarray:
-    """APS with the seed of smallest sets among sixty, chosen on the calibration rows or on others."""
-    observed = []
+def test_split_off_gives_every_row_one_use() -> None:
+    for n, used in ((30, 10), (1001, 333), (2000, 600), (4000, 800), (50_000, 5000)):
+        choice, rest = split_off(n)
+        assert len(choice) == used
+        assert sorted([*choice, *rest]) == list(range(n))
+        np.testing.assert_array_equal(choice, split_off(n)[0])
+        assert not np.array_equal(choice, split_off(n, seed=1)[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# calibrate(score="auto")
+
+
+def test_calibrate_auto_is_tune_on_some_rows_and_calibrate_on_the_others(rows: Any, tmp_path: Any) -> None:
+    logits, labels = rows
+    choice, rest = split_off(420)
+    calibration = evicp.calibrate(logits, labels, "auto", class_names=[f"c{k}" for k in range(15)])
+    best = auto(logits[choice], labels[choice]).best
+    np.testing.assert_array_equal(calibration.scores, evicp.calibrate(logits[rest], labels[rest], best).scores)
+    assert (calibration.score, calibration.n, calibration.chosen_on) == (best, 280, 140)
+    assert "140 other rows chose the score" in repr(calibration)
+    certificate = calibration.certificate(0.9)
+    assert (certificate.n, certificate.chosen_on) == (280, 140)
+    assert "140 other rows, which were not calibrated" in str(certificate)
+    calibration.save(tmp_path / "auto.safetensors")
+    loaded = evicp.load(tmp_path / "auto.safetensors")
+    assert loaded == calibration
+    assert loaded.chosen_on == 140
+    assert loaded != evicp.calibrate(logits[rest], labels[rest], best, class_names=[f"c{k}" for k in range(15)])
+
+
+@pytest.mark.parametrize("chosen_on", [0, -1, 1.5, True, "many", [3]])
+def test_a_file_with_an_impossible_count_of_choosing_rows_is_refused(rows: Any, tmp_path: Any, chosen_on: Any) -> None:
+    calibration = dataclasses.replace(evicp.calibrate(*rows, "lac"), chosen_on=chosen_on)
+    calibration.save(tmp_path / "odd.safetensors")
+    with pytest.raises(ArtifactError, match="chosen_on must be"):
+        evicp.load(tmp_path / "odd.safetensors")
+
+
+def test_calibrate_auto_leaves_out_groups_and_weights_of_the_rows_used_up(rows: Any) -> None:
+    logits, labels = rows
+    _, rest = split_off(420)
+    groups, weights = np.where(labels < 5, "low", "high"), 1.0 + labels
+    best = evicp.calibrate(logits, labels, "auto").score
+    by_group = evicp.calibrate(logits, labels, "auto", by=groups)
+    np.testing.assert_array_equal(
+        by_group.thresholds(0.8), evicp.calibrate(logits[rest], labels[rest], best, by=groups[rest]).thresholds(0.8)
+    )
+    weighted = evicp.calibrate(logits, labels, "auto", weights=weights)
+    assert weighted.weights == evicp.calibrate(logits[rest], labels[rest], best, weights=weights[rest]).weights
+    for argument in ({"by": groups[:-1]}, {"weights": weights[:-1]}):
+        with pytest.raises(InputError, match="one entry per row"):
+            evicp.calibrate(logits, labels, "auto", **argument)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 10, 11])
+def test_fewer_rows_than_tenths_are_no_obstacle(rows: Any, n: int) -> None:
+    tuning = evicp.tune(rows[0][:n], rows[1][:n], "raps", coverage=0.5)
+    assert all(np.isfinite([c.lead, c.standard_error]).all() for c in tuning.candidates)
+
+
+def test_auto_needs_rows_to_choose_with(rows: Any) -> None:
+    with pytest.raises(LogitsError, match="at least 30 rows"):
+        evicp.calibrate(rows[0][:29], rows[1][:29], "auto")
+    assert evicp.calibrate(rows[0][:30], rows[1][:30], "auto").n == 20
+    with pytest.raises(ScoreError, match="a choice among scores"):
+        evicp.Calibrator("auto")
+
+
+def coverage_of_auto(repeats: int) -> np.ndarray:
+    """Observed coverage less what the calibrated rows promise, of calibrate(score="auto")."""
+    deviations = []
     for repeat in range(repeats):
-        rng = np.random.default_rng([repeat, 5])
-        labels = rng.integers(0, 10, 560)
-        logits = rng.normal(size=(560, 10)) + 1.5 * np.eye(10)[labels]
-        own, calibrated, new = np.split(np.arange(560), [60, 120])
-        tuned_on = calibrated if reuse else own
-        tuned = evicp.Tuned("aps", by="size", seed=range(60))
-        best = tuned.choose(logits[tuned_on], labels[tuned_on], Fraction(4, 5), 0, None)
-        sets = evicp.calibrate(logits[calibrated], labels[calibrated], best).predict(logits[new], 0.8)
-        observed.append(sets.contains(labels[new]).mean())
-    return np.array(observed)
+        rng = np.random.default_rng([repeat, 6])
+        labels = rng.integers(0, 4, 440)
+        logits = rng.normal(size=(440, 4)) + np.eye(4)[labels]
+        calibration = evicp.calibrate(logits[:40], labels[:40], "auto")
+        covered = calibration.predict(logits[40:], 0.9).contains(labels[40:])
+        deviations.append(covered.mean() - evicp.Reliability(calibration.n, 0.9).expected_coverage)
+    return np.array(deviations)
 
 
-def test_rows_of_their_own_keep_the_promise_and_reused_rows_break_it() -> None:
-    expected = evicp.Reliability(60, 0.8).expected_coverage
+def test_auto_keeps_the_promise_and_would_break_it_on_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores that differ in their random numbers only: a choice among them can gain nothing but luck."""
+    scores = tuple(evicp.APS(seed=seed) for seed in range(25))
+    monkeypatch.setattr("evicp.tuning.AUTO", scores)
+    monkeypatch.setattr("evicp.tuning._DEFAULTS", scores)
     for reuse in (False, True):
-        observed = coverage_after_choosing_a_seed(reuse=reuse)
-        z = (observed.mean() - expected) / (observed.std(ddof=1) / len(observed) ** 0.5)
-        assert (z < -4) if reuse else (abs(z) < 4)
-
-
-def test_split_off_parts_rows_by_what_they_are() -> None:
-    labels = np.random.default_rng(0).integers(0, 50, 1001)
-    choice, rest = split_off(labels)
-    assert len(choice) == 200
-    assert sorted([*choice, *rest]) == list(range(1001))
-    np.testing.assert_array_equal(choice, split_off(labels.astype(np.int32))[0])
-    assert not np.array_equal(choice, split_off(labels, seed=1)[0])
-    assert not np.array_equal(choice, split_off(labels[::-1])[0])
-    assert len(split_off(np.zeros(50_000, int))[0]) == 1000
+        if reuse:
+            monkeypatch.setattr("evicp.tuning.split_off", lambda n: (np.arange(n), np.arange(n)))
+        observed = coverage_of_auto(80)
+        z = observed.mean() / (observed.std(ddof=1) / len(observed) ** 0.5)
+        assert (z < -4) if reuse else (abs(z) < 4), (reuse, z)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -202,12 +259,23 @@ def test_auto_keeps_the_best_default_unless_a_lead_is_clear(rows: Any) -> None:
     tuning = auto(*rows)
     defaults = [c for c in tuning.candidates if "(" not in c.score.describe()]
     assert len(defaults) == 7
-    best_default = defaults[0]  # candidates are best first
+    (best_default,) = (c for c in defaults if c.lead == 0.0)  # leads are over it
+    assert best_default == defaults[0]  # candidates are best first
     best = tuning.candidates[0]
     clear = best.lead > 1.5 * best.standard_error
     assert tuning.best == (best.score if clear else best_default.score)
-    assert best_default.lead == 0.0
     assert tuning.why.startswith(f"{best_default.score.describe()} has the best SAT of all defaults on 420 rows")
+
+
+def test_auto_takes_lac_where_defaults_cannot_be_told_apart() -> None:
+    """With two classes LAC and margin make the same sets; only rounding decides which comes first."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 2, 300)
+    logits = rng.normal(size=(300, 2)) + 1.5 * np.eye(2)[labels]
+    tuning = auto(logits, labels)
+    sat = {c.score.describe(): c.sat for c in tuning.candidates}
+    assert sat["lac"] == sat["margin"]
+    assert tuning.best == evicp.LAC()
 
 
 def test_auto_takes_a_tuned_candidate_that_leads_clearly() -> None:
@@ -228,10 +296,10 @@ def test_auto_by_name_and_by_function_agree(rows: Any) -> None:
 def test_compare_lets_auto_choose_on_tuning_rows_only(rows: Any) -> None:
     logits, labels = rows
     comparison = evicp.compare(logits, labels, ["auto", "lac"], 0.9, trials=2, seed=6)
-    assert comparison.n_tuning == 84  # a fifth
+    assert comparison.n_tuning == 140  # a third
     for trial in range(2):
         order = np.random.default_rng([6, trial]).permutation(420)
-        own, calibrated, tested = np.split(order, [84, 84 + 126])
+        own, calibrated, tested = np.split(order, [140, 140 + 126])
         chosen = comparison.chosen["auto"][trial]
         assert chosen == auto(logits[own], labels[own], seed=6).best
         sets = evicp.calibrate(logits[calibrated], labels[calibrated], chosen).predict(logits[tested], 0.9)

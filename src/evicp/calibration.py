@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -47,7 +47,9 @@ def calibrate(
         Raw classifier outputs. -inf marks a class as impossible.
     labels : (n,) integers in [0, K)
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
-        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin".
+        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": a part of the rows chooses the score
+        with the best SAT at coverage 0.9 and is used up, the others are calibrated, so that the guarantee holds.
+        `tune` says why a score is chosen, and chooses by other metrics and at other coverages.
     by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or (n,) groups, optional
         Where the coverage asked for must hold: in every class, in every band of evidential uncertainty, or in every
         group of rows, given here and at prediction.
@@ -71,10 +73,35 @@ def calibrate(
     (4,)
     """
     given = None if by is None or isinstance(by, str | type | Groups) else by
+    if isinstance(score, str) and score.lower() == "auto":
+        chosen, rows, part = _choose(logits, labels)
+        own = {"by": by if given is None else part(given, "groups"), "weights": part(weights, "weights")}
+        calibration = calibrate(*rows, chosen, **own, class_weights=class_weights, class_names=class_names)
+        return replace(calibration, chosen_on=len(labels) - calibration.n)
     calibrator = Calibrator(
         score, by=by if given is None else ByGroup(), class_weights=class_weights, class_names=class_names
     )
     return calibrator.update(logits, labels, groups=given, weights=weights).finish()
+
+
+def _choose(logits: Any, labels: Any) -> tuple[Score, tuple[Any, I64], Callable[[Any, str], Any]]:
+    """The score that a part of the rows chooses, the other rows, and a function that picks what belongs to them."""
+    from evicp import tuning
+
+    checks.same_device(logits, labels)
+    array = checks.as_logits(logits)
+    truth = checks.as_labels(labels, *array.shape)
+    if len(truth) < 30:
+        raise LogitsError(f'score="auto" needs at least 30 rows, some to choose with; got {len(truth)}. Name a score.')
+    choice, rest = tuning.split_off(len(truth))
+
+    def part(values: Any, what: str) -> Any:
+        given = None if values is None else checks.as_array(values, what)
+        if given is not None and given.shape != truth.shape:
+            raise InputError(f"{what} must have one entry per row; got shape {given.shape} for {len(truth)} rows.")
+        return None if given is None else given[rest]
+
+    return tuning.auto(array[choice], truth[choice]).best, (array[rest], truth[rest]), part
 
 
 class _Batch(NamedTuple):
@@ -166,6 +193,23 @@ class Calibrator:
             raise InputError("weights must be given with every batch or with none.")
         return None if weights is None else shift.as_weights(weights, len(labels))
 
+    def content(self) -> tuple[F64, NDArray[Any], F64 | None]:
+        """What is kept so far, to be sent elsewhere: scores, what the grouping knows of their rows, weights if any."""
+        if not self._batches:
+            return np.empty(0), np.empty(0), None
+        scores, keys, weights = zip(*self._batches, strict=True)
+        some = [part for part in keys if len(part)]
+        kept = None if weights[0] is None else np.concatenate(weights)
+        return np.concatenate(scores), np.concatenate(some) if some else keys[0], kept
+
+    def restore(self, scores: F64, keys: NDArray[Any], weights: F64 | None, n_classes: int) -> Calibrator:
+        """Add the content of a calibrator that was made as this one, elsewhere."""
+        if self.n_classes not in (None, n_classes):
+            raise LogitsError(f"logits must have {self.n_classes} classes in every batch; got {n_classes}.")
+        self.n_classes = n_classes
+        self._batches.append(_Batch(scores, keys, weights))
+        return self
+
     def merge(self, *others: Calibrator) -> Calibrator:
         """Add the scores of other calibrators (other shards, other machines)."""
         for other in others:
@@ -221,6 +265,7 @@ class Calibration:
     class_names : K names, optional
     groups : how scores are divided into groups with a threshold each, optional
     weights : the weight of each score, optional
+    chosen_on : how many other rows chose the score, used up, where it was "auto"
     """
 
     score: Score
@@ -229,6 +274,7 @@ class Calibration:
     class_names: tuple[str, ...] | None = None
     groups: Partition | None = None
     weights: Weights | None = None
+    chosen_on: int | None = None
 
     def __post_init__(self) -> None:
         view = self.scores.view()  # the caller's own array stays as writeable as it was
@@ -467,7 +513,7 @@ class Calibration:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Calibration):
             return NotImplemented
-        names = ("score", "n_classes", "class_names", "groups", "weights")
+        names = ("score", "n_classes", "class_names", "groups", "weights", "chosen_on")
         same = all(getattr(self, name) == getattr(other, name) for name in names)
         return same and np.array_equal(self.scores, other.scores)
 
@@ -476,6 +522,7 @@ class Calibration:
     def __repr__(self) -> str:
         kind = "" if self.groups is None else f", by {self.groups.by.kind} ({len(self.groups.counts):,} groups)"
         kind = kind if self.weights is None else f", weighted ({self.effective_n:.1f} effective rows)"
+        kind += "" if self.chosen_on is None else f"; {self.chosen_on:,} other rows chose the score"
         return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
 
 

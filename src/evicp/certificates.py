@@ -59,6 +59,7 @@ def certify(
         groups=promises,
         effective_n=calibration.effective_n if weighted else None,
         pac=pac,
+        chosen_on=calibration.chosen_on,
     )
 
 

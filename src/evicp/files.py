@@ -143,6 +143,8 @@ def _description(calibration: Calibration) -> str:
         content["groups"] = _describe_groups(calibration.groups.by)
     if calibration.weights is not None:
         content["weights"] = "rows" if calibration.weights.classes is None else "classes"
+    if calibration.chosen_on is not None:
+        content["chosen_on"] = calibration.chosen_on
     try:
         return _canonical(content)
     except (TypeError, ValueError) as error:
@@ -303,7 +305,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, NDArray[np.float64]], s
             f"its format is version {content.get('version')!r}; this evicp reads version {FORMAT_VERSION}."
         )
     special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
-    if set(content) != {"version", "score", "n", "n_classes", "class_names", *special}:
+    if set(content) - {"chosen_on"} != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
     n_classes = checks.as_count(content["n_classes"], "n_classes", at_least=2)
     parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
@@ -323,7 +325,8 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, NDArray[np.float64]], s
     scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
     groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
     weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
-    return Calibration(score, scores, n_classes, class_names, groups, weights)
+    chosen_on = checks.as_count(content["chosen_on"], "chosen_on") if "chosen_on" in content else None
+    return Calibration(score, scores, n_classes, class_names, groups, weights, chosen_on)
 
 
 def _rebuild_groups(

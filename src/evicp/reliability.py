@@ -317,6 +317,7 @@ class Certificate:
     groups: tuple[GroupPromise, ...] = ()
     effective_n: float | None = None
     pac: bool = False
+    chosen_on: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON (an infinite threshold as the string "inf")."""
@@ -351,6 +352,8 @@ class Certificate:
             ("score", f"{self.score} {self.parameters}" if self.parameters else self.score),
             ("classes", f"{self.n_classes:,}"),
         ]
+        if self.chosen_on is not None:
+            lines.append(("score chosen on", f"{self.chosen_on:,} other rows, which were not calibrated"))
         if self.observed is not None:
             lines.append(("observed coverage", self._observed_line(self.observed)))
         return [*lines, ("checksum", self.checksum), ("made by", f"evicp {self.version}, {self.date}")]

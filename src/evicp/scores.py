@@ -382,6 +382,8 @@ def as_score(score: str | Score | Callable[[F64], Any], *, conformal: bool = Tru
     LAC(temperature=1.0)
     """
     if isinstance(score, str):
+        if score.lower() == "auto":
+            raise ScoreError('"auto" is a choice among scores, not one: use calibrate(score="auto"), tune or compare.')
         if score.lower() not in SCORES:
             raise ScoreError(f"unknown score {score!r}; known are {', '.join(SCORES)}.")
         score = SCORES[score.lower()]()

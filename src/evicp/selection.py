@@ -18,7 +18,7 @@ from evicp.metrics import Evaluation, evaluate_counts
 from evicp.scores import ECP, Base, Score, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
-from evicp.tuning import Auto, ScoreLike, Tuned, with_temperature
+from evicp.tuning import Auto, ScoreLike, Tuned, rows_to_choose, with_temperature
 
 __all__ = ["Comparison", "Tuned", "compare"]
 
@@ -154,7 +154,7 @@ def compare(
     temperature : a number; "split" fits it on the tuning rows of each trial, which keeps the guarantee; "holdout" on
         the calibration rows, as the paper does, outside the exact guarantee. A score given its own T keeps it.
     tuning : a share or count of rows set aside where `temperature="split"` or a score is `Tuned` or "auto"; by default
-        a tenth, a fifth for "auto"
+        a tenth; for "auto" a fifth, a third of few rows
     min_count : strata with fewer rows are left out of SSCV
 
     >>> rng = np.random.default_rng(0)
@@ -235,8 +235,9 @@ def _tuning_rows(tuning: Any, n: int, methods: Iterable[Method], temperature: An
     kinds = {type(method) for method in methods}
     if temperature != "split" and not kinds & {Tuned, Auto}:
         return 0
-    share = (0.2 if Auto in kinds else 0.1) if tuning is None else tuning
-    return _as_rows(share, n, "tuning")
+    if tuning is None:
+        tuning = rows_to_choose(n) if Auto in kinds else 0.1
+    return _as_rows(tuning, n, "tuning")
 
 
 def _as_rows(share: Any, n: int, what: str) -> int:

@@ -6,8 +6,8 @@ fits any other row, and the guarantee needs untouched ones.
 A candidate is calibrated and measured on the tuning rows at several coverages around the one asked for, and the figures
 are averaged: SSCV jumps when a single row changes its stratum, the average does not. For the same reason a stratum of
 few rows counts less than a full one. Only a threshold is fitted to the rows, so all candidates profit alike from being
-measured where they were calibrated. How sure a lead is, is judged by leaving out a tenth of the rows at a time (the
-jackknife).
+measured where they were calibrated. All this is done on all rows and then without each tenth of them: the average of
+the eleven is steadier than the one figure, and how they scatter says how sure a lead is (the jackknife).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from html import escape
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,7 @@ from evicp.reliability import conformal_rank
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK, as_score
 from evicp.tables import html_table, markdown_table, text_table
 
-__all__ = ["AUTO", "GRIDS", "Auto", "Candidate", "Tuned", "Tuning", "auto", "split_off", "tune"]
+__all__ = ["AUTO", "GRIDS", "Auto", "Candidate", "Tuned", "Tuning", "auto", "rows_to_choose", "split_off", "tune"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -72,8 +71,8 @@ _STEADY = 5
 #: A tuned candidate must lead the best default by this many standard errors: "auto" is to be trusted, not clever.
 _CLEAR = 1.5
 
-#: How many rows `split_off` gives to the choice of a score.
-_SHARE, _ENOUGH = Fraction(1, 5), 1000
+#: LAC has the smallest sets wherever probabilities are right: another default must lead it by this many.
+_DOUBT = 0.25
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,8 @@ def tune(
 def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: float | Fraction = 0.9, *, seed: int = 0) -> Tuning:
     """Which score? The best of all families on rows that must not be used again.
 
-    The best of the families' defaults wins unless a tuned candidate leads it by one and a half standard errors.
+    The best of the families' defaults wins (LAC, unless another leads it by a quarter of a standard error), unless a
+    tuned candidate leads it by one and a half standard errors.
 
     Parameters
     ----------
@@ -207,30 +207,46 @@ def _auto(
 ) -> Tuning:
     """The choice among candidates that begin with the families' defaults."""
     judged = [_judge(score, logits, labels, coverage, by, seed) for score in candidates]
-    default, best = max(judged[: len(_DEFAULTS)], key=_overall), max(judged, key=_overall)
-    lead, error = _paired(best, default)
-    why = f"{default.score.describe()} has the best {_NAMES[by]} of all defaults on {len(labels):,} rows"
-    if best is default:
+    default, why = _best_default(judged[: len(_DEFAULTS)], _NAMES[by])
+    best = max(judged, key=_overall)
+    why = f"{why} on {len(labels):,} rows"
+    if _overall(best) <= _overall(default):
         return _report(default, default, judged, f"{why}, and no tuned candidate leads it", by, coverage, len(labels))
     rival = f"{best.score.describe()} leads it by {_lead(best, default)}"
-    if lead > _CLEAR * error:
+    if _is_clear(best, default, _CLEAR):
         return _report(best, default, judged, f"{why}, but {rival}", by, coverage, len(labels))
     return _report(default, default, judged, f"{why}; {rival}, which is not clear", by, coverage, len(labels))
 
 
-def split_off(labels: Any, seed: int = 0) -> tuple[I64, I64]:
-    """Row numbers for the choice of a score (a fifth, at most 1,000) and for its calibration (the rest).
+def _best_default(judged: Sequence[_Judged], metric: str) -> tuple[_Judged, str]:
+    """The best of the families' defaults, LAC in case of doubt, and in what sense it is the best."""
+    best = max(judged, key=_overall)
+    lac = next((j for j in judged if isinstance(j.score, LAC)), best)
+    if best is lac or _is_clear(best, lac, _DOUBT):
+        return best, f"{best.score.describe()} has the best {metric} of all defaults"
+    return lac, f"{lac.score.describe()} has the best {metric} of all defaults, as far as can be told,"
 
-    Which rows is a function of the seed and the labels: the same rows are split alike, and splits of different rows
-    have nothing to do with each other, even where rows are kept in the order of a file.
 
-    >>> choice, rest = split_off(np.arange(1000))
-    >>> len(choice), len(rest), np.intersect1d(choice, rest).size
-    (200, 800, 0)
+def rows_to_choose(n: int) -> int:
+    """How many of n rows the choice of a score gets: a fifth, at most 5,000, or of few rows a third, at most 600.
+
+    >>> rows_to_choose(300), rows_to_choose(2000), rows_to_choose(5000), rows_to_choose(50_000)
+    (100, 600, 1000, 5000)
     """
-    truth = np.ascontiguousarray(labels, dtype="<i8")
-    order = np.random.default_rng([seed, crc32(truth.data)]).permutation(len(truth))
-    used = min(round(_SHARE * len(truth)), _ENOUGH)
+    return max(min(n // 5, 5000), min(n // 3, 600))
+
+
+def split_off(n: int, seed: int = 0) -> tuple[I64, I64]:
+    """Row numbers for the choice of a score and for its calibration (the rest), from the seed alone.
+
+    The rows' content has no say in which is which: given the chosen score, the rest are exchangeable with new rows.
+
+    >>> choice, rest = split_off(5000)
+    >>> len(choice), len(rest), np.intersect1d(choice, rest).size
+    (1000, 4000, 0)
+    """
+    order = np.random.default_rng([seed, n]).permutation(n)
+    used = rows_to_choose(n)
     return np.sort(order[:used]), np.sort(order[used:])
 
 
@@ -277,7 +293,7 @@ class Tuned:
         """The best candidate on the rows given, as `tune` finds it."""
         shared = None if "temperature" in self.grid else temperature
         candidates = [with_temperature(c, shared) for c in self.candidates()]
-        judged = [_judge(c, logits, labels, coverage, self.by, seed, folds=0) for c in candidates]
+        judged = [_judge(c, logits, labels, coverage, self.by, seed) for c in candidates]
         return max(judged, key=_overall).score
 
     def describe(self) -> str:
@@ -323,13 +339,11 @@ class _Judged:
     merits: F64
 
 
-def _judge(
-    score: Score, logits: NDArray[Any], labels: I64, coverage: Fraction, by: Metric, seed: int, folds: int = _FOLDS
-) -> _Judged:
+def _judge(score: Score, logits: NDArray[Any], labels: I64, coverage: Fraction, by: Metric, seed: int) -> _Judged:
     """Calibrate and measure a score at every coverage, on all rows and without each tenth, in one pass over them."""
     n = len(labels)
     fold = np.random.default_rng([seed, n]).permutation(n) % _FOLDS
-    parts = [np.arange(n), *(np.flatnonzero(fold != j) for j in range(folds))]
+    parts = [np.arange(n), *(np.flatnonzero((fold != j) | (n == 1)) for j in range(_FOLDS))]  # a lone row always stays
     levels = [coverage + (1 - coverage) * step for step in _AROUND]
     true_scores = kernels.label_scores(score, logits, labels)
     thresholds = np.array([[_threshold(true_scores[part], level) for level in levels] for part in parts])
@@ -349,8 +363,8 @@ def _judge(
 
 
 def _overall(judged: _Judged) -> float:
-    """The merit on all rows; higher is better."""
-    return float(judged.merits[0])
+    """The average of the merits on all rows and without each tenth; higher is better."""
+    return float(judged.merits.mean())
 
 
 def _paired(judged: _Judged, other: _Judged) -> tuple[float, float]:
@@ -358,7 +372,13 @@ def _paired(judged: _Judged, other: _Judged) -> tuple[float, float]:
     lead = judged.merits - other.merits
     # Estimates that leave a tenth out share nine tenths of their rows: the factor undoes how little they scatter.
     error = np.sqrt((_FOLDS - 1) / _FOLDS * np.sum((lead[1:] - lead[1:].mean()) ** 2))
-    return float(lead[0]), float(error)
+    return float(lead.mean()), float(error)
+
+
+def _is_clear(judged: _Judged, other: _Judged, errors: float) -> bool:
+    """Whether a score leads another by more than so many standard errors."""
+    lead, error = _paired(judged, other)
+    return lead > errors * error
 
 
 def _threshold(scores: F64, coverage: Fraction) -> float:
