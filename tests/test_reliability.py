@@ -63,6 +63,7 @@ def test_too_few_rows_are_a_point_mass_at_one(n, coverage):
     assert law.quantile(0.001) == 1
     assert law.observed_interval(50) == (1.0, 1.0)
     assert law.compatible(1.0, 50).compatible
+    assert not law.compatible(0.0, 50).compatible
     assert not law.compatible(0.98, 50).compatible
     assert np.isnan(law.density(np.array([0.5]))).all()
     assert law.gamma == n / (n + 1)

@@ -224,8 +224,7 @@ def beta_binomial_cdf(m: int, a: int, b: int) -> F64:
     x = np.arange(m + 1.0)
     log_choose = gammaln(m + 1) - gammaln(x + 1) - gammaln(m - x + 1)
     cdf: F64 = np.cumsum(np.exp(log_choose + betaln(x + a, m - x + b) - betaln(a, b)))
-    cdf /= cdf[-1]
-    return np.minimum(cdf, 1.0)
+    return cdf / cdf[-1]
 
 
 def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95) -> int:

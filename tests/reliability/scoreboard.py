@@ -112,8 +112,8 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "8",
-            "oracle agreement: LAC, APS, RAPS, SAPS of TorchCP 1.2.1, LAC and APS of MAPIE 1.6.0, on real logits with the "
-            "same random numbers",
+            "oracle agreement: LAC, APS, RAPS, SAPS of TorchCP 1.2.1, LAC and APS of MAPIE 1.6.0, on real logits with "
+            "the same random numbers",
             "sets equal outside the documented differences",
             _own("oracle_agreement"),
         ),
