@@ -29,7 +29,19 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 #: Packages a page may need that not every environment has.
-OPTIONAL = {"torch", "sklearn", "onnx", "onnxruntime", "plotly", "pyarrow", "pandas", "ray", "matplotlib", "skimage"}
+OPTIONAL = {
+    "PIL",
+    "torch",
+    "sklearn",
+    "onnx",
+    "onnxruntime",
+    "plotly",
+    "pyarrow",
+    "pandas",
+    "ray",
+    "matplotlib",
+    "skimage",
+}
 
 
 def load(path: Path) -> ModuleType:

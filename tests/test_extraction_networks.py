@@ -37,25 +37,6 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def torchvision() -> Any:
-    """torchvision, also where its compiled operators were built for another torch: classifiers need none of them."""
-    try:
-        import torchvision
-    except ModuleNotFoundError:
-        pytest.skip("torchvision is not installed")
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import torchvision
-
-        torchvision.kept_alive_for_tests = library
-    return torchvision
-
-
-@pytest.fixture(scope="session")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Freely licensed photographs that scikit-image and scikit-learn ship, as files."""
     data = pytest.importorskip("skimage.data")
