@@ -50,6 +50,14 @@ def test_ties_are_decided_in_integers():
     assert pac_rank(2, 0.5, Fraction(3, 4) + Fraction(1, 10**9)) == 3
 
 
+@pytest.mark.parametrize("n", [3, 5, 21])
+def test_confidences_that_doubles_cannot_tell_apart(n):
+    """One part in 10^12 around a tie: the rank changes exactly at the tie."""
+    half, little = Fraction(1, 2), Fraction(1, 10**12)
+    k = (n + 1) // 2  # P(Binomial(n, 1/2) >= k) is one half
+    assert [pac_rank(n, half, half + step) for step in (-little, 0, little)] == [k, k, k + 1]
+
+
 @pytest.mark.parametrize("n", [1_000, 50_000, 10**6])
 def test_large_calibration_sets(n):
     for coverage in (0.5, 0.9, 0.99):

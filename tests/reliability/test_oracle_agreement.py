@@ -1,8 +1,8 @@
 """The same sets as other packages give, on real ImageNet logits and with the same random numbers.
 
 Both subtract u p where evicp adds v p, so that u = 1 - v. Three differences are theirs: TorchCP's threshold may be the
-next score up (rank k + 1), its SAPS is calibrated with another formula than it predicts with (here the latter), and MAPIE
-lets in a label whose probability is within 1e-8 of the last one's.
+next score up (rank k + 1), its SAPS is calibrated with another formula than it predicts with (here the latter), and
+MAPIE lets in a label whose probability is within 1e-8 of the last one's.
 """
 
 from __future__ import annotations
