@@ -20,7 +20,7 @@ _LONG = os.environ.get("EVICP_RELIABILITY") == "long"
 # No deadline: the first example of a compiled kernel includes its compilation.
 _common = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.function_scoped_fixture]}
 hypothesis.settings.register_profile("fast", max_examples=200, derandomize=True, **_common)
-hypothesis.settings.register_profile("long", max_examples=10_000, **_common)
+hypothesis.settings.register_profile("long", max_examples=5_000, **_common)  # on each of two backends
 hypothesis.settings.load_profile("long" if _LONG else "fast")
 
 
