@@ -208,6 +208,13 @@ def test_another_k_is_refused(calibration):
             call(np.zeros((2, 5)))
 
 
+def test_class_names_from_an_iterator_outlive_the_first_batch():
+    logits, labels = make(50)
+    calibrator = evicp.Calibrator(class_names=(f"class {k}" for k in range(logits.shape[1])))
+    calibrator.update(logits[:20], labels[:20]).update(logits[20:], labels[20:])
+    assert calibrator.finish().class_names == tuple(f"class {k}" for k in range(logits.shape[1]))
+
+
 def test_class_names_travel_along():
     names = [f"class {i}" for i in range(K)]
     calibration = calibrate(*make(50), class_names=names)

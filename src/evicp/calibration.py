@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from os import PathLike
@@ -140,7 +140,7 @@ class Calibrator:
         self.by = as_groups(by)
         self.n_classes: int | None = None
         self._class_weights = None if class_weights is None else shift.as_weights(class_weights, what="class_weights")
-        self._class_names = class_names
+        self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
         self._batches: list[_Batch] = []
         if self.by is not None and class_weights is not None:
             raise InputError("weights and groups cannot be combined; pass by= or class_weights=, not both.")
