@@ -1,7 +1,8 @@
 """What the paper leaves open, measured: each finding is one function that returns a table.
 
 `python -m evicp.experiments.findings` prints all of them for the embedded sample; logits files given as arguments take
-its place, and names given with `--only` choose among the findings. docs/findings.md discusses the figures.
+its place, and names given with `--only` choose among the findings. docs/findings.md discusses the figures; `--into`
+brings its tables up to date.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from evicp.selection import Comparison, compare
 from evicp.tables import markdown_table, text_table
 from evicp.temperature import fit_temperature
 
-__all__ = ["FINDINGS", "Finding", "Logits", "read"]
+__all__ = ["FINDINGS", "Finding", "Logits", "embedded", "into", "read"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -65,6 +66,16 @@ class Finding:
     def to_markdown(self) -> str:
         """The finding as Markdown."""
         return f"**{self.title}**\n\n{markdown_table(self.head, self.rows)}\n"
+
+
+def into(page: str, finding: Finding) -> str:
+    """A page with the finding between `<!-- finding: name -->` and `<!-- end -->`, in place of what was there."""
+    start = f"<!-- finding: {finding.name} -->\n"
+    before, found, rest = page.partition(start)
+    _, end, after = rest.partition("<!-- end -->")
+    if not found or not end:
+        raise InputError(f"the page has no place for {finding.name}: {start.strip()} and <!-- end -->.")
+    return f"{before}{start}\n{finding.to_markdown()}\n{end}{after}"
 
 
 def read(path: str) -> Logits:
@@ -316,10 +327,12 @@ def utilities(networks: Sequence[Logits]) -> Finding:
 def base_rates(networks: Sequence[Logits]) -> Finding:
     """Can a class's base rate raise its coverage (the paper's insight 3)?"""
     rows = []
-    for data in networks:
-        n_classes = data.logits.shape[1]
-        target = _worst_classes(data, share=0.1)
-        for factor in (0.25, 0.5, 1.0, 2.0, 4.0):
+    for whole in networks:
+        n_classes = whole.logits.shape[1]
+        naming, measured = np.split(np.random.default_rng(0).permutation(len(whole.labels)), [len(whole.labels) // 2])
+        target = _worst_classes(replace(whole, logits=whole.logits[naming], labels=whole.labels[naming]), share=0.1)
+        data = replace(whole, logits=whole.logits[measured], labels=whole.labels[measured])
+        for factor in (0.1, 0.25, 1.0, 4.0, 10.0):
             rates = np.ones(n_classes)
             rates[target] = factor
             score = ECP(base_rates=tuple((rates / rates.sum()).tolist()))
@@ -340,7 +353,10 @@ def base_rates(networks: Sequence[Logits]) -> Finding:
                 )
             )
     head = ("network", "rate x", "coverage of these", "of the others", "of all", "size")
-    title = "Base rates of the tenth of classes covered least, multiplied: ECP, coverage 0.9, 20 splits"
+    title = (
+        "Base rates of a tenth of the classes multiplied, those recognised least on half of the rows; ECP on the other "
+        "half, coverage 0.9, 20 splits"
+    )
     return Finding("base_rates", title, head, tuple(rows))
 
 
@@ -430,12 +446,7 @@ def temperature(networks: Sequence[Logits]) -> Finding:
             scores: list[Score] = [ECP(temperature=t), LAC(temperature=t), APS(temperature=t), RAPS(temperature=t)]
             comparison = _compare(data, scores, trials=50)
             title = f"{t:.3f} (fitted)" if t == fitted else f"{t:g}"
-            cells = [
-                f"{comparison.mean(name, 'mean_size'):.2f} / {comparison.mean(name, 'sscv'):.3f} / "
-                f"{comparison.mean(name, 'sat'):.3f}"
-                for name in comparison.evaluations
-            ]
-            rows.append((data.name, title, *cells))
+            rows.append((data.name, title, *_triples(comparison)))
     return Finding(
         "temperature",
         "Size / SSCV / SAT by temperature: coverage 0.9, means over 50 splits",
@@ -444,17 +455,25 @@ def temperature(networks: Sequence[Logits]) -> Finding:
     )
 
 
+def _triples(comparison: Comparison) -> list[str]:
+    """Size / SSCV / SAT of each score."""
+    return [
+        f"{comparison.mean(name, 'mean_size'):.2f} / {comparison.mean(name, 'sscv'):.3f} / "
+        f"{comparison.mean(name, 'sat'):.3f}"
+        for name in comparison.evaluations
+    ]
+
+
 def levels(networks: Sequence[Logits]) -> Finding:
     """The paper's three coverage levels."""
-    scores: dict[str, Score] = {"ECP": ECP(), "LAC": LAC(), "RAPS": RAPS(), "SAPS": SAPS(), "APS": APS()}
-    rows = []
-    for data in networks:
-        for coverage in (0.9, 0.95, 0.99):
-            part = replace(data, name=f"{data.name}, {coverage:g}")
-            rows += list(_rows(part, scores, coverage, trials=50))
-    return Finding(
-        "levels", "Three coverage levels: means over 50 splits, T = 1", ("network", "score", *_METRIC_HEAD), tuple(rows)
-    )
+    scores = [ECP(), LAC(), RAPS(), SAPS(), APS()]
+    rows = [
+        (data.name, f"{1 - coverage:.2g}", *_triples(_compare(data, scores, coverage, trials=50)))
+        for data in networks
+        for coverage in (0.9, 0.95, 0.99)
+    ]
+    head = ("network", "delta", *(score.name.upper() for score in scores))
+    return Finding("levels", "Size / SSCV / SAT at three levels: means over 50 splits, T = 1", head, tuple(rows))
 
 
 def against_lac(networks: Sequence[Logits]) -> Finding:
@@ -580,6 +599,7 @@ def main(
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(FINDINGS)}; repeat for several.")] = None,
     markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False,
+    page: Annotated[Path | None, typer.Option("--into", help="Bring the tables of this page up to date.")] = None,
 ) -> None:
     """Print the figures of docs/findings.md."""
     from rich.console import Console
@@ -592,6 +612,8 @@ def main(
     for name in only or FINDINGS:
         finding = FINDINGS[name](networks)
         console.print(finding.to_markdown() if markdown else str(finding))
+        if page is not None:
+            page.write_text(into(page.read_text(encoding="utf-8"), finding), encoding="utf-8")
 
 
 if __name__ == "__main__":
