@@ -120,6 +120,24 @@ def test_coverage_follows_the_law(cpu_backend, score, long_run, figure):
     assert not violations(counts, m)
 
 
+@pytest.mark.parametrize("score", CONTINUOUS, ids=name_of)
+def test_coverage_follows_the_law_on_tensors(score, long_run, figure):
+    """The torch kernels, which also serve accelerators: a label is covered if its score is within the threshold."""
+    torch = pytest.importorskip("torch")
+    from evicp.kernels import _torch
+
+    assert _torch.knows(score)
+    logits, labels = draw(long_run, False)
+    flat = torch.from_numpy(logits.reshape(-1, K)), torch.from_numpy(labels.reshape(-1))
+    scores = _torch.label_scores(score, *flat).numpy().reshape(labels.shape)
+    ascending = np.sort(scores[:, :N], axis=1)
+    limits = [ascending[:, [conformal_rank(N, coverage) - 1]] for coverage in COVERAGES]
+    counts = np.stack([np.sum(scores[:, N:] <= limit, axis=1) for limit in limits], axis=1)
+    m = repeats(long_run)[1]
+    figure("largest abs(z)", max(abs(law_statistics(counts[:, i], m, c)[0]) for i, c in enumerate(COVERAGES)))
+    assert not violations(counts, m)
+
+
 @pytest.mark.filterwarnings("ignore:.*calibration row:evicp.errors.SmallCalibrationWarning")
 @pytest.mark.parametrize("score", [TopK(), *CONTINUOUS], ids=name_of)
 def test_ties_and_masks_never_cost_coverage(cpu_backend, score, long_run, figure):

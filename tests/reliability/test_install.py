@@ -16,12 +16,14 @@ pytestmark = pytest.mark.reliability
 REPOSITORY = Path(__file__).resolve().parents[2]
 TESTS = ("calibration", "scores", "files", "sets", "reliability", "kernels_numba")
 
-#: What the tests themselves need.
-TOOLS = ("pytest>=8", "hypothesis>=6.100", "mpmath>=1.3", "pyarrow>=14", "pandas>=2.1", "ml-dtypes>=0.4")
+#: What the tests themselves need; the last as old as the NumPy it is built for.
+TOOLS = ("pytest>=8", "hypothesis>=6.100", "mpmath>=1.3", "ml-dtypes==0.4.0")
 
 
-def requirements() -> list[str]:
-    return tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+def requirements(*extras: str) -> list[str]:
+    """What the package needs, or its extras do."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [name for extra in extras for name in project["optional-dependencies"][extra]] or project["dependencies"]
 
 
 def oldest(requirement: str) -> str:
@@ -54,7 +56,7 @@ def test_every_dependency_has_a_lower_bound_that_is_met_here(figure) -> None:
 
 @pytest.mark.skipif(os.environ.get("EVICP_RELIABILITY") != "long", reason="the long run makes an environment")
 def test_the_oldest_dependencies_are_enough(tmp_path: Path, figure) -> None:
-    pins = [oldest(requirement) for requirement in requirements()]
+    pins = [oldest(requirement) for requirement in (*requirements(), *requirements("parquet", "pandas"))]
     run(sys.executable, "-m", "venv", tmp_path / "old")
     python = tmp_path / "old" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *pins, *TOOLS)

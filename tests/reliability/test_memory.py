@@ -127,7 +127,7 @@ def test_without_blocks_the_same_budget_is_exceeded(
 ) -> None:
     """The control: an array, and a memory map, whose pages count as resident too."""
     result = run(which, "logits.npy", folder)
-    figure("peak MiB", result["peak"] / 2**20)
+    figure("control peak MiB", result["peak"] / 2**20)
     assert result["taken"] > (2**30 if long_run else 64 * 2**20)
     same = in_blocks("logits.npy")
     assert (result["coverage"], result["threshold"]) == (same["coverage"], same["threshold"])

