@@ -238,7 +238,9 @@ def coverage_of_auto(repeats: int) -> np.ndarray:
     return np.array(deviations)
 
 
-def test_auto_keeps_the_promise_and_would_break_it_on_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_keeps_the_promise_and_would_break_it_on_its_own_rows(
+    monkeypatch: pytest.MonkeyPatch, figure: Any
+) -> None:
     """Scores that differ in their random numbers only: a choice among them can gain nothing but luck."""
     scores = tuple(evicp.APS(seed=seed) for seed in range(25))
     monkeypatch.setattr("evicp.tuning.AUTO", scores)
@@ -248,6 +250,7 @@ def test_auto_keeps_the_promise_and_would_break_it_on_its_own_rows(monkeypatch: 
             monkeypatch.setattr("evicp.tuning.split_off", lambda n: (np.arange(n), np.arange(n)))
         observed = coverage_of_auto(80)
         z = observed.mean() / (observed.std(ddof=1) / len(observed) ** 0.5)
+        figure("z if it chose on the calibration rows" if reuse else "z of auto", round(float(z), 2))
         assert (z < -4) if reuse else (abs(z) < 4), (reuse, z)
 
 

@@ -204,9 +204,15 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "21*",
-            "what a result says of itself: certificates, evaluations and sets after a round trip through files",
-            "every figure recomputed from the raw scores; a tampered result is caught",
+            "what a result says of itself: verdicts, intervals, plans, figures, checksums",
+            "they err as often as they say; the control, a verdict that forgets the calibration, is caught",
             _own("honest_results"),
+        ),
+        Row(
+            "22*",
+            "a score that rows chose (`auto`) keeps the law on other rows",
+            "abs(z) < 4; the control, a choice on the calibration rows themselves, is caught",
+            ("tests/test_tuning.py::test_auto_keeps_the_promise_and_would_break_it_on_its_own_rows",),
         ),
     )
 }
