@@ -228,6 +228,25 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
     ]
 
 
+def test_a_missing_ray_is_one_sentence(tmp_path: Path) -> None:
+    code = """
+        block("ray")
+        import sys
+        say(lambda: __import__("evicp.ray"))
+        import numpy as np
+        np.savez("rows.npz", logits=np.eye(3), labels=np.arange(3))
+        from evicp.cli import main
+        sys.argv = ["evicp", "calibrate", "rows.npz", "-o", "cal.safetensors", "--engine", "ray"]
+        sys.stderr = sys.stdout
+        try:
+            main()
+        except SystemExit as error:
+            print(error.code)
+    """
+    sentence = "the Ray adapter needs ray[data]: pip install 'evicp[ray]'"
+    assert python(code, tmp_path).splitlines() == [f"MissingExtraError {sentence}", f"error: {sentence}", "1"]
+
+
 def test_numba_may_be_missing() -> None:
     """The NumPy reference gives the same sets."""
     code = """

@@ -233,7 +233,7 @@ class Rows:
         first = 0
         for part in self.parts:
             done = 0
-            for logits, labels in _typed(self.source, part.pieces(step or self.step)):
+            for logits, labels in typed(self.source, part.pieces(step or self.step)):
                 yield Block(first + done, logits, labels)
                 done += len(logits)
             first += part.shape[0]
@@ -267,7 +267,7 @@ def _held_part(labels: Stored) -> Callable[[int, int], Stored]:
     return lambda start, stop: HeldArray(values[start:stop])
 
 
-def _typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
+def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
     """Whatever a parser raises on the way through a file becomes one typed error; what users raise stays theirs."""
     while True:
         try:
@@ -413,7 +413,8 @@ def located(source: str, first_row: int) -> Iterator[None]:
         raise type(error)(f"in the rows of {source} from {first_row:,} on: {error}") from error
 
 
-def _as_rows(rows: Rows | str | PathLike[str]) -> Rows:
+def as_rows(rows: Rows | str | PathLike[str]) -> Rows:
+    """Rows, or those of a path."""
     return rows if isinstance(rows, Rows) else open_rows(rows)
 
 
@@ -422,7 +423,7 @@ def _slice(values: Any, block: Block) -> Any:
     return None if values is None else values[block.start : block.start + len(block.logits)]
 
 
-def _as_long_as(values: Any, rows: Rows, what: str) -> None:
+def row_wise(values: Any, rows: Rows, what: str) -> None:
     """Refuse row-wise values of the wrong length, of which blocks would see only a part."""
     if values is not None and len(values) != len(rows):
         raise InputError(f"{what} must have one entry per row; got {len(values):,} for {len(rows):,} rows.")
@@ -448,9 +449,9 @@ def calibrate(
     groups : (n,) groups of the rows, for by="group"
     progress : called with the number of rows done after each block
     """
-    source = _as_rows(rows)
-    _as_long_as(groups, source, "groups")
-    _as_long_as(weights, source, "weights")
+    source = as_rows(rows)
+    row_wise(groups, source, "groups")
+    row_wise(weights, source, "weights")
     if not source.has_labels:
         raise FileError(f"{source.source} has no labels. Give them in a file of their own.")
     names = class_names if class_names is not None else source.class_names
@@ -475,8 +476,8 @@ def predict_blocks(
     allow_empty: bool = True,
 ) -> Iterator[tuple[Block, PredictionSets]]:
     """Each block of rows with its sets."""
-    _as_long_as(groups, rows, "groups")
-    _as_long_as(weights, rows, "weights")
+    row_wise(groups, rows, "groups")
+    row_wise(weights, rows, "weights")
     for block in rows:
         with located(rows.source, block.start):
             sets = calibration.predict(
@@ -513,7 +514,7 @@ def predict(
     progress : called with the number of rows done after each block
     more : further formats of sets by suffix
     """
-    source = _as_rows(rows).with_labels(None)
+    source = as_rows(rows).with_labels(None)
     how: dict[str, Any] = {"confidence": confidence, "groups": groups, "weights": weights, "allow_empty": allow_empty}
     with files.open_sets(output, more) as file:
         for _, sets in predict_blocks(calibration, source, coverage, **how):
@@ -546,8 +547,8 @@ def evaluate(
     min_count, confidence : as for `evicp.evaluate`
     progress : called with the number of rows done after each block
     """
-    source = _as_rows(rows)
-    _as_long_as(groups, source, "groups")
+    source = as_rows(rows)
+    row_wise(groups, source, "groups")
     evaluator = Evaluator(min_count=min_count, confidence=confidence)
     if isinstance(sets, Calibration):
         if coverage is None:
@@ -606,7 +607,7 @@ def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[Predic
     file = files._as_path(path)
     readers = {".parquet": partial(_scan_parquet, step=step), ".npz": partial(_scan_npz, step=step)}
     about, pieces = files._parsed(file, readers, "sets")
-    for offsets, labels in _typed(str(file), pieces):
+    for offsets, labels in typed(str(file), pieces):
         try:
             yield files._rebuild_sets(about, offsets, labels)
         except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:

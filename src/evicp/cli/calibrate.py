@@ -24,6 +24,7 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
+from evicp.cli.engines import Address, Engine, engine
 from evicp.cli.inputs import Groups, Memory, read_class_names, read_groups, read_rows
 from evicp.errors import InputError
 
@@ -35,6 +36,7 @@ __all__ = ["calibrate"]
     "evicp calibrate val.npz -o cal.safetensors --score 'raps(lam=0.5,k_reg=3)' --coverage 0.95",
     "evicp calibrate logits.npy --labels labels.npy --class-names names.txt -o cal.safetensors",
     "evicp calibrate shards/ -o cal.safetensors --by class",
+    "evicp calibrate shards/ -o cal.safetensors --engine ray",
 )
 def calibrate(
     logits: LogitsFiles,
@@ -55,6 +57,8 @@ def calibrate(
     class_names: ClassNames = None,
     coverage: Coverage = 0.9,
     memory: Memory = blocks.DEFAULT_MEMORY,
+    engine_name: Engine = "local",
+    address: Address = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -68,8 +72,8 @@ def calibrate(
     rows = read_rows(logits, labels, labelled=True, memory=memory)
     of_rows = read_groups(groups, len(rows))
     how: dict[str, Any] = {"by": _by(by, of_rows), "groups": of_rows, "class_names": read_class_names(class_names)}
-    with progress("calibrating", len(rows)) as advance:
-        calibration = blocks.calibrate(rows, chosen, progress=advance, **how)
+    with engine(engine_name, address) as work, progress("calibrating", len(rows)) as advance:
+        calibration = work.calibrate(rows, chosen, progress=advance, **how)
     certificate = calibration.certificate(coverage)
     calibration.save(target)
     if as_json:

@@ -22,8 +22,10 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
+from evicp.cli.engines import Address, Engine, engine
 from evicp.cli.inputs import CalibrationFile, Groups, Memory, read_groups, read_rows
 from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines, set_lines
+from evicp.errors import InputError
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 
 __all__ = ["predict"]
@@ -34,6 +36,7 @@ _SHOWN = 10
 
 @examples(
     "evicp predict cal.safetensors new.npz -o sets.parquet --coverage 0.9",
+    "evicp predict cal.safetensors shards/ -o sets.parquet --engine ray --address auto",
     "evicp predict cal.safetensors new.npz -o - | head -n 3",
     "echo '[[2.0, 1.0, -1.0]]' | evicp predict cal.safetensors -",
 )
@@ -49,6 +52,8 @@ def predict(
     groups: Groups = None,
     fill: Annotated[bool, typer.Option("--no-empty", help="Give every empty set its most plausible label.")] = False,
     memory: Memory = blocks.DEFAULT_MEMORY,
+    engine_name: Engine = "local",
+    address: Address = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -64,12 +69,15 @@ def predict(
         "groups": read_groups(groups, len(rows)),
         "allow_empty": not fill,
     }
+    if target is not None and not is_stream(target):
+        with engine(engine_name, address) as work, progress("predicting", len(rows)) as advance:
+            summary = work.predict(loaded, rows, coverage, target, progress=advance, more=TEXT_SETS, **how)
+        _print(summary, None, target, as_json)
+        return
+    if engine_name != "local":
+        raise InputError("--engine ray needs --output: sets come back to a file.")
+    shown = _Shown(everything=as_json)
     with progress("predicting", len(rows)) as advance:
-        if target is not None and not is_stream(target):
-            summary = blocks.predict(loaded, rows, coverage, target, progress=advance, more=TEXT_SETS, **how)
-            _print(summary, None, target, as_json)
-            return
-        shown = _Shown(everything=as_json)
         for block, sets in blocks.predict_blocks(loaded, rows, coverage, **how):
             if target is not None:
                 print_set_lines(sets, block.start)

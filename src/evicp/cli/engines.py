@@ -1,0 +1,48 @@
+"""Where commands do their work: in this process, or shared out by Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from evicp import blocks
+from evicp.errors import InputError
+
+__all__ = ["Address", "Engine", "Work", "engine"]
+
+Engine = Annotated[
+    str,
+    typer.Option("--engine", metavar="local|ray", help="Work in this process, or let Ray share it out."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address", metavar="ADDRESS", help="A Ray cluster; without one, Ray uses this machine's processors."
+    ),
+]
+
+
+class Work(NamedTuple):
+    """What an engine does with rows on disk."""
+
+    calibrate: Callable[..., Any]
+    predict: Callable[..., Any]
+
+
+@contextmanager
+def engine(name: str, address: str | None) -> Iterator[Work]:
+    """The functions of an engine, for as long as it runs."""
+    if name not in ("local", "ray"):
+        raise InputError(f"--engine must be local or ray; got {name!r}.")
+    if name == "local":
+        if address is not None:
+            raise InputError("--address is for --engine ray.")
+        yield Work(blocks.calibrate, blocks.predict)
+        return
+    from evicp import ray
+
+    with ray.connected(address):
+        yield Work(ray.calibrate_files, ray.predict_files)

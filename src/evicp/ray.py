@@ -1,0 +1,457 @@
+"""Ray: calibrate and predict on a cluster, or on all processors of one machine; also straight from a model.
+
+Rows are scored where they are and only scores (or sets) travel. A row's score is a function of that row, and a worker
+that dies has its rows done again by another: results are those of one machine, to the bit, every row once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks, files
+from evicp.blocks import ArrayPart, Part, Progress, Rows, as_rows, located, row_wise, typed
+from evicp.calibration import Calibration, Calibrator, Coverage
+from evicp.errors import EvicpError, EvicpWarning, FileError, InputError, InputTypeError, LogitsError, missing_extra
+from evicp.files import SetsFile
+from evicp.scores import Score
+from evicp.sets import PredictionSets, SetsSummary, join_sets
+from evicp.stored import HeldArray, PackedArray, RawArray, Stored
+
+try:
+    import pyarrow as pa
+    import ray
+    import ray.data
+    import ray.exceptions
+except ImportError as error:
+    raise missing_extra("ray[data]", "ray", "the Ray adapter") from error
+
+__all__ = ["calibrate", "calibrate_files", "connected", "predict", "predict_files"]
+
+#: Blocks of the memory budget in one task: enough to hide what a task costs, few enough to share out evenly.
+_BLOCKS_PER_TASK = 4
+
+
+@contextmanager
+def connected(address: str | None = None, *, workers: int | None = None) -> Iterator[None]:
+    """Connect to a cluster for the time being: the one in use, the one at an address, or one of this machine.
+
+    Parameters
+    ----------
+    address : as `ray.init` takes it: "auto", "ray://host:10001", "host:6379"; without one (and without RAY_ADDRESS) a
+        cluster is started on this machine and stopped afterwards
+    workers : processors of a cluster on this machine; all by default
+    """
+    if ray.is_initialized():
+        yield
+        return
+    where: dict[str, Any] = {"address": address or os.environ.get("RAY_ADDRESS")}
+    if where["address"] is None:
+        where = {"address": "local", "num_cpus": workers, "include_dashboard": False}
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise InputError(f"cannot reach a Ray cluster at {where['address']}: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _resources(name: str) -> float:
+    """How much of something the cluster has: "CPU", "GPU"."""
+    everything: Callable[[], dict[str, float]] = ray.cluster_resources
+    return everything().get(name, 0.0)
+
+
+def _processors() -> int:
+    return max(1, int(_resources("CPU")))
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """What a worker refused is raised here as what it is, not as an error of Ray's with a worker's traceback."""
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        cause: BaseException | None = error
+        while cause is not None and (not isinstance(cause, EvicpError) or isinstance(cause, ray.exceptions.RayError)):
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        if cause is None:
+            raise
+        raise cause from None
+
+
+@contextmanager
+def _one_processor() -> Iterator[None]:
+    """A task has one processor, however many the machine has; what is suspicious is said once, by the driver."""
+    os.environ.setdefault("EVICP_THREADS", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EvicpWarning)
+        yield
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Ray Data
+
+
+def calibrate(
+    dataset: Any,
+    score: str | Score | Callable[..., Any] = "ecp",
+    *,
+    by: Any = None,
+    class_names: Sequence[str] | None = None,
+    logits: str = "logits",
+    labels: str = "labels",
+    groups: str | None = None,
+    model: Callable[[], Any] | None = None,
+    inputs: str = "inputs",
+    batch_rows: int = 1024,
+    workers: int | None = None,
+    gpus: float | None = None,
+) -> Calibration:
+    """Calibrate on a Ray dataset; only scores (and what the grouping needs of each row) come to the driver.
+
+    Parameters
+    ----------
+    dataset : a `ray.data.Dataset`
+    score, by, class_names : as for `evicp.Calibrator`
+    logits, labels, groups : names of columns; groups for by="group"
+    model : called without arguments once in every worker, returns what makes logits of the column `inputs`: a torch
+        module (run in evaluation mode, on a GPU where the worker has one) or any callable of an array
+    inputs : the name of the column a model takes
+    batch_rows : rows scored at a time
+    workers : how many at once; by default as many as there are processors, or GPUs for a model
+    gpus : of each worker; by default 1 for a model where the cluster has any, else 0
+    """
+    calibrator = Calibrator(score, by=by, class_names=class_names)
+    work = partial(_score_batch, calibrator=calibrator, logits=logits, labels=labels, groups=groups)
+    scored = _mapped(dataset, work, model, inputs, logits, batch_rows, workers, gpus)
+    with _own_errors():
+        for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
+            if table.num_rows:
+                calibrator.restore(*_from_table(table))
+    return calibrator.finish()
+
+
+def _score_batch(
+    batch: dict[str, NDArray[Any]], calibrator: Calibrator, logits: str, labels: str, groups: str | None
+) -> Any:
+    """A batch of rows to a table of their scores; the calibrator, which is empty, says how."""
+    with _one_processor():
+        own = Calibrator(calibrator.score, by=calibrator.by)
+        given = None if groups is None else _column(batch, groups)
+        own.update(_matrix(_column(batch, logits)), _column(batch, labels), groups=given)
+    scores, keys, _ = own.content()
+    columns = {"score": pa.array(scores), "n_classes": pa.array(np.full(len(scores), own.n_classes, np.int32))}
+    return pa.table(columns if calibrator.by is None else {**columns, "key": pa.array(keys)})
+
+
+def _from_table(table: Any) -> tuple[NDArray[Any], NDArray[Any], None, int]:
+    """What `Calibrator.restore` takes, from a table of scores."""
+    keys = table["key"].to_numpy() if "key" in table.column_names else np.empty(0)
+    keys = keys.astype(str) if keys.dtype == object else keys
+    return table["score"].to_numpy(), keys, None, table["n_classes"][0].as_py()
+
+
+def predict(
+    dataset: Any,
+    calibration: Calibration,
+    coverage: Coverage,
+    *,
+    confidence: float | None = None,
+    allow_empty: bool = True,
+    logits: str = "logits",
+    groups: str | None = None,
+    model: Callable[[], Any] | None = None,
+    inputs: str = "inputs",
+    batch_rows: int = 1024,
+    workers: int | None = None,
+    gpus: float | None = None,
+) -> Any:
+    """The prediction sets of a Ray dataset, as a Ray dataset in the same order, computed when it is consumed.
+
+    Its columns are `set` (list<int32>, most plausible first), `size`, `names` where the calibration has class names,
+    and the one-dimensional columns of the dataset.
+
+    Parameters
+    ----------
+    dataset : a `ray.data.Dataset`
+    confidence, allow_empty : as for `Calibration.predict`
+    logits, groups, model, inputs, batch_rows, workers, gpus : as for `calibrate`
+    """
+    if calibration.weights is None:
+        calibration.thresholds(coverage, confidence)  # refuses and warns here, once
+    work = partial(
+        _predict_batch,
+        calibration=ray.put(calibration),  # once for each machine, however many batches
+        coverage=coverage,
+        how={"confidence": confidence, "allow_empty": allow_empty},
+        logits=logits,
+        groups=groups,
+        without=(logits, inputs),
+    )
+    return _mapped(dataset, work, model, inputs, logits, batch_rows, workers, gpus)
+
+
+def _predict_batch(
+    batch: dict[str, NDArray[Any]],
+    calibration: Any,
+    coverage: Coverage,
+    how: dict[str, Any],
+    logits: str,
+    groups: str | None,
+    without: tuple[str, ...],
+) -> Any:
+    """A batch of rows to a table of their sets."""
+    with _one_processor():
+        given = None if groups is None else _column(batch, groups)
+        sets = ray.get(calibration).predict(_matrix(_column(batch, logits)), coverage, groups=given, **how)
+    table = sets.to_arrow().drop_columns(["row"]).rename_columns({"labels": "set"})
+    for name, column in batch.items():
+        if name not in (*without, *table.column_names) and column.ndim == 1:
+            table = table.append_column(name, pa.array(column))
+    return table
+
+
+def _column(batch: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    if name not in batch:
+        raise InputError(f"the dataset has no column {name!r}; it has {', '.join(sorted(batch))}.")
+    return batch[name]
+
+
+def _matrix(column: NDArray[Any]) -> NDArray[Any]:
+    """Rows as an (n, K) array: lists, as parquet files have them, come as an array of arrays."""
+    if column.dtype != object:
+        return column
+    if len({len(row) for row in column}) > 1:
+        raise LogitsError("logits must be rectangular; got rows of different lengths. Pad or drop the short rows.")
+    return np.stack(column.tolist()) if len(column) else np.empty((0, 0))
+
+
+def _mapped(
+    dataset: Any,
+    work: Any,
+    model: Callable[[], Any] | None,
+    inputs: str,
+    logits: str,
+    batch_rows: int,
+    workers: int | None,
+    gpus: float | None,
+) -> Any:
+    """A dataset with some work done on its batches, in the same order."""
+    if not isinstance(dataset, ray.data.Dataset):
+        raise InputTypeError(
+            f"dataset must be a ray.data.Dataset; got a {type(dataset).__name__}. For files use calibrate_files."
+        )
+    how: dict[str, Any] = {"batch_size": batch_rows, "batch_format": "numpy", "zero_copy_batch": True}
+    if model is None:
+        result = dataset.map_batches(work, **how, concurrency=workers)
+    else:
+        gpus = min(1.0, _resources("GPU")) if gpus is None else gpus
+        pool = workers or (max(1, int(_resources("GPU") / gpus)) if gpus else _processors())
+        arguments = (model, inputs, logits, work)
+        how |= {"compute": ray.data.ActorPoolStrategy(size=pool), "num_gpus": gpus or None}
+        result = dataset.map_batches(_Inference, fn_constructor_args=arguments, **how)
+    result.context.execution_options.preserve_order = True
+    result.context.raise_original_map_exception = True
+    return result
+
+
+class _Inference:
+    """A model in a worker: inputs to logits, and what is to be done with them."""
+
+    def __init__(self, make: Callable[[], Any], inputs: str, logits: str, work: Callable[..., Any]) -> None:
+        self._model, self._inputs, self._logits, self._work = make(), inputs, logits, work
+        torch = sys.modules.get("torch")
+        self._run: Callable[[NDArray[Any]], Any] = self._model
+        if torch is not None and isinstance(self._model, torch.nn.Module):
+            self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            self._model.to(self._device).eval()
+            self._run = self._run_torch
+
+    def _run_torch(self, values: NDArray[Any]) -> Any:
+        """Logits on the CPU, where all rows of all workers are scored by the same kernels."""
+        import torch
+
+        from evicp.torch import logits_of
+
+        with torch.inference_mode():
+            return logits_of(self._model(torch.from_numpy(values).to(self._device))).cpu()
+
+    def __call__(self, batch: dict[str, NDArray[Any]]) -> Any:
+        column = _column(batch, self._inputs)
+        values = np.stack(column.tolist()) if column.dtype == object else column.copy()  # batches are read-only
+        return self._work({**batch, self._logits: checks.as_logits(self._run(values))})
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Files
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Rows start to stop of a file, the first of which has a number among all rows; what belongs to them."""
+
+    part: Part
+    start: int
+    stop: int
+    first: int
+    step: int
+    source: str
+    own: Mapping[str, Any]
+
+    def each(self, work: Callable[..., Any]) -> list[Any]:
+        """What some work gives for each block's logits, labels, and row-wise values."""
+        done, results = 0, []
+        for logits, labels in typed(self.source, self.part.pieces(self.step, self.start, self.stop)):
+            values = {name: None if v is None else v[done : done + len(logits)] for name, v in self.own.items()}
+            with _one_processor(), located(self.source, self.first + done):
+                results.append(work(logits, labels, **values))
+            done += len(logits)
+        return results
+
+
+def _shares(rows: Rows, own: Mapping[str, Any]) -> Iterator[_Share]:
+    """The rows in shares of a few blocks; files that can only be read from their beginning are not divided."""
+    for name, values in own.items():
+        row_wise(values, rows, name)
+    first, step = 0, rows.step
+    size = max(1, min(_BLOCKS_PER_TASK * step, -(-len(rows) // (2 * _processors()))))
+    for part in rows.parts:
+        n = part.shape[0]
+        for start in range(0, max(1, n), size if _divisible(part) else max(1, n)):
+            stop = min(start + size, n) if _divisible(part) else n
+            span = slice(first + start, first + stop)
+            mine = {name: None if values is None else values[span] for name, values in own.items()}
+            yield _Share(*_cut(part, start, stop), span.start, step, rows.source, mine)
+        first += n
+
+
+def _divisible(part: Part) -> bool:
+    return isinstance(part, ArrayPart) and isinstance(part.logits, RawArray | HeldArray)
+
+
+def _cut(part: Part, start: int, stop: int) -> tuple[Part, int, int]:
+    """What a worker needs of a file: its full name, or, of arrays in memory, the rows themselves."""
+    if not isinstance(part, ArrayPart):
+        return replace(part, path=part.path.absolute()), start, stop  # type: ignore[type-var,attr-defined]
+    labels = part.labels
+    if not isinstance(part.logits, HeldArray):
+        return ArrayPart(_findable(part.logits), labels and _findable(labels)), start, stop
+    if isinstance(labels, RawArray):
+        labels = _findable(labels.part(start, stop))
+    elif labels is not None:
+        labels = HeldArray(labels.whole()[start:stop])
+    return ArrayPart(HeldArray(part.logits.values[start:stop]), labels), 0, stop - start
+
+
+def _findable(array: Stored) -> Stored:
+    """An array on disk under its full name: workers have other working directories."""
+    return replace(array, path=array.path.absolute()) if isinstance(array, RawArray | PackedArray) else array
+
+
+def _each(work: Callable[..., Any], shares: Iterator[_Share], *common: Any) -> Iterator[Any]:
+    """What workers make of the shares, in order; never more of them under way than keep all processors busy."""
+    task = ray.remote(work).options(num_cpus=1, max_retries=-1)  # a worker that dies is not an answer: try again
+    given = [ray.put(value) for value in common]
+    under_way: deque[Any] = deque()
+    with _own_errors():
+        for share in shares:
+            under_way.append(task.remote(share, *given))
+            if len(under_way) >= 2 * _processors():
+                yield ray.get(under_way.popleft())
+        while under_way:
+            yield ray.get(under_way.popleft())
+
+
+def calibrate_files(
+    rows: Rows | str | PathLike[str],
+    score: str | Score | Callable[..., Any] = "ecp",
+    *,
+    by: Any = None,
+    groups: Any = None,
+    weights: Any = None,
+    class_weights: Any = None,
+    class_names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """`evicp.blocks.calibrate` on a cluster: every worker reads its own rows, which must lie where all can read them.
+
+    Parameters
+    ----------
+    rows : from `evicp.blocks.open_rows`, or a path
+    score, by, groups, weights, class_weights, class_names, progress : as for `evicp.blocks.calibrate`
+    """
+    source = as_rows(rows)
+    if not source.has_labels:
+        raise FileError(f"{source.source} has no labels. Give them in a file of their own.")
+    names = class_names if class_names is not None else source.class_names
+    calibrator = Calibrator(score, by=by, class_weights=class_weights, class_names=names)
+    like = (calibrator.score, calibrator.by, class_weights)
+    for content in _each(_score_share, _shares(source, {"groups": groups, "weights": weights}), like):
+        calibrator.restore(*content)
+        if progress is not None:
+            progress(len(content[0]))
+    return calibrator.finish()
+
+
+def _score_share(share: _Share, like: tuple[Any, Any, Any]) -> tuple[Any, ...]:
+    """The scores of a share of the rows, as `Calibrator.restore` takes them."""
+    score, by, class_weights = like
+    calibrator = Calibrator(score, by=by, class_weights=class_weights)
+    share.each(calibrator.update)
+    return *calibrator.content(), calibrator.n_classes
+
+
+def predict_files(
+    calibration: Calibration,
+    rows: Rows | str | PathLike[str],
+    coverage: Coverage,
+    output: str | PathLike[str],
+    *,
+    confidence: float | None = None,
+    groups: Any = None,
+    weights: Any = None,
+    allow_empty: bool = True,
+    progress: Progress | None = None,
+    more: Mapping[str, type[SetsFile]] | None = None,
+) -> SetsSummary:
+    """`evicp.blocks.predict` on a cluster: the sets come back in the order of the rows and go to one file.
+
+    Parameters
+    ----------
+    calibration, coverage, output, confidence, groups, weights, allow_empty, progress, more : as for
+        `evicp.blocks.predict`
+    rows : from `evicp.blocks.open_rows`, or a path that all workers can read
+    """
+    source = as_rows(rows).with_labels(None)
+    if calibration.weights is None:
+        calibration.thresholds(coverage, confidence)  # refuses and warns here, once
+    how = {"confidence": confidence, "allow_empty": allow_empty}
+    shares = _shares(source, {"groups": groups, "weights": weights})
+    with files.open_sets(output, more) as file:
+        for sets in _each(_predict_share, shares, calibration, coverage, how):
+            file.append(sets)
+            if progress is not None:
+                progress(len(sets))
+    if file.summary is None:  # for the type checker: a file without sets is refused above
+        raise InputError("there were no rows.")
+    return file.summary
+
+
+def _predict_share(share: _Share, calibration: Calibration, coverage: Coverage, how: dict[str, Any]) -> PredictionSets:
+    """The sets of a share of the rows."""
+    return join_sets(share.each(lambda logits, _, **own: calibration.predict(logits, coverage, **own, **how)))

@@ -1,0 +1,294 @@
+"""A real Ray of two workers gives what one machine gives, to the bit; a worker that is killed changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import evicp
+from evicp import blocks, files
+from evicp.errors import InputError, InputTypeError, LabelsError, LogitsError, SmallCalibrationWarning
+
+pytest.importorskip("ray", reason="Ray is not installed")
+pytestmark = [
+    pytest.mark.reliability,
+    # Ray's own: deprecations it sets off itself, and sockets it leaves to the garbage collector.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+N, K = 3000, 12
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two workers on this machine."""
+    os.environ["RAY_DEDUP_LOGS"] = "0"
+    import ray
+
+    from evicp import ray as adapter
+
+    with adapter.connected(workers=2):
+        assert ray.cluster_resources()["CPU"] == 2
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        yield adapter
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, K, N)
+    logits = (rng.normal(size=(N, K)) + 2 * np.eye(K)[labels]).astype(np.float32)
+    logits[rng.random((N, K)) < 0.03] = -np.inf
+    logits[rng.integers(0, N, 50)] = logits[3]
+    return logits, labels
+
+
+@pytest.fixture(scope="module")
+def dataset(cluster: Any, data: tuple) -> Any:
+    """Eight blocks of rows with numbers, the logits in lists as parquet files have them."""
+    import pyarrow as pa
+    import ray
+
+    tables = []
+    for rows in np.array_split(np.arange(N), 8):
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(data[0][rows].ravel()), K)
+        tables.append(pa.table({"logits": lists, "labels": data[1][rows], "group": data[1][rows] % 3, "id": rows}))
+    return ray.data.from_arrow(tables)
+
+
+def digest(calibration: evicp.Calibration, sets: list[list[int]]) -> str:
+    """One number for thresholds and sets."""
+    return hashlib.sha256(calibration.scores.tobytes() + json.dumps(sets).encode()).hexdigest()
+
+
+def collected(predicted: Any) -> tuple[list[int], list[list[int]]]:
+    """Row numbers and sets of a predicted dataset, in its order."""
+    rows = [row for table in predicted.iter_batches(batch_format="pyarrow") for row in table.to_pylist()]
+    assert all(row["size"] == len(row["set"]) for row in rows)
+    return [row["id"] for row in rows], [row["set"] for row in rows]
+
+
+@pytest.mark.parametrize("score", ["ecp", evicp.APS(seed=5)])
+def test_a_dataset_gives_what_one_machine_gives(cluster: Any, dataset: Any, data: tuple, score: Any) -> None:
+    expected = evicp.calibrate(*data, score)
+    calibration = cluster.calibrate(dataset, score, batch_rows=100)
+    assert calibration == expected
+    numbers, sets = collected(cluster.predict(dataset, calibration, 0.9, batch_rows=77))
+    assert numbers == list(range(N))
+    assert sets == expected.predict(data[0], 0.9).to_lists()
+
+
+def test_thresholds_of_groups_and_names_travel_too(cluster: Any, dataset: Any, data: tuple) -> None:
+    names = [f"class {number}" for number in range(K)]
+    expected = evicp.calibrate(*data, "lac", by=data[1] % 3, class_names=names)
+    calibration = cluster.calibrate(dataset, "lac", by="group", groups="group", class_names=names)
+    assert calibration == expected
+    table = cluster.predict(dataset, calibration, 0.8, groups="group", allow_empty=False).take(50)
+    sets = expected.predict(data[0][:50], 0.8, groups=data[1][:50] % 3, allow_empty=False)
+    assert [row["names"] for row in table] == sets.to_lists(names=True)
+    by_class = evicp.ByClass(rare="cluster", rare_below=300)  # sets rows aside by their position
+    assert cluster.calibrate(dataset, "lac", by=by_class) == evicp.calibrate(*data, "lac", by=by_class)
+
+
+class DiesOnce:
+    """A stage of the user's that kills its worker the first time it sees a certain row."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = str(marker)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if 1500 in batch["id"]:
+            die_once(self.marker)
+        return batch
+
+
+def die_once(marker: str) -> None:
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_changes_nothing_and_every_row_is_there_once(
+    cluster: Any, dataset: Any, data: tuple, tmp_path: Path, figure: Callable[[str, object], None]
+) -> None:
+    """Of a dataset: during calibration, and again during prediction."""
+    expected = evicp.calibrate(*data)
+    whole = digest(expected, expected.predict(data[0], 0.9).to_lists())
+    first, second = tmp_path / "first", tmp_path / "second"
+    calibration = cluster.calibrate(dataset.map_batches(DiesOnce(first).__call__, batch_size=50), batch_rows=50)
+    predicted = cluster.predict(dataset.map_batches(DiesOnce(second).__call__, batch_size=50), calibration, 0.9)
+    numbers, sets = collected(predicted)
+    assert first.exists()
+    assert second.exists()
+    figure("workers killed", 2)
+    assert sorted(numbers) == list(range(N))
+    assert digest(calibration, sets) == whole
+
+
+def lac_that_dies(marker: str) -> Any:
+    """LAC as a score of the user's own; the worker that first sees row 3 is killed while it scores."""
+    marked = evicp.LAC().formula
+
+    def score(z: np.ndarray) -> np.ndarray:
+        if len(z) > 1:
+            die_once(marker)
+        return marked(z)
+
+    return score
+
+
+def test_a_killed_worker_changes_nothing_over_files(cluster: Any, data: tuple, tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", logits=data[0], labels=data[1])
+    rows = blocks.open_rows(tmp_path / "rows.npz", memory=200 * 8 * 4 * K)
+    score = lac_that_dies(str(tmp_path / "first"))
+    calibration = cluster.calibrate_files(rows, score)
+    assert (tmp_path / "first").exists()
+    plain = evicp.calibrate(*data, evicp.Custom(evicp.LAC().formula))
+    np.testing.assert_array_equal(calibration.scores, plain.scores)
+    deadly = evicp.Calibration(evicp.Custom(lac_that_dies(str(tmp_path / "second"))), calibration.scores, K)
+    cluster.predict_files(deadly, rows, 0.9, tmp_path / "sets.parquet")
+    assert (tmp_path / "second").exists()
+    assert files.read_sets(tmp_path / "sets.parquet") == plain.predict(data[0], 0.9)
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz packed", "folder", "held"])
+def test_files_give_what_one_machine_gives(cluster: Any, data: tuple, tmp_path: Path, kind: str) -> None:
+    logits, labels = data
+    path = tmp_path / "logits.npy"
+    if kind == "npy":
+        np.save(path, logits)
+        np.save(tmp_path / "labels.npy", labels)
+    elif kind == "npz packed":
+        path = tmp_path / "rows.npz"
+        np.savez_compressed(path, logits=logits, labels=labels)
+    elif kind == "folder":
+        path = tmp_path / "shards"
+        path.mkdir()
+        for number, rows in enumerate(np.array_split(np.arange(N), 11)):
+            np.savez(path / f"{number}.npz", logits=logits[rows], labels=labels[rows])
+    budget = 150 * 8 * 4 * K
+    rows = blocks.hold(files.LogitsFile(logits, labels), "here", budget) if kind == "held" else None
+    rows = rows or blocks.open_rows(path, memory=budget)
+    groups = labels % 2
+    done: list[int] = []
+    calibration = cluster.calibrate_files(rows, by="group", groups=groups, progress=done.append)
+    assert calibration == evicp.calibrate(logits, labels, by=groups)
+    assert sum(done) == N
+    summary = cluster.predict_files(calibration, rows, 0.9, tmp_path / "sets.npz", groups=groups)
+    assert summary.rows == N
+    assert files.read_sets(tmp_path / "sets.npz") == calibration.predict(logits, 0.9, groups=groups)
+
+
+def make_module() -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Dropout(0.9), torch.nn.Linear(6, 4))
+
+
+def make_function() -> Any:
+    weights = np.random.default_rng(0).normal(size=(6, 4))
+    return lambda images: np.clip(images.reshape(len(images), -1) @ weights, -5, 5)
+
+
+@pytest.mark.parametrize("make", [make_function, make_module])
+def test_inputs_in_sets_out(cluster: Any, make: Any) -> None:
+    """Batch inference: a module is run in evaluation mode (the dropout is silent), once per worker."""
+    import ray
+
+    if make is make_module:
+        pytest.importorskip("torch")
+    inputs = np.random.default_rng(1).normal(size=(400, 6)).astype(np.float32)
+    labels = np.random.default_rng(2).integers(0, 4, 400)
+    rows = [{"inputs": x, "labels": int(y), "id": i} for i, (x, y) in enumerate(zip(inputs, labels, strict=True))]
+    images = ray.data.from_items(rows, override_num_blocks=4)
+    how = {"model": make, "batch_rows": 50, "workers": 1 if make is make_module else 2}  # each imports torch anew
+    calibration = cluster.calibrate(images, "lac", **how)
+    numbers, sets = collected(cluster.predict(images, calibration, 0.9, **how))
+    if make is make_module:
+        import torch
+
+        with torch.inference_mode():
+            module = make().eval()
+            logits = np.concatenate([module(torch.from_numpy(inputs[i : i + 50])) for i in range(0, 400, 50)])
+    else:
+        logits = np.concatenate([make()(inputs[i : i + 50]) for i in range(0, 400, 50)])
+    assert calibration == evicp.calibrate(logits, labels, "lac")
+    assert numbers == list(range(400))
+    assert sets == calibration.predict(logits, 0.9).to_lists()
+
+
+def test_what_is_wrong_is_said_as_anywhere_else(cluster: Any, dataset: Any, data: tuple, tmp_path: Path) -> None:
+    bad = data[0].copy()
+    bad[2500, 3] = np.nan
+    np.savez(tmp_path / "rows.npz", logits=bad, labels=data[1])
+    with pytest.raises(LogitsError, match=r"^in the rows of .* NaN"):
+        cluster.calibrate_files(blocks.open_rows(tmp_path / "rows.npz", memory=100 * 8 * 4 * K))
+    with pytest.raises(InputError, match=r"^the dataset has no column 'truth'"):
+        cluster.calibrate(dataset, labels="truth")
+    with pytest.raises(LabelsError, match=r"^labels must be in \[0, 12\)"):
+        cluster.calibrate(dataset, labels="id")
+    with pytest.raises(InputTypeError, match=r"must be a ray.data.Dataset; got a ndarray"):
+        cluster.calibrate(data[0])
+    calibration = evicp.calibrate(data[0][:5], data[1][:5])
+    with pytest.warns(SmallCalibrationWarning, match="cannot promise"):
+        cluster.predict(dataset, calibration, 0.9)
+
+
+def evicp_command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    code = "from evicp.cli import main; main()"
+    command = [sys.executable, "-W", "ignore", "-c", code, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_command_line_shares_out_the_work(cluster: Any, data: tuple, tmp_path: Path) -> None:
+    """On the cluster at an address; the file is the one a single process writes."""
+    import ray
+
+    np.savez(tmp_path / "rows.npz", logits=data[0], labels=data[1])
+    address = ray.get_runtime_context().gcs_address
+    how = ("--engine", "ray", "--address", address)
+    done = evicp_command("calibrate", "rows.npz", "-o", "cal.safetensors", *how, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert evicp.load(tmp_path / "cal.safetensors") == evicp.calibrate(*data)
+    done = evicp_command("predict", "cal.safetensors", "rows.npz", "-o", "sets.npz", "--json", *how, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == N
+    assert files.read_sets(tmp_path / "sets.npz") == evicp.calibrate(*data).predict(data[0], 0.9)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("predict", "cal.safetensors", "rows.npz", "--engine", "ray"), "--engine ray needs --output"),
+        (("predict", "cal.safetensors", "rows.npz", "-o", "s.npz", "--engine", "dask"), "--engine must be"),
+        (
+            ("predict", "cal.safetensors", "rows.npz", "-o", "s.npz", "--address", "x:1"),
+            "--address is for --engine ray",
+        ),
+    ],
+)
+def test_bad_options_are_one_line(data: tuple, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    np.savez(tmp_path / "rows.npz", logits=data[0][:50], labels=data[1][:50])
+    evicp.calibrate(data[0][:50], data[1][:50]).save(tmp_path / "cal.safetensors")
+    done = evicp_command(*words, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
