@@ -425,6 +425,26 @@ def test_the_command_refuses_what_it_cannot_read(tmp_path, argument, message):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_what_was_measured_comes_first_and_is_told_from_what_was_not():
+    result = reproduce([small_network(name="resnet18"), small_network(name="own")], trials=1)
+    table = next(t for t in result.tables if t.settings.number == 1)
+    networks = list(dict.fromkeys(line.network for line in table.lines))
+    assert networks[:2] == ["ResNet18", "own"]
+    assert len(networks) == 10
+    html = table.to_html()
+    assert html.count("<tr class=ecp>") == 4  # coverage and size of two networks
+    assert html.count("<tr class=published>") == 8 * 9  # nothing was measured of eight
+    assert html.count("<tr class=other>") == 2 * 9 - 4
+
+
+@pytest.mark.parametrize(("name", "marked"), [("resnet152", True), ("own", False)])
+def test_captions_speak_of_hollow_marks_only_where_there_are_some(name, marked):
+    pytest.importorskip("matplotlib")
+    result = reproduce([small_network(name=name)], trials=1)
+    drawings = drawing.draw_all(result.measured, result.reference)
+    assert [("Hollow" in d.description) for d in drawings if d.name.startswith("figure")] == [marked, marked]
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Findings
 

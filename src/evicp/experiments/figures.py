@@ -128,9 +128,8 @@ def _figure2(measured: Measured) -> Drawing:
         axes[0].legend(frameon=False)
         name = measured.network.title
         title = f"Figure 2. Set size and coverage for three coverage levels, {name}"
-        return _finish(
-            figure, "figure2", title, "Lines: medians over trials. Hollow marks: the paper's Tables 1 and 6."
-        )
+        hollow = _hollow("Tables 1 and 6", _published(measured, 1, Method("ECP"), "size"))
+        return _finish(figure, "figure2", title, f"Lines: medians over trials.{hollow}")
 
 
 def _figure3(chosen: Mapping[str, Measured]) -> Drawing:
@@ -154,7 +153,13 @@ def _figure3(chosen: Mapping[str, Measured]) -> Drawing:
             axis.set_title(f"{_DATASET[measured.network.dataset]}, {measured.network.title},\n{protocol}", fontsize=9)
         axes[0].legend(frameon=False)
         title = "Figure 3. Set size by difficulty, coverage 0.9"
-        return _finish(figure, "figure3", title, "Medians over trials. Hollow marks: the paper's Table 4.")
+        hollow = _hollow("Table 4", *(_published(m, 4, Method("ECP"), "size", "1") for m in chosen.values()))
+        return _finish(figure, "figure3", title, f"Medians over trials.{hollow}")
+
+
+def _hollow(where: str, *printed: float) -> str:
+    """What hollow marks are, where the paper has figures to mark."""
+    return f" Hollow marks: the paper's {where}." if np.isfinite(printed).any() else ""
 
 
 #: Upper ends of the histogram's classes of sizes; the last class ends at K.

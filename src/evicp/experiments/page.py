@@ -18,11 +18,12 @@ h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; border-bot
 figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; } figcaption { color: var(--faint); }
 .scroll { overflow: auto; max-height: 34rem; border: 1px solid var(--line); }
 table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; width: 100%; }
-caption { text-align: left; font-weight: 600; padding: .4rem .5rem; }
+caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 th, td { padding: .15rem .5rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { background: #f6f8fa; position: sticky; top: 0; } td.text { text-align: left; }
+thead { position: sticky; top: 0; } th { background: #f6f8fa; } th.text, td.text { text-align: left; }
+th[colspan] { text-align: center; } .start { border-left: 1px solid var(--line); }
 tr.ecp { background: var(--own); } tr.published { color: var(--faint); }
-li { margin: .2rem 0; } nav a { margin-right: 1rem; } .verdict { font-size: 1.05rem; }
+li { margin: .2rem 0; } nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem; } .verdict { font-size: 1.05rem; }
 """
 
 

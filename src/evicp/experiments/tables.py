@@ -185,10 +185,13 @@ class PaperTable:
     def to_html(self) -> str:
         """A table element with notes."""
         first = self._head().index("metric") + 1
-        text = self._head()[: first + 1]
-        top = "".join(f"<th rowspan=2 scope=col>{escape(cell)}</th>" for cell in text)
-        groups = "".join(f"<th colspan=4 scope=colgroup>{escape(p)}</th>" for p in PROTOCOLS)
-        below = "".join(f"<th scope=col>{what}</th>" for _ in PROTOCOLS for what in ("median", "mean", "sd", "dev."))
+        top = "".join(f"<th rowspan=2 scope=col class=text>{escape(cell)}</th>" for cell in self._head()[:first])
+        top += "<th rowspan=2 scope=col>published</th>"
+        groups = "".join(f"<th colspan=4 scope=colgroup class=start>{escape(p)}</th>" for p in PROTOCOLS)
+        each = (
+            "<th scope=col class=start>median</th><th scope=col>mean</th><th scope=col>sd</th><th scope=col>dev.</th>"
+        )
+        below = each * len(PROTOCOLS)
         body = "".join(_html_row(row, first) for row in self.rows())
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         head = f"<thead><tr>{top}{groups}</tr><tr>{below}</tr></thead>"
@@ -196,11 +199,13 @@ class PaperTable:
 
 
 def _html_row(row: list[str], first: int) -> str:
-    measured = " class=measured" if any(row[first + 1 :]) else ""
-    own = " class=ecp" if row[1] == "ECP" else ""
-    cells = "".join(f"<td class=text>{escape(c)}</td>" for c in row[:first])
-    cells += "".join(f"<td>{escape(c)}</td>" for c in row[first:])
-    return f"<tr{measured or own}>{cells}</tr>"
+    """A row of the table's body: marked where it is ECP's, faint where nothing was measured."""
+    kind = "ecp" if row[1] == "ECP" else "other"
+    kind = kind if any(row[first + 1 :]) else "published"
+    starts = {first + 1 + 4 * number for number in range(len(PROTOCOLS))}
+    names = ["text" if i < first else "start" if i in starts else "" for i in range(len(row))]
+    cells = "".join(f"<td{name and f' class={name}'}>{escape(c)}</td>" for name, c in zip(names, row, strict=True))
+    return f"<tr class={kind}>{cells}</tr>"
 
 
 _LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
@@ -225,7 +230,7 @@ def _build(settings: TableSettings, measured: Sequence[Measured], reference: Map
     if settings.by != "network":
         here = {name: m for name, m in here.items() if name == reference.get(settings.dataset)}
     published = dict.fromkeys(f.network for f in figures() if f.table == settings.number)
-    names = [*published, *(name for name in here if name not in published)]
+    names = sorted({**published, **here}, key=lambda name: name not in here)  # what was measured comes first
     lines = [line for name in names for line in _lines(settings, name, here.get(name))]
     return PaperTable(settings, tuple(lines), _notes(settings, here))
 
@@ -352,9 +357,9 @@ class Ranking:
         better = "smaller" if self.metric == "size" else "higher"
         error = "" if self.standard_error is None else f" (standard error {self.standard_error:.4f})"
         return (
-            f"Table {self.table}, {self.network}, {self.metric}: as released {' > '.join(self.released)}; clean "
-            f"{' > '.join(self.clean)}: the ranking {verdict}. Clean, ECP less {self.rival}: {self.lead:+.4f}{error}, "
-            f"{better} in {self.wins} of {self.trials} trials."
+            f"Table {self.table}, {self.network}, {self.metric}, best first: as released {', '.join(self.released)}; "
+            f"clean {', '.join(self.clean)}. The ranking {verdict}. Clean, ECP less {self.rival}: "
+            f"{self.lead:+.4f}{error}, {better} in {self.wins} of {self.trials} trials."
         )
 
     def to_dict(self) -> dict[str, Any]:
