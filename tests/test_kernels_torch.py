@@ -66,6 +66,16 @@ def test_membership_is_score_within_threshold_to_the_bit(score: evicp.Score, mon
     assert (offsets.dtype, members.dtype, kept.dtype) == (np.int64, np.int32, np.float64)
 
 
+@pytest.mark.parametrize("score", [*SCORES, evicp.ECP(evidence="softplus", stabilizer=0)], ids=str)
+def test_one_row_is_as_good_as_a_batch_to_the_bit(score: evicp.Score) -> None:
+    """torch's own row sums are added in another order for one row than for many."""
+    logits = torch.randn(200, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+    whole = _torch.dense_scores(score, logits)
+    for rows in (1, 2, 7):
+        parts = torch.cat([_torch.dense_scores(score, part) for part in logits.split(rows)])
+        assert torch.equal(parts, whole)
+
+
 @pytest.mark.parametrize("score", SCORES, ids=str)
 def test_top_labels(score: evicp.Score) -> None:
     z = hard_rows(30, 6)

@@ -244,15 +244,31 @@ def evidence_of(name: str, z: Tensor) -> Tensor:
     if name == "relu":
         return z.clamp_min(0.0)
     if name == "softplus":
-        return torch.logaddexp(z, torch.zeros_like(z))
+        return _log_add_exp(z, torch.zeros_like(z))
     return torch.where(z == -torch.inf, 0.0, z.clamp(-10.0, 10.0).exp())
+
+
+def _row_sums(x: Tensor) -> Tensor:
+    """The sum of each row, (rows, 1), by halves: the order of torch's own sums depends on how many rows there are."""
+    while x.shape[1] > 1:
+        half = (x.shape[1] + 1) // 2
+        folded = x[:, :half].clone()
+        folded[:, : x.shape[1] - half] += x[:, half:]
+        x = folded
+    return x
+
+
+def _log_add_exp(x: Tensor, y: Tensor) -> Tensor:
+    """ln(e^x + e^y). torch's own gives other bits at the end of an array than inside it, and so to one row alone."""
+    gap = torch.where(x == y, 0.0, (x - y).abs())  # also where both are -inf
+    return torch.maximum(x, y) + (-gap).exp().log1p()
 
 
 def _surprisal(alpha: Tensor) -> Tensor:
     """Eq. 6: -ln p; the one label that can hold more than half is computed from what the others hold."""
     top = _first_largest(alpha)[:, None]
     largest = alpha.gather(1, top)
-    rest = alpha.scatter(1, top, 0.0).sum(1, keepdim=True)
+    rest = _row_sums(alpha.scatter(1, top, 0.0))
     result = -(alpha / (largest + rest)).log()
     exact = torch.where(rest < largest, torch.log1p(rest / largest), result.gather(1, top))
     return result.scatter(1, top, exact)
@@ -263,7 +279,7 @@ def _log_utility(z: Tensor, temperature: float) -> Tensor:
     shifted = ((z - z.amax(1, keepdim=True)) / temperature).clamp_min(torch.finfo(z.dtype).min)
     shifted = torch.where(z == -torch.inf, -torch.inf, shifted)
     others = shifted.exp().scatter(1, _first_largest(shifted)[:, None], 0.0)
-    return shifted - others.sum(1, keepdim=True).log1p()
+    return shifted - _row_sums(others).log1p()
 
 
 def _log_cost(surprisal: Tensor, log_phi: Tensor, ranks: Tensor, stabilizer: float) -> Tensor:
@@ -271,7 +287,7 @@ def _log_cost(surprisal: Tensor, log_phi: Tensor, ranks: Tensor, stabilizer: flo
     n_classes = log_phi.shape[1]
     log_epsilon = torch.full_like(log_phi[:, :1], stabilizer).log()
     room = ((n_classes - ranks).to(log_phi.dtype) / n_classes).log()
-    return surprisal.log() - torch.logaddexp(log_phi - 2.0 * surprisal + room, log_epsilon)
+    return surprisal.log() - _log_add_exp(log_phi - 2.0 * surprisal + room, log_epsilon)
 
 
 def _probabilities(score: Any, z: Tensor) -> Tensor:
