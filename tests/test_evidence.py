@@ -312,6 +312,10 @@ def test_a_utility_of_zero_needs_a_stabilizer():
     assert np.isfinite(ECP(utility=none).scores([[1.0, 0.0]])).all()
     with pytest.raises(ScoreError, match="utility must be positive where stabilizer is 0"):
         ECP(utility=none, stabilizer=0).scores([[1.0, 0.0]])
+    # An impossible label has no utility anyway, and is no reason to refuse.
+    scores = ECP(utility=np.exp, stabilizer=0).scores([[1.0, 0.0, -np.inf]])
+    assert np.isfinite(scores[0, :2]).all()
+    assert np.isposinf(scores[0, 2])
 
 
 def test_the_scaled_stabilizer_is_a_hundredth_of_one_over_k_squared():

@@ -350,3 +350,20 @@ def test_a_score_without_a_formula_says_so():
 
     with pytest.raises(TypeError, match="Unfinished defines no formula"):
         Unfinished().scores([[1.0, 2.0]])
+
+
+def test_defaults_are_the_documented_ones():
+    """A default that changes silently changes everybody's sets."""
+    randomised = {"randomized": True, "temperature": 1.0, "seed": 0}
+    assert LAC().parameters() == Margin().parameters() == {"temperature": 1.0}
+    assert APS().parameters() == Base().parameters() == randomised
+    assert RAPS().parameters() == {"lam": 0.1, "k_reg": 5, "randomize_penalty": False, **randomised}
+    assert SAPS().parameters() == {"lam": 0.1, **randomised}
+    assert TopK().parameters() == {**randomised, "randomized": False}
+    nothing = {"base_rates": None, "utility": None}
+    assert ECP().parameters() == {"evidence": "relu", "temperature": 1.0, "stabilizer": 1e-8, **nothing}
+
+
+def test_auto_is_no_score():
+    with pytest.raises(ScoreError, match="a choice among scores"):
+        as_score("AUTO")

@@ -32,7 +32,7 @@ import trees
 #: What must catch the mutants of a module, the quickest first.
 TESTS = {
     "evidence": ("test_scores", "test_evidence", "test_explain"),
-    "scores": ("test_scores", "test_calibration", "reliability/test_bad_input"),
+    "scores": ("test_scores", "test_evidence", "test_calibration", "reliability/test_bad_input"),
     "calibration": ("test_calibration", "test_groups", "test_shift", "test_pac", "reliability/test_bad_input"),
     "reliability": ("test_reliability", "reliability/test_exact_rank", "test_pac", "test_groups"),
     "files": ("test_files", "reliability/test_hostile_artifact", "reliability/test_bad_input"),

@@ -5,6 +5,7 @@ Scores are uniform on [0, 1] here: a threshold t covers exactly the share t of n
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -137,6 +138,15 @@ def test_a_checksum_speaks_for_everything_a_calibration_is():
     ]
     checksums = {calibration.certificate(0.5).checksum for calibration in (base, *others)}
     assert len(checksums) == len(others) + 1
+
+
+def test_a_certificate_is_the_same_as_values_and_as_json():
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, 3, 60)
+    z = rng.normal(size=(60, 3))
+    for calibration in (calibrate(z, labels), calibrate(z, labels, by="class")):
+        certificate = calibration.certificate(0.8, evicp.evaluate(calibration.predict(z, 0.8), labels))
+        assert json.loads(certificate.to_json()) == certificate.to_dict()
 
 
 def test_results_say_what_they_are_after_a_round_trip(tmp_path):

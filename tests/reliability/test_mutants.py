@@ -23,6 +23,9 @@ EQUIVALENT: dict[str, str] = {
     "plan: (log(2 / (1 - confidence)) / 2) ** 0.5 -> log(2 / (1 - confidence)) / 2 * 0.5": (
         "another place to search downwards from, also far above the answer; only the proof is lost"
     ),
+    "plan: _concentration(n, exact, tolerance) < confidence -> _concentration(n, exact, tolerance) <= confidence": (
+        "a Beta probability does not equal a given double"
+    ),
     "_concentration: 62 -> 63": "a margin of two: products below 2^63 fit into 64 bits as well",
     "rows_needed: 1 - confidence -> 1 + confidence": "only where the search begins: lower, never higher",
 }
