@@ -68,6 +68,8 @@ def export(
     merged = onnx.compose.merge_models(
         graph, head, io_map=[(name, "evicp/logits")], outputs=[o.name for o in graph.graph.output] + list(OUTPUTS)
     )
+    del merged.opset_import[:]  # merging names every set of operators twice
+    merged.opset_import.extend(graph.opset_import)
     onnx.checker.check_model(merged, full_check=True)
     with files.atomic_path(path) as temporary:
         temporary.write_bytes(merged.SerializeToString())
