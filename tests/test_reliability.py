@@ -235,8 +235,8 @@ def test_a_plan_across_blocks_of_the_search(monkeypatch):
 
 def test_the_plans_exact_ranks_survive_large_denominators():
     """A coverage with nine digits times a large n does not fit 62 bits: the arithmetic must widen, not wrap."""
-    coverage = Fraction(123456789, 137174211)
-    n = np.array([10**11, 10**11 + 1])
+    coverage = Fraction(899999993, 999999937)
+    n = np.array([2 * 10**10, 2 * 10**10 + 1])
     assert int(n[0]) * coverage.numerator > 2**63
     got = reliability._concentration(n, coverage, 1e-6)
     wanted = [concentration(int(x), coverage, 1e-6) for x in n]
