@@ -318,6 +318,13 @@ BUGS = [
         _tests("test_pac"),
     ),
     Bug(
+        "other bits for a row alone than in a batch",
+        "kernels/_torch.py",
+        "return _log_add_exp(z, torch.zeros_like(z))",
+        "return torch.logaddexp(z, torch.zeros_like(z))",
+        _tests("test_kernels_torch"),
+    ),
+    Bug(
         "coverage counted on other rows",
         "sets.py",
         "hits = self.labels == np.repeat(wanted, self.sizes)",
