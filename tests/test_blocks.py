@@ -130,6 +130,9 @@ def test_results_are_those_in_memory_to_the_bit(
         evaluation = blocks.evaluate(tmp_path / "sets.npz", rows)
         assert evaluation.to_dict() == evicp.evaluate(sets, labels, logits).to_dict()
         assert blocks.evaluate(calibration, rows, 0.9).to_dict() == evaluation.to_dict()
+        on_the_way = Evaluator()
+        blocks.predict(calibration, rows, 0.9, tmp_path / "sets.npz", evaluator=on_the_way)
+        assert on_the_way.finish().to_dict() == evaluation.to_dict()
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".jsonl"])
@@ -304,6 +307,13 @@ def test_no_rows_give_no_sets_and_no_calibration(tmp_path: Path, data: tuple) ->
         assert len(files.read_sets(tmp_path / "sets.npz")) == 0
         with pytest.raises(LogitsError, match="at least one row"):
             blocks.calibrate(rows)
+
+
+def test_nothing_is_written_where_there_are_no_labels_to_evaluate_with(data: tuple, tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", logits=data[0])
+    with pytest.raises(FileError, match="no labels"):
+        blocks.predict(evicp.calibrate(*data), tmp_path / "rows.npz", 0.9, tmp_path / "sets.npz", evaluator=Evaluator())
+    assert not (tmp_path / "sets.npz").exists()
 
 
 def test_sets_and_rows_must_be_as_many(stored: dict, data: tuple, tmp_path: Path) -> None:

@@ -95,6 +95,10 @@ class Part(Protocol):
         """All logits and labels."""
         ...
 
+    def whole_labels(self) -> NDArray[Any]:
+        """All labels, without the logits."""
+        ...
+
     def with_labels(self, labels: Stored | None) -> Part:
         """The same logits with other labels, or none."""
         ...
@@ -138,6 +142,10 @@ class ArrayPart:
     def whole(self) -> LogitsFile:
         """All logits and labels."""
         return LogitsFile(self.logits.whole(), None if self.labels is None else self.labels.whole())
+
+    def whole_labels(self) -> NDArray[Any]:
+        """All labels, without the logits."""
+        return np.asarray(None if self.labels is None else self.labels.whole())
 
     def with_labels(self, labels: Stored | None) -> ArrayPart:
         """The same logits with other labels, or none."""
@@ -185,6 +193,13 @@ class ParquetPart:
         """All logits and labels."""
         whole = files.read_logits(self.path)
         return whole if self.labels is None else dataclasses.replace(whole, labels=self.labels)
+
+    def whole_labels(self) -> NDArray[Any]:
+        """All labels, without the logits."""
+        if self.labels is not None:
+            return self.labels
+        with files._parquet_file(self.path) as file:
+            return file.read(["labels"])["labels"].to_numpy()
 
     def with_labels(self, labels: Stored | None) -> ParquetPart:
         """The same logits with other labels, or none."""
@@ -247,7 +262,7 @@ class Rows:
     @property
     def labels(self) -> NDArray[Any]:
         """All labels in one array."""
-        return np.concatenate([np.asarray(part.whole().labels) for part in self.parts])
+        return np.concatenate([part.whole_labels() for part in self.parts])
 
     def with_labels(self, labels: Stored | None) -> Rows:
         """The same rows with labels from elsewhere, cut as the files are; or without any."""
@@ -501,6 +516,7 @@ def predict(
     groups: Any = None,
     weights: Any = None,
     allow_empty: bool = True,
+    evaluator: Evaluator | None = None,
     progress: Progress | None = None,
     more: Mapping[str, type[SetsFile]] | None = None,
 ) -> SetsSummary:
@@ -511,14 +527,18 @@ def predict(
     rows : from `open_rows`, or a path
     output : a path that ends in .parquet, .npz or .jsonl
     confidence, groups, weights, allow_empty : as for `Calibration.predict`
+    evaluator : updated on the way, where the rows have labels: one pass over the file does for both
     progress : called with the number of rows done after each block
     more : further formats of sets by suffix
     """
-    source = as_rows(rows).with_labels(None)
+    source = as_rows(rows) if evaluator is not None else as_rows(rows).with_labels(None)
     how: dict[str, Any] = {"confidence": confidence, "groups": groups, "weights": weights, "allow_empty": allow_empty}
     with files.open_sets(output, more) as file:
-        for _, sets in predict_blocks(calibration, source, coverage, **how):
+        for block, sets in predict_blocks(calibration, source, coverage, **how):
             file.append(sets)
+            if evaluator is not None:
+                with located(source.source, block.start):
+                    evaluator.update(sets, *_truth(source, block))
             if progress is not None:
                 progress(len(sets))
     if file.summary is None:  # for the type checker: a file without sets is refused above

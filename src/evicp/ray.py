@@ -219,7 +219,8 @@ def _predict_batch(
     with _one_processor():
         given = None if groups is None else _column(batch, groups)
         sets = ray.get(calibration).predict(_matrix(_column(batch, logits)), coverage, groups=given, **how)
-    table = sets.to_arrow().drop_columns(["row"]).rename_columns({"labels": "set"})
+    table = sets.to_arrow().drop_columns(["row"])
+    table = table.rename_columns(["set", *table.column_names[1:]])
     for name, column in batch.items():
         if name not in (*without, *table.column_names) and column.ndim == 1:
             table = table.append_column(name, pa.array(column))
