@@ -265,7 +265,7 @@ def test_auto_keeps_the_best_default_unless_a_lead_is_clear(rows: Any) -> None:
     (best_default,) = (c for c in defaults if c.lead == 0.0)  # leads are over it
     assert best_default == defaults[0]  # candidates are best first
     best = tuning.candidates[0]
-    clear = best.lead > 1.5 * best.standard_error
+    clear = best.lead > best.standard_error
     assert tuning.best == (best.score if clear else best_default.score)
     assert tuning.why.startswith(f"{best_default.score.describe()} has the best SAT of all defaults on 420 rows")
 

@@ -69,7 +69,7 @@ _FOLDS = 10
 _STEADY = 5
 
 #: A tuned candidate must lead the best default by this many standard errors: "auto" is to be trusted, not clever.
-_CLEAR = 1.5
+_CLEAR = 1.0
 
 #: LAC has the smallest sets wherever probabilities are right: another default must lead it by this many.
 _DOUBT = 0.25
@@ -191,7 +191,7 @@ def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: float | Fractio
     """Which score? The best of all families on rows that must not be used again.
 
     The best of the families' defaults wins (LAC, unless another leads it by a quarter of a standard error), unless a
-    tuned candidate leads it by one and a half standard errors.
+    tuned candidate leads it by one.
 
     Parameters
     ----------
