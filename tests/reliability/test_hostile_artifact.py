@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import io
 import json
@@ -96,6 +97,34 @@ def ecp(**changes: Any) -> bytes:
 
 
 ABSENT = object()
+
+
+def of_parts(parts: dict[str, Any], **changes: Any) -> bytes:
+    """A file of several tensors (groups, weights) with a checksum that is right, whatever it describes."""
+    arrays = {name: np.asarray(values, "<f8") for name, values in parts.items()}
+    text = canonical({k: v for k, v in (DESCRIPTION | changes).items() if v is not ABSENT})
+    digest, layout, start = hashlib.sha256(text.encode()), {}, 0
+    for name, array in arrays.items():
+        digest.update(f"\0{name}\0".encode() + array.tobytes())
+        layout[name] = tensor(len(array), data_offsets=[start, start + array.nbytes])
+        start += array.nbytes
+    metadata = {"evicp": text, "sha256": digest.hexdigest()}
+    return framed(canonical({"__metadata__": metadata, **layout}), b"".join(a.tobytes() for a in arrays.values()))
+
+
+def by_class(parts: int = 3, by: Any = "class", groups: Any = None, **changes: Any) -> bytes:
+    """A file by class, two scores for each of three classes; `changes` replace parameters of the grouping."""
+    whole = {field.name: getattr(evicp.ByClass(), field.name) for field in dataclasses.fields(evicp.ByClass)}
+    parameters = {k: v for k, v in (whole | changes).items() if v is not ABSENT}
+    stored = {"by": by, "parameters": parameters} if groups is None else groups
+    named = {f"scores.{i}": part for i, part in enumerate(np.array_split(SCORES, parts))}
+    return of_parts(named, groups=stored)
+
+
+def weighted(rows: Any = (1.0,) * 6, classes: Any = (1.0,) * 3, kind: Any = "classes") -> bytes:
+    """A file with weights of its rows, and of its classes."""
+    parts = {"scores": SCORES, "weights": rows} | ({} if classes is None else {"class_weights": classes})
+    return of_parts(parts, weights=kind)
 
 
 def zip_bomb() -> bytes:
@@ -306,6 +335,24 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "base rates of another K": (lambda: ecp(base_rates=[0.5, 0.5]), "got 2 for 3 classes"),
     "base rates of zero": (lambda: ecp(base_rates=[0.5, 0.5, 0.0]), "base_rates must be one number in (0, 1)"),
     "nested base rates": (lambda: ecp(base_rates=[[0.5], [0.5]]), "base_rates must be one number in (0, 1)"),
+    "more groups than classes": (lambda: by_class(6), "it says it has 3 groups but holds the scores of 6"),
+    "fewer groups than classes": (lambda: by_class(2), "it says it has 3 groups but holds the scores of 2"),
+    "groups by nothing known": (lambda: by_class(by="os.system"), "groups by 'os.system', which this evicp does not"),
+    "groups by a number": (lambda: by_class(by=3), "its groups are malformed"),
+    "groups that are a list": (lambda: by_class(groups=[1]), "its groups are malformed"),
+    "groups with one field more": (lambda: by_class(code="x"), "groups by 'class', which this evicp does not know"),
+    "groups with one field less": (lambda: by_class(seed=ABSENT), "groups by 'class', which this evicp does not know"),
+    "groups still to be found": (lambda: by_class(rare="cluster"), "it says it has 0 groups but holds the scores of 3"),
+    "clusters of another K": (lambda: by_class(2, clusters=[0, 1]), "clusters must have one number per class"),
+    "clusters numbered with gaps": (lambda: by_class(2, clusters=[0, 5, 5]), "it says it has 2 groups"),
+    "groups without tensors of theirs": (lambda: forged(groups={}), "its description has the fields"),
+    "negative weights": (lambda: weighted(rows=[1, 1, 1, 1, 1, -1]), "weights must be finite and >= 0"),
+    "weights that are NaN": (lambda: weighted(rows=[1, 1, 1, 1, 1, np.nan]), "weights must be finite and >= 0"),
+    "weights that are all zero": (lambda: weighted(rows=[0] * 6), "weights must not all be 0"),
+    "fewer weights than scores": (lambda: weighted(rows=[1] * 5), "weights must"),
+    "class weights of another K": (lambda: weighted(classes=[1, 1]), "class_weights must"),
+    "class weights not spoken of": (lambda: weighted(kind="rows"), "it says it has weights of 'rows'"),
+    "class weights that are not there": (lambda: weighted(classes=None), "it says it has weights of 'classes'"),
     "base rates in text": (lambda: ecp(base_rates="uniform"), "base_rates must be an array"),
 }
 
@@ -335,6 +382,10 @@ def test_the_forger_can_make_a_good_file(tmp_path: Path) -> None:
     assert evicp.load(path).score == evicp.ECP(base_rates=(0.5, 0.25, 0.25))
     path.write_bytes(with_header(lambda header: None))
     assert evicp.load(path) == expected
+    path.write_bytes(by_class())
+    assert evicp.load(path).guarantee == "class"
+    path.write_bytes(weighted())
+    assert evicp.load(path).guarantee == "weighted"
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
