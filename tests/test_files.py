@@ -471,3 +471,10 @@ def test_a_folder_name_is_not_read_as_a_column(rows: Any, tmp_path: Path) -> Non
     folder.mkdir()
     path, _ = write_parquet(folder, rows[0], None)
     assert files.read_logits(path).labels is None
+
+
+def test_how_many_rows_chose_the_score_is_not_forgotten(tmp_path):
+    calibration = evicp.Calibration(evicp.LAC(), np.array([0.5, 1.0]), 3, chosen_on=7)
+    calibration.save(tmp_path / "c.safetensors")
+    assert evicp.load(tmp_path / "c.safetensors").chosen_on == 7
+    assert evicp.load(tmp_path / "c.safetensors") == calibration

@@ -112,12 +112,12 @@ def of_parts(parts: dict[str, Any], **changes: Any) -> bytes:
     return framed(canonical({"__metadata__": metadata, **layout}), b"".join(a.tobytes() for a in arrays.values()))
 
 
-def by_class(parts: int = 3, by: Any = "class", groups: Any = None, **changes: Any) -> bytes:
+def by_class(parts: int = 3, by: Any = "class", groups: Any = None, scores: Any = SCORES, **changes: Any) -> bytes:
     """A file by class, two scores for each of three classes; `changes` replace parameters of the grouping."""
     whole = {field.name: getattr(evicp.ByClass(), field.name) for field in dataclasses.fields(evicp.ByClass)}
     parameters = {k: v for k, v in (whole | changes).items() if v is not ABSENT}
     stored = {"by": by, "parameters": parameters} if groups is None else groups
-    named = {f"scores.{i}": part for i, part in enumerate(np.array_split(SCORES, parts))}
+    named = {f"scores.{i}": part for i, part in enumerate(np.array_split(scores, parts))}
     return of_parts(named, groups=stored)
 
 
@@ -337,6 +337,8 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "nested base rates": (lambda: ecp(base_rates=[[0.5], [0.5]]), "base_rates must be one number in (0, 1)"),
     "more groups than classes": (lambda: by_class(6), "it says it has 3 groups but holds the scores of 6"),
     "fewer groups than classes": (lambda: by_class(2), "it says it has 3 groups but holds the scores of 2"),
+    "one unsorted group": (lambda: by_class(scores=[0, 1, 0, 1, 1, 0]), "its scores are not ascending numbers"),
+    "a group that is NaN": (lambda: by_class(scores=[0, 1, np.nan, 1, 0, 1]), "its scores are not ascending numbers"),
     "groups by nothing known": (lambda: by_class(by="os.system"), "groups by 'os.system', which this evicp does not"),
     "groups by a number": (lambda: by_class(by=3), "its groups are malformed"),
     "groups that are a list": (lambda: by_class(groups=[1]), "its groups are malformed"),
