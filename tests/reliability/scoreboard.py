@@ -230,17 +230,18 @@ ROWS: dict[str, Row] = {
 
 def measure(row: Row) -> Result:
     """Run a row's tests at full length."""
+    begun = _commit()
     with tempfile.TemporaryDirectory() as folder:
         reports = []
         for number, selection in enumerate(row.tests):
             path, _, options = selection.partition(" ")
             if not (REPOSITORY / path.partition("::")[0]).exists():
-                return _stamped(f"{OPEN}: {path} does not exist yet")
+                return _stamped(f"{OPEN}: {path} does not exist yet", begun)
             reports.append(Path(folder) / f"{number}.xml")
             _pytest([path, *options.split()], reports[-1], alone=row.alone)
         if not all(report.exists() for report in reports):
-            return _stamped("FAILED: the tests did not run to their end")
-        return _stamped(summary(ElementTree.parse(report).getroot() for report in reports))
+            return _stamped("FAILED: the tests did not run to their end", begun)
+        return _stamped(summary(ElementTree.parse(report).getroot() for report in reports), begun)
 
 
 def _pytest(arguments: list[str], report: Path, *, alone: bool) -> None:
@@ -277,8 +278,11 @@ def combined(name: str, values: list[str]) -> str:
     return f"{pick(numbers):,.3g}" if any(x % 1 for x in numbers) else f"{int(pick(numbers)):,}"
 
 
-def _stamped(figure: str) -> Result:
-    return Result(figure, datetime.now(UTC).date().isoformat(), _commit(), _machine())
+def _stamped(figure: str, begun: str) -> Result:
+    """A figure with its date, the commit it was measured on (or between which ones) and the machine."""
+    ended = _commit()
+    commit = ended if begun == ended else f"{begun.rstrip('+')}..{ended}"
+    return Result(figure, datetime.now(UTC).date().isoformat(), commit, _machine())
 
 
 def _commit() -> str:
@@ -307,7 +311,8 @@ What is promised is measured. Each row is one claim, the tests behind it, one fi
 `make reliability` runs all of them at full length and writes this page (short versions are part of `make test`). A star
 marks a row with a negative control: a deliberately wrong variant that the same tests must find wrong, which is itself
 asserted. A row whose figure is missing, older than 30 days or beyond its line is **open**. A `+` after a commit: the
-source had changes that were not committed yet. What is promised in words, and what is not: [SECURITY.md](SECURITY.md).
+source had changes that were not committed; two commits: it went from the first to the second while the row ran. What is
+promised in words, and what is not: [SECURITY.md](SECURITY.md).
 
 | # | what is tested | figure | pass line | date | commit | machine |
 |---|---|---|---|---|---|---|
