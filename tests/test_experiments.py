@@ -474,6 +474,9 @@ STUDIED = {
 def test_the_page_of_findings_shows_what_the_command_prints(name, shared_data, long_run):
     if name not in ("arithmetic", "stabilizer", "evidence", "outliers") and not long_run:
         pytest.skip("runs with EVICP_RELIABILITY=long")
+    if name == "far":
+        pytest.importorskip("efficientnet_lite_pytorch")
+        pytest.importorskip("skimage")
     networks = [replace(read(str(shared_data / f"{file}.npz")), name=short) for short, file in STUDIED.items()]
     page = FINDINGS_PAGE.read_text(encoding="utf-8")
     shown = [line for line in page.splitlines() if line.startswith("|")]

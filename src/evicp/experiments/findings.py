@@ -410,6 +410,54 @@ def outliers(networks: Sequence[Logits]) -> Finding:
     )
 
 
+def far(networks: Sequence[Logits]) -> Finding:
+    """Pictures of nothing the network knows, beside validation images; for logits of EfficientNet-Lite0 (`lite0`)."""
+    rows = []
+    known = next((data for data in networks if data.name.endswith("lite0")), None)
+    for title, z in _strange_logits().items() if known is not None else ():
+        assert known is not None
+        both = np.concatenate([np.asarray(known.logits, np.float64), z])
+        strange = np.arange(len(both)) >= len(known.labels)
+        doubt = -np.exp(evidence.log_utility(both)).max(1)
+        signs = (evidence.opinion(both).uncertainty, doubt, -both.max(1))
+        sets = [calibrate(known.logits, known.labels, score).predict(z, 0.9) for score in (ECP(), LAC(), APS())]
+        sizes = [f"{s.sizes.mean():.2f} ({np.mean(s.sizes == 0):.2f})" for s in sets]
+        rows.append((f"{title} ({len(z)})", *(f"{_auroc(sign, strange):.3f}" for sign in signs), *sizes))
+    head = ("pictures", "u", "1 - largest softmax", "largest logit, negated", "ECP", "LAC", "APS")
+    title = "Far from ImageNet, EfficientNet-Lite0: AUROC against validation images; mean size (share of empty sets)"
+    return Finding("far", title, head, tuple(rows))
+
+
+def _strange_logits(count: int = 24, side: int = 256) -> dict[str, F64]:
+    """Logits of crops of textures, of noise, and of photographs whose pixels are shuffled."""
+    from evicp.extraction import open_network
+    from evicp.extraction.optional import need
+
+    pictures: Any = need("skimage.data", "scikit-image", "test-extract", "pictures far from ImageNet")
+    image: Any = need("PIL.Image", "pillow", "extract", "preparing pictures")
+    rng = np.random.default_rng(0)
+
+    def crop(picture: NDArray[Any]) -> NDArray[np.uint8]:
+        top, left = (int(rng.integers(0, extent - side + 1)) for extent in picture.shape[:2])
+        part = picture[top : top + side, left : left + side]
+        return np.repeat(part[..., None], 3, axis=2) if part.ndim == 2 else part
+
+    textures = [pictures.brick(), pictures.grass(), pictures.gravel()]
+    photographs = [pictures.astronaut(), pictures.coffee(), pictures.chelsea()]
+    kinds = {
+        "brick, grass, gravel": [crop(textures[i % 3]) for i in range(count)],
+        "photographs with pixels shuffled": [
+            rng.permutation(crop(photographs[i % 3]).reshape(-1, 3)).reshape(side, side, 3) for i in range(count)
+        ],
+        "uniform noise": [rng.integers(0, 256, (side, side, 3)).astype(np.uint8) for _ in range(count)],
+    }
+    network = open_network("efficientnet-lite0", device="cpu")
+    return {
+        title: network.logits([network.prepare(image.fromarray(picture)) for picture in of_kind]).astype(np.float64)
+        for title, of_kind in kinds.items()
+    }
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Ties, temperature, coverage
 
@@ -584,6 +632,7 @@ FINDINGS: Mapping[str, Callable[[Sequence[Logits]], Finding]] = MappingProxyType
         "utility": utilities,
         "base_rates": base_rates,
         "outliers": outliers,
+        "far": far,
         "reliability": reliability,
         "ties": ties,
         "temperature": temperature,
