@@ -461,14 +461,12 @@ def test_names_are_text(page: Page) -> None:
 
 
 @pytest.mark.reliability
-def test_no_network(
-    page: Page, reported: tuple[Path, Any, Any, Any], record_property: Callable[[str, object], None]
-) -> None:
+def test_no_network(page: Page, reported: tuple[Path, Any, Any, Any], figure: Callable[[str, object], None]) -> None:
     """Nothing is asked for but the file itself, however far one scrolls and whatever one moves."""
     page.tab.mouse.wheel(0, 20_000)
     page.move_to(0.7)
     others = [url for url in page.requests if url != reported[0].as_uri()]
-    record_property("network requests", len(others))
+    figure("network requests", len(others))
     assert others == []
 
 
