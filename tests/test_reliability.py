@@ -240,4 +240,4 @@ def test_the_plans_exact_ranks_survive_large_denominators():
     assert int(n[0]) * coverage.numerator > 2**63
     got = reliability._concentration(n, coverage, 1e-6)
     wanted = [concentration(int(x), coverage, 1e-6) for x in n]
-    assert got == pytest.approx(wanted, rel=1e-6)
+    assert got == pytest.approx(wanted, rel=1e-3)  # old SciPys are no nearer at such n; a wrapped rank is far off
