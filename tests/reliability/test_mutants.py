@@ -12,7 +12,7 @@ import scipy.stats
 pytestmark = pytest.mark.reliability
 
 #: Mutants of each module in the sample.
-LONG, SEED = 30, 0
+LONG, SEED = 30, 1
 
 #: Mutants that behave exactly as the original does, and why. Reviewed, not collected; they count neither way.
 EQUIVALENT: dict[str, str] = {
