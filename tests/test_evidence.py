@@ -150,6 +150,8 @@ def test_the_label_cost_times_k_and_u_is_the_cost():
     inner = evidence.label_cost(evidence.probability(alpha), phi, rank, rates)
     log_cost = evidence.log_cost(evidence.surprisal(alpha), np.log(phi), rank, 0.0, u, rates)
     assert np.allclose(np.log(4 * u * inner), log_cost, rtol=0, atol=1e-14)
+    without_u = evidence.log_cost(evidence.surprisal(alpha), np.log(phi), rank, 0.0, base_rates=rates)
+    assert np.allclose(without_u, log_cost - np.log(u), rtol=0, atol=1e-14)
 
 
 def test_surprisal_keeps_its_relative_accuracy_next_to_probability_one():
