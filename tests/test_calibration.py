@@ -208,6 +208,19 @@ def test_another_k_is_refused(calibration):
             call(np.zeros((2, 5)))
 
 
+def test_log_probabilities_are_suspicious_as_evidence_and_as_nothing_else():
+    logits, labels = make(50)
+    log_probabilities = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    with pytest.warns(evicp.errors.SuspiciousInputWarning, match="no positive logit"):
+        calibrate(log_probabilities, labels)
+    calibrate(log_probabilities, labels, "lac")  # a warning would be an error here
+
+
+def test_no_sets_are_of_no_rows_and_no_labels(calibration):
+    sets = calibration.no_sets(Fraction(9, 10), None)
+    assert (len(sets), sets.labels.size, sets.coverage) == (0, 0, Fraction(9, 10))
+
+
 def test_class_names_from_an_iterator_outlive_the_first_batch():
     logits, labels = make(50)
     calibrator = evicp.Calibrator(class_names=(f"class {k}" for k in range(logits.shape[1])))

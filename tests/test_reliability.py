@@ -205,6 +205,27 @@ def test_the_plan_is_the_smallest_n_from_which_on_the_promise_holds(coverage, to
     assert all(concentration(n, exact, tolerance) >= confidence for n in range(got, bound, max(1, bound // 200)))
 
 
+def test_a_plan_with_extreme_confidence_looks_far_enough():
+    """The search goes down from a bound that must grow with the confidence, or it begins below the answer."""
+    coverage, tolerance, confidence = Fraction(1, 2), 0.02, 1 - 1e-9
+    got = plan(coverage, tolerance, confidence)
+    assert got > 20_000
+    assert concentration(got - 1, coverage, tolerance) < confidence <= concentration(got, coverage, tolerance)
+
+
+def test_an_outcome_exactly_as_likely_as_the_tail_is_outside():
+    """From three rows at 0.75 one new row is missed with probability 1/4, the whole tail of a 50 % interval."""
+    assert Reliability(3, 0.75).observed_interval(1, confidence=0.5) == (1.0, 1.0)
+    assert Reliability(3, 0.75).observed_interval(1, confidence=0.51) == (0.0, 1.0)
+
+
+def test_a_certificate_claims_no_confidence_unless_told():
+    values = (0.9, 99, 90, 1.0, 0.89, 0.02, 0.9, (0.8, 0.95), 0.95, "ecp", {}, 10, "", "", "")
+    certificate = reliability.Certificate(*values)
+    assert "with confidence" not in str(certificate)
+    assert "with confidence 0.95" in str(dataclasses.replace(certificate, pac=True))
+
+
 def test_the_plan_grows_as_the_tolerance_shrinks():
     plans = [plan(0.9, t) for t in (0.1, 0.05, 0.02, 0.01)]
     assert plans == sorted(plans)

@@ -367,3 +367,10 @@ def test_defaults_are_the_documented_ones():
 def test_auto_is_no_score():
     with pytest.raises(ScoreError, match="a choice among scores"):
         as_score("AUTO")
+
+
+def test_sets_of_ecp_are_the_top_labels_only_with_uniform_base_rates_and_built_in_parts():
+    assert ECP().monotone
+    assert ECP(evidence="exp", stabilizer=0, temperature=2.0).monotone
+    others = (ECP(base_rates=(0.3, 0.7)), ECP(evidence=np.abs), ECP(utility=np.exp))
+    assert not any(score.monotone for score in others)

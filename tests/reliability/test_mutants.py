@@ -27,6 +27,10 @@ EQUIVALENT: dict[str, str] = {
         "a Beta probability does not equal a given double"
     ),
     "_concentration: 2 ** 62 -> 2 ** 63": "a margin of two: products below 2^63 fit into 64 bits as well",
+    "plan: 1 << 16 -> 2 << 16": "how many n are looked at together changes no answer",
+    "Calibrator._check_mergeable: batch.weights is not None -> batch.weights is None": (
+        "whether two kinds are there is the same question of their opposites"
+    ),
     "rows_needed: 1 - confidence -> 1 + confidence": "only where the search begins: lower, never higher",
 }
 
