@@ -43,6 +43,16 @@ def figure(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
     return lambda name, value: request.node.user_properties.append((name, value))
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """One thread for torch: small work on a busy machine is done sooner by it than by two that wait for each other."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real logits and golden values beside the repository; skips where it is absent."""

