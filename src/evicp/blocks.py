@@ -444,6 +444,16 @@ def row_wise(values: Any, rows: Rows, what: str) -> None:
         raise InputError(f"{what} must have one entry per row; got {len(values):,} for {len(rows):,} rows.")
 
 
+def calibrator_for(
+    rows: Rows, score: Any, by: Any, class_weights: Any, class_names: Sequence[str] | None
+) -> Calibrator:
+    """An empty calibrator for labelled rows, with their own class names unless others are given."""
+    if not rows.has_labels:
+        raise FileError(f"{rows.source} has no labels. Give them in a file of their own.")
+    names = class_names if class_names is not None else rows.class_names
+    return Calibrator(score, by=by, class_weights=class_weights, class_names=names)
+
+
 def calibrate(
     rows: Rows | str | PathLike[str],
     score: str | Score | Callable[..., Any] = "ecp",
@@ -467,10 +477,7 @@ def calibrate(
     source = as_rows(rows)
     row_wise(groups, source, "groups")
     row_wise(weights, source, "weights")
-    if not source.has_labels:
-        raise FileError(f"{source.source} has no labels. Give them in a file of their own.")
-    names = class_names if class_names is not None else source.class_names
-    calibrator = Calibrator(score, by=by, class_weights=class_weights, class_names=names)
+    calibrator = calibrator_for(source, score, by, class_weights, class_names)
     for block in source:
         with located(source.source, block.start):
             own = {"groups": _slice(groups, block), "weights": _slice(weights, block)}
@@ -533,12 +540,27 @@ def predict(
     """
     source = as_rows(rows) if evaluator is not None else as_rows(rows).with_labels(None)
     how: dict[str, Any] = {"confidence": confidence, "groups": groups, "weights": weights, "allow_empty": allow_empty}
-    with files.open_sets(output, more) as file:
+
+    def each() -> Iterator[PredictionSets]:
         for block, sets in predict_blocks(calibration, source, coverage, **how):
-            file.append(sets)
             if evaluator is not None:
                 with located(source.source, block.start):
                     evaluator.update(sets, *_truth(source, block))
+            yield sets
+
+    return write_sets(each(), output, progress, more)
+
+
+def write_sets(
+    parts: Iterator[PredictionSets],
+    output: str | PathLike[str],
+    progress: Progress | None,
+    more: Mapping[str, type[SetsFile]] | None,
+) -> SetsSummary:
+    """Write sets to a file as they come, and sum them up."""
+    with files.open_sets(output, more) as file:
+        for sets in parts:
+            file.append(sets)
             if progress is not None:
                 progress(len(sets))
     if file.summary is None:  # for the type checker: a file without sets is refused above

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from os import PathLike
@@ -165,7 +165,7 @@ class Calibrator:
         truth = checks.as_labels(labels, *array.shape)
         checks.as_class_names(self._class_names, array.shape[1])
         if not self._batches:
-            warn_suspicious(self.score, checks.as_logits(array[:32]) if stays else array)
+            warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')
@@ -535,8 +535,8 @@ def conformal_threshold(ascending: F64, coverage: Fraction) -> float:
     return float(ascending[k - 1])
 
 
-def warn_suspicious(score: Score, logits: NDArray[Any]) -> None:
-    """Warn of input that is legal but very likely not what was meant."""
+def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
+    """Warn, once for all scores, of input that is legal but very likely not what was meant."""
     checks.warn_if_probabilities(logits)
-    if isinstance(score, ECP) and score.evidence == "relu":
+    if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
         checks.warn_if_no_evidence(logits)

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, files
-from evicp.blocks import ArrayPart, Part, Progress, Rows, as_rows, located, row_wise, typed
+from evicp import checks
+from evicp.blocks import ArrayPart, Part, Progress, Rows, as_rows, calibrator_for, located, row_wise, typed, write_sets
 from evicp.calibration import Calibration, Calibrator, Coverage
-from evicp.errors import EvicpError, EvicpWarning, FileError, InputError, InputTypeError, LogitsError, missing_extra
+from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.files import SetsFile
 from evicp.scores import Score
 from evicp.sets import PredictionSets, SetsSummary, join_sets
@@ -397,10 +397,7 @@ def calibrate_files(
     score, by, groups, weights, class_weights, class_names, progress : as for `evicp.blocks.calibrate`
     """
     source = as_rows(rows)
-    if not source.has_labels:
-        raise FileError(f"{source.source} has no labels. Give them in a file of their own.")
-    names = class_names if class_names is not None else source.class_names
-    calibrator = Calibrator(score, by=by, class_weights=class_weights, class_names=names)
+    calibrator = calibrator_for(source, score, by, class_weights, class_names)
     like = (calibrator.score, calibrator.by, class_weights)
     for content in _each(_score_share, _shares(source, {"groups": groups, "weights": weights}), like):
         calibrator.restore(*content)
@@ -443,14 +440,7 @@ def predict_files(
         calibration.thresholds(coverage, confidence)  # refuses and warns here, once
     how = {"confidence": confidence, "allow_empty": allow_empty}
     shares = _shares(source, {"groups": groups, "weights": weights})
-    with files.open_sets(output, more) as file:
-        for sets in _each(_predict_share, shares, calibration, coverage, how):
-            file.append(sets)
-            if progress is not None:
-                progress(len(sets))
-    if file.summary is None:  # for the type checker: a file without sets is refused above
-        raise InputError("there were no rows.")
-    return file.summary
+    return write_sets(_each(_predict_share, shares, calibration, coverage, how), output, progress, more)
 
 
 def _predict_share(share: _Share, calibration: Calibration, coverage: Coverage, how: dict[str, Any]) -> PredictionSets:

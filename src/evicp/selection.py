@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
-from evicp.calibration import conformal_threshold
+from evicp.calibration import conformal_threshold, warn_suspicious
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.metrics import Evaluation, evaluate_counts
-from evicp.scores import ECP, Base, Score, as_score
+from evicp.scores import Base, Score, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
 from evicp.tuning import Auto, ScoreLike, Tuned, rows_to_choose, with_temperature
@@ -172,7 +172,8 @@ def compare(
     exact = checks.as_coverage(coverage)
     trials, seed = checks.as_count(trials, "trials"), checks.as_count(seed, "seed", at_least=0)
     methods = _unique_names(scores)
-    _warn_suspicious(methods.values(), array)
+    # "auto" sees for itself which scores do well on these logits.
+    warn_suspicious((as_score(m.score) if isinstance(m, Tuned) else m for m in methods.values()), array)
     n_tuning = _tuning_rows(tuning, len(array), methods.values(), temperature)
     n_calibration = _as_rows(calibration, len(array), "calibration")
     if n_tuning + n_calibration >= len(array):
@@ -220,14 +221,6 @@ def _as_method(item: Any) -> Method:
     if isinstance(item, str) and item.lower() == "auto":
         return Auto()
     return item if isinstance(item, Tuned | Auto) else as_score(item, conformal=False)
-
-
-def _warn_suspicious(methods: Iterable[Method], logits: NDArray[Any]) -> None:
-    """As in calibrate, once for all methods; "auto" sees for itself which scores do well on these logits."""
-    checks.warn_if_probabilities(logits)
-    scores = [as_score(m.score) if isinstance(m, Tuned) else m for m in methods]
-    if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
-        checks.warn_if_no_evidence(logits)
 
 
 def _tuning_rows(tuning: Any, n: int, methods: Iterable[Method], temperature: Any) -> int:
