@@ -38,6 +38,7 @@ types: Any = import_module("numba.core.types")
 cgutils: Any = import_module("numba.core.cgutils")
 extending: Any = import_module("numba.extending")
 ir: Any = import_module("llvmlite.ir")
+arrayobj: Any = import_module("numba.np.arrayobj")
 
 # ---------------------------------------------------------------------------------------------------------------
 # Lanes: 32 numbers that are added, compared and exponentiated side by side
@@ -88,6 +89,10 @@ def _spread(builder: Any, value: Any) -> Any:
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
     everywhere = ir.Constant(_vector(ir.IntType(32)), [0] * LANES)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), everywhere)
+
+
+def _emit_add(builder: Any, x: Any, y: Any) -> Any:
+    return builder.fadd(x, y)
 
 
 def _emit_larger(builder: Any, x: Any, y: Any) -> Any:
@@ -207,6 +212,11 @@ def _emit_below(builder: Any, x: Any, y: Any) -> Any:
     return builder.select(builder.fcmp_ordered("<", x, y), x, _constant(x.type, -inf))
 
 
+def _emit_unless_at_least(builder: Any, x: Any, y: Any, result: Any) -> Any:
+    """0 where x >= y, `result` elsewhere."""
+    return builder.select(builder.fcmp_ordered(">=", x, y), _constant(result.type, 0.0), result)
+
+
 def _elementwise(emit: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
     """Signature and code of an operation on scalars, lane vectors, or both; scalars then act on every lane."""
     vectors = [kind for kind in arguments if isinstance(kind, Lanes)]
@@ -234,7 +244,7 @@ def _binary(emit: Callable[..., Any]) -> Callable[..., Any]:
     return _intrinsic(lambda _typing, x, y: _elementwise(emit, (x, y)))
 
 
-_add = _binary(lambda builder, x, y: builder.fadd(x, y))
+_add = _binary(_emit_add)
 _sub = _binary(lambda builder, x, y: builder.fsub(x, y))
 _mul = _binary(lambda builder, x, y: builder.fmul(x, y))
 _larger = _binary(_emit_larger)
@@ -249,6 +259,7 @@ _hashes = _unary(_emit_hashes, Lanes(types.uint32))
 _mix32 = _unary(_emit_mix32)
 _add_whole = _binary(lambda builder, x, y: builder.add(x, y))
 _below = _binary(_emit_below)
+_unless_at_least = _intrinsic(lambda _typing, x, y, result: _elementwise(_emit_unless_at_least, (x, y, result)))
 
 
 def _emit_cast(builder: Any, value: Any, element: Any) -> Any:
@@ -312,6 +323,43 @@ def _load(_typing: Any, row: Any, _start: Any) -> Any:
     return Lanes(row.dtype)(row, types.int64), generate
 
 
+@_intrinsic
+def _load_any(_typing: Any, row: Any, _start: Any) -> Any:
+    """The 32 logits from number `start` on; where the row ends sooner, its last 32: some come twice."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, values[0])
+        kind = context.get_value_type(signature.return_type)
+        last = builder.sub(cgutils.unpack_tuple(builder, array.shape, 1)[0], ir.Constant(values[1].type, LANES))
+        start = builder.select(builder.icmp_signed("<", values[1], last), values[1], last)
+        pointer = builder.bitcast(builder.gep(array.data, [start]), kind.as_pointer())
+        return builder.load(pointer, align=context.get_abi_sizeof(kind.element))
+
+    return Lanes(row.dtype)(row, types.int64), generate
+
+
+@_intrinsic
+def _row(_typing: Any, table: Any, _i: Any) -> Any:
+    """Row i, as `table[i]`, without counting a reference: that is an atomic operation, and others would wait for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, values[0])
+        view = context.make_array(signature.return_type)(context, builder)
+        n_columns = cgutils.unpack_tuple(builder, array.shape, 2)[1]
+        size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(table.dtype)))
+        arrayobj.populate_array(
+            view,
+            data=builder.gep(array.data, [builder.mul(values[1], n_columns)]),
+            shape=[n_columns],
+            strides=[size],
+            itemsize=size,
+            meminfo=None,
+        )
+        return view._getvalue()
+
+    return table.copy(ndim=1)(table, types.int64), generate
+
+
 def _halves(builder: Any, vector: Any) -> tuple[Any, Any]:
     half = vector.type.count // 2
     index = _vector(ir.IntType(32), half)
@@ -333,20 +381,26 @@ def _widen(builder: Any, vector: Any) -> Any:
     return builder.fpext(vector, _vector(ir.DoubleType(), vector.type.count))
 
 
-def _emit_sum(builder: Any, vector: Any) -> Any:
-    return _fold(builder, _widen(builder, vector), lambda b, x, y: b.fadd(x, y))
+def _emit_sum(builder: Any, vector: Any, width: int = 1) -> Any:
+    """Lanes added up in float64 until `width` are left."""
+    halved = _fold(builder, vector, _emit_add, LANES // 2)
+    return _fold(builder, _widen(builder, halved), _emit_add, width)
 
 
-def _emit_sum_but_largest(builder: Any, vector: Any) -> Any:
-    """The sum of all lanes but one that holds the largest number, as if it had never been added."""
-    rest = _constant(_vector(ir.DoubleType()), 0.0)
-    while vector.type.count > 1:
-        lower, upper = _halves(builder, vector)
-        rest = builder.fadd(
-            builder.fadd(*_halves(builder, rest)), _widen(builder, _emit_smaller(builder, lower, upper))
-        )
-        vector = _emit_larger(builder, lower, upper)
-    return builder.extract_element(rest, ir.Constant(ir.IntType(32), 0))
+@_intrinsic
+def _sum_both(_typing: Any, x: Any, _y: Any) -> Any:
+    """The sums of two lane vectors, in fewer steps than one after the other."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        x, y = (_emit_sum(builder, vector, 4) for vector in values)
+        for lower, upper in (([0, 1, 4, 5], [2, 3, 6, 7]), ([0, 2], [1, 3])):
+            index = _vector(ir.IntType(32), len(lower))
+            halves = (builder.shuffle_vector(x, y, ir.Constant(index, places)) for places in (lower, upper))
+            x = y = builder.fadd(*halves)
+        sums = [builder.extract_element(x, ir.Constant(ir.IntType(32), i)) for i in range(2)]
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    return types.UniTuple(types.float64, 2)(x, x), generate
 
 
 def _emit_level(builder: Any, vector: Any, groups: int) -> Any:
@@ -364,11 +418,10 @@ def _reduction(emit: Callable[..., Any], result: Any = None) -> Callable[..., An
 
 _sum = _reduction(_emit_sum, types.float64)
 _sum_whole = _reduction(lambda builder, vector: _fold(builder, vector, lambda b, x, y: b.add(x, y)))
-_sum_but_largest = _reduction(_emit_sum_but_largest, types.float64)
 _largest = _reduction(lambda builder, vector: _fold(builder, vector, _emit_larger))
 _smallest = _reduction(lambda builder, vector: _fold(builder, vector, _emit_smaller))
-#: From the largest logit of each lane: a logit that at least 8 (or 16) labels reach, and not many more.
-_level_of_8 = _reduction(lambda builder, vector: _emit_level(builder, vector, 8))
+#: From the largest logit of each lane: a logit that at least 4 (or 16) labels reach, and not many more.
+_level_of_4 = _reduction(lambda builder, vector: _emit_level(builder, vector, 4))
 _level_of_16 = _reduction(lambda builder, vector: _emit_level(builder, vector, 16))
 
 
@@ -385,8 +438,48 @@ def _comparison(operator: str) -> Callable[..., Any]:
 
 _above = _comparison(">")
 _at_least = _comparison(">=")
-_under = _comparison("<")
-_at_most = _comparison("<=")
+
+
+@_intrinsic
+def _nans(_typing: Any, lanes: Any) -> Any:
+    """One bit for each lane: whether it is NaN."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(builder.fcmp_unordered("uno", values[0], values[0]), ir.IntType(LANES))
+
+    return types.uint32(lanes), generate
+
+
+@_intrinsic
+def _count_below(_typing: Any, counts: Any, lanes: Any, _x: Any) -> Any:
+    """`counts`, and 1 more in the lanes that are larger than a number: of so many numbers, how many are below."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        larger = builder.fcmp_ordered(">", values[1], _spread(builder, values[2]))
+        return builder.add(values[0], builder.zext(larger, values[0].type))
+
+    return counts(counts, lanes, lanes.dtype), generate
+
+
+@_intrinsic
+def _no_counts(_typing: Any) -> Any:
+    """A zero in every lane."""
+    zeros = _constant(_vector(ir.IntType(32)), 0)
+    return Lanes(types.uint32)(), lambda _context, _builder, _signature, _values: zeros
+
+
+@_intrinsic
+def _store(_typing: Any, array: Any, start: Any, lanes: Any) -> Any:
+    """Put counts into an array of int64, from number `start` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, values[0]).data
+        whole = builder.zext(values[2], _vector(ir.IntType(64)))
+        pointer = builder.bitcast(builder.gep(data, [values[1]]), whole.type.as_pointer())
+        builder.store(whole, pointer, align=context.get_abi_sizeof(whole.type.element))
+        return context.get_dummy_value()
+
+    return types.void(array, start, lanes), generate
 
 
 @_intrinsic
@@ -470,6 +563,7 @@ class _Parameters(NamedTuple):
     randomized: bool
     randomize_penalty: bool
     n_classes: int
+    is_plain: bool  # whether this is ECP with a stabilizer that can be added to the cost's denominator itself
 
 
 class _Survey(NamedTuple):
@@ -478,25 +572,33 @@ class _Survey(NamedTuple):
     usable: bool  # whether scores can be computed: no NaN, no +inf, something finite, nothing too large
     top: Any  # the largest logit
     low: Any  # the smallest finite one
-    few: Any  # one that 8 labels reach, and about 20 on average
+    few: Any  # one that 4 labels reach, and about 8 on average
     many: Any  # one that 16 labels reach, and about 50 on average
-    evidence: float  # the sum of relu evidence without the largest
+
+
+class _Label(NamedTuple):
+    """What a score needs to know of its label."""
+
+    z: float
+    alpha: float  # its Dirichlet parameter
+    rank: float  # how many labels have a strictly larger logit
+    above: float  # their probability, in units of 2^-61
+    own: float  # its own
 
 
 class _Row(NamedTuple):
     """What every label's score needs to know of its row."""
 
-    top: Any
+    top: float
     low: float
-    rate: Any  # 1 / temperature, in the row's own precision
     largest: float  # the largest probability, 1 / sum of exp((z - top) / T)
     log_total: float  # of that sum
-    shift: Any  # log_total, in the row's own precision
     alpha: float  # the largest Dirichlet parameter
     rest: float  # the sum of all others
     inverse_alpha_0: float
     v: float  # the row's randomisation
     second: float  # the second largest probability
+    worst: float  # the largest log cost, which is that of the lowest possible label
 
 
 def parameters(
@@ -515,7 +617,8 @@ def parameters(
     """A score's parameters as one array, in the order of `_Parameters`."""
     log_stabilizer = log(stabilizer) if stabilizer else -inf
     shape = (KINDS[name], _EVIDENCE[evidence], temperature, stabilizer, log_stabilizer, lam, k_reg)
-    return np.array([*shape, seed, randomized, randomize_penalty, n_classes], np.float64)
+    is_plain = name == "ecp" and _PLAIN_STABILIZER[0] <= stabilizer <= _PLAIN_STABILIZER[1]
+    return np.array([*shape, seed, randomized, randomize_penalty, n_classes, is_plain], np.float64)
 
 
 @_inlined
@@ -532,6 +635,7 @@ def _unpack(values: F64) -> _Parameters:
         values[8] != 0.0,
         values[9] != 0.0,
         int(values[10]),
+        values[11] != 0.0,
     )
 
 
@@ -558,40 +662,103 @@ def _activate(evidence: int, x: Any) -> Any:
     return _clipped_exp(x)
 
 
+@_called
+def _evidence_of(evidence: int, z: float) -> float:
+    """Definition 1 of a single logit."""
+    return float(_activate(evidence, z))
+
+
+@_inlined
+def _dirichlet(evidence: int, z: float) -> float:
+    """Definition 2: alpha = e + 1."""
+    return (_relu(z) if evidence == _RELU else _evidence_of(evidence, z)) + 1.0
+
+
+@_inlined
+def _needs_rank(kind: int) -> bool:
+    return kind not in (_LAC, _MARGIN)
+
+
+@_inlined
+def _smallest_finite(row: Any) -> Any:
+    low = _lanes(row, inf)
+    for i in range(0, len(row), LANES):
+        low = _smaller(_finite(_load_any(row, i)), low)
+    return _smallest(low)
+
+
 @_inlined
 def _survey(row: Any) -> _Survey:
-    """The first pass over a row.
-
-    In each lane the largest evidence so far is kept aside and only what is not the largest is added, so that a sum
-    dominated by one label keeps the others' digits. A NaN anywhere makes the sum NaN.
-    """
-    top, low, rest = _lanes(row, -inf), _lanes(row, inf), 0.0
-    for start in range(0, len(row), _CHUNK):
-        part = _lanes(row, 0.0)
-        for i in range(start, min(start + _CHUNK, len(row)), LANES):
-            z = _load(row, i)
-            part = _add(part, _relu(_smaller(top, z)))
-            top = _larger(z, top)
-            low = _smaller(_finite(z), low)
-        rest += _sum(part)
-    largest = _largest(top)
-    usable = -inf < largest <= _LARGEST_LOGIT and not np.isnan(rest)
-    few, many = _level_of_8(top), _level_of_16(top)
-    return _Survey(usable, largest, _smallest(low), few, many, rest + _sum_but_largest(_relu(top)))
+    """The first pass over a row."""
+    top, low, nans = _lanes(row, -inf), _lanes(row, inf), np.uint32(0)
+    for i in range(0, len(row), LANES):
+        z = _load_any(row, i)
+        nans = np.uint32(nans | _nans(z))
+        top = _larger(z, top)
+        low = _smaller(z, low)
+    largest, smallest = _largest(top), _smallest(low)
+    if smallest == -inf:
+        smallest = _smallest_finite(row)
+    usable = -inf < largest <= _LARGEST_LOGIT and nans == 0
+    few, many = _larger(_level_of_4(top), smallest), _larger(_level_of_16(top), smallest)
+    return _Survey(usable, largest, smallest, few, many)
 
 
 @_inlined
-def _evidence_but_largest(row: Any, evidence: int) -> float:
-    """The sum of a row's evidence without the largest."""
-    top, rest = _lanes(row, -inf), 0.0
+def _count_above(row: Any, z: Any) -> int:
+    """How many logits are strictly larger."""
+    count = 0
+    for i in range(0, len(row), LANES):
+        count += _count_bits(_above(_load(row, i), z))
+    return count
+
+
+class _Sums(NamedTuple):
+    """What the second pass over a row gives."""
+
+    shared: int  # how many labels have the largest logit
+    exponentials: float  # the sum of exp((z - top) * rate), one of the largest left out
+    evidence: float  # the sum of relu evidence, one of the largest left out; if `low` is given
+    low_rank: int  # how many labels are above `low`, if given
+    rank: int  # how many labels are above `mark`, if given
+
+
+@_inlined
+def _sums(row: Any, top: Any, rate: Any, low: Any, mark: Any) -> _Sums:
+    """The second pass over a row; compiled without what is None.
+
+    One label with the largest logit is left out of sums, so that the others keep their digits beside it.
+    """
+    shared, exponentials, evidence, low_rank, rank = 0, 0.0, 0.0, 0, 0
+    for start in range(0, len(row), _CHUNK):
+        e, r = _lanes(row, 0.0), _lanes(row, 0.0)
+        for i in range(start, min(start + _CHUNK, len(row)), LANES):
+            z = _load(row, i)
+            shared += _count_bits(_at_least(z, top))
+            e = _add(e, _unless_at_least(z, top, _exp(_mul(_sub(z, top), rate))))
+            if low is not None:
+                r = _add(r, _relu(_unless_at_least(z, top, z)))
+                low_rank += _count_bits(_above(z, low))
+            if mark is not None:
+                rank += _count_bits(_above(z, mark))
+        parts = _sum_both(e, r)
+        exponentials += parts[0]
+        evidence += parts[1]
+    others = shared - 1.0
+    return _Sums(shared, exponentials + others, evidence + others * max(np.float64(top), 0.0), low_rank, rank)
+
+
+@_inlined
+def _evidence_but_largest(row: Any, evidence: int, top: Any, shared: int) -> float:
+    """The sum of a row's evidence without the largest, which `shared` labels have."""
+    rest = (shared - 1.0) * _evidence_of(evidence, np.float64(top))
     for start in range(0, len(row), _CHUNK):
         part = _lanes(row, 0.0)
         for i in range(start, min(start + _CHUNK, len(row)), LANES):
             z = _load(row, i)
-            part = _add(part, _activate(evidence, _smaller(z, top)))
-            top = _larger(z, top)
+            part = _add(part, _unless_at_least(z, top, _activate(evidence, z)))
         rest += _sum(part)
-    return rest + _sum_but_largest(_activate(evidence, top))
+    return rest
 
 
 @_inlined
@@ -604,27 +771,11 @@ def _huge_evidence_but_largest(row: Any) -> float:
     return rest
 
 
-@_inlined
-def _exponentials_but_largest(row: Any, top: Any, rate: Any) -> float:
-    """The sum of exp((z - top) * rate) without the largest, which is 1."""
-    largest, rest = _lanes(row, 0.0), 0.0
-    for start in range(0, len(row), _CHUNK):
-        part = _lanes(row, 0.0)
-        for i in range(start, min(start + _CHUNK, len(row)), LANES):
-            e = _exp(_mul(_sub(_load(row, i), top), rate))
-            part = _add(part, _smaller(e, largest))
-            largest = _larger(e, largest)
-        rest += _sum(part)
-    return rest + _sum_but_largest(largest)
-
-
-@_inlined
-def _count_above(row: Any, z: Any) -> int:
-    """How many logits are strictly larger."""
-    count = 0
-    for i in range(0, len(row), LANES):
-        count += _count_bits(_above(_load(row, i), z))
-    return count
+@_composed
+def _other_evidence(row: Any, evidence: int, top: Any, sums: _Sums) -> float:
+    """The sum of a row's evidence without the largest."""
+    rest = sums.evidence if evidence == _RELU else _evidence_but_largest(row, evidence, top, sums.shared)
+    return _huge_evidence_but_largest(row) if rest == inf else rest
 
 
 @_inlined
@@ -637,20 +788,19 @@ def _uniform(row: Any, seed: Any) -> float:
 
 
 @_inlined
-def _second_largest(row: Any, top: Any) -> Any:
+def _second_largest(row: Any, top: Any, shared: int) -> Any:
     """The second largest logit, equal to the largest where that is shared."""
-    second, shared = _lanes(row, -inf), 0
+    second = _lanes(row, -inf)
     for i in range(0, len(row), LANES):
-        z = _load(row, i)
-        shared += _count_bits(_at_least(z, top))
-        second = _larger(_below(z, top), second)
+        second = _larger(_below(_load(row, i), top), second)
     return top if shared > 1 else _largest(second)
 
 
 @_inlined
 def _shifted(p: _Parameters, s: _Row, z: float) -> float:
     """(z - top) / T in float64; a quotient past the largest double is clipped, as in the reference."""
-    return max((z - np.float64(s.top)) / p.temperature, -1e308)
+    x = (z - s.top) / p.temperature
+    return x if x > -1e308 else -1e308
 
 
 @_inlined
@@ -659,38 +809,47 @@ def _probability(p: _Parameters, s: _Row, z: float) -> float:
 
 
 @_inlined
-def _fixed(s: _Row, z: Any) -> int:
+def _fixed(row: Any, p: _Parameters, s: _Row, z: Any) -> int:
     """A label's probability as an integer multiple of 2^-61, in the arithmetic of the row's own precision."""
-    e = _exp(_sub(_mul(_sub(z, s.top), s.rate), s.shift))
-    return int(np.float64(e) * _UNITS + 0.5)
+    top, rate, shift = _native(row, s.top), _native(row, 1.0 / p.temperature), _native(row, s.log_total)
+    return int(np.float64(_exp(_sub(_mul(_sub(z, top), rate), shift))) * _UNITS + 0.5)
 
 
 @_inlined
-def _mass_above(row: Any, s: _Row, z: Any) -> int:
+def _mass_above(row: Any, p: _Parameters, s: _Row, z: Any) -> int:
     """The probability of all labels with a strictly larger logit, as an integer multiple of 2^-61."""
     mass = 0
     for other in row:
-        mass += _fixed(s, other) if other > z else 0
+        mass += _fixed(row, p, s, other) if other > z else 0
     return mass
 
 
 @_inlined
 def _surprisal(s: _Row, alpha: float) -> float:
     """Eq. 6, -ln(alpha / alpha_0); for a label that holds more than half, from what the others hold."""
-    if alpha == s.alpha and s.rest < s.alpha:
-        return _log1p(s.rest / s.alpha)
-    return -_log(alpha * s.inverse_alpha_0)
+    most = alpha == s.alpha and s.rest < s.alpha
+    ratio = s.rest / s.alpha
+    u = 1.0 + ratio
+    logarithm = _log(u if most else alpha * s.inverse_alpha_0)
+    return logarithm + (ratio - (u - 1.0)) / u if most else -logarithm  # as `_log1p`
 
 
 @_inlined
-def _log_cost(p: _Parameters, s: _Row, z: float, rank: int) -> float:
+def _plain_log_cost(p: _Parameters, s: _Row, z: float, alpha: float, rank: float) -> float:
+    """`_log_cost` with the stabilizer added to the denominator itself."""
+    share = alpha * s.inverse_alpha_0
+    scaling = (p.n_classes - rank) * (1.0 / p.n_classes)
+    utility = _probability(p, s, z) * (share * share * scaling)
+    return _log(_surprisal(s, alpha) / (utility + p.stabilizer))
+
+
+@_called
+def _log_cost(p: _Parameters, s: _Row, z: float, alpha: float, rank: float) -> float:
     """Eq. 10 up to a row constant: ln I(k) - ln(phi_k p_k^2 (1 - r_k/K) + stabilizer)."""
-    alpha = _activate(p.evidence, z) + 1.0
+    if p.is_plain:
+        return _plain_log_cost(p, s, z, alpha, rank)
     surprisal = _surprisal(s, alpha)
     scaling = (p.n_classes - rank) * (1.0 / p.n_classes)
-    if _PLAIN_STABILIZER[0] <= p.stabilizer <= _PLAIN_STABILIZER[1]:
-        share = alpha * s.inverse_alpha_0
-        return _log(surprisal / (_probability(p, s, z) * (share * share * scaling) + p.stabilizer))
     if p.stabilizer == 0.0:
         # The utility relative to the lowest label's, whose cost is subtracted next: a spike must not swallow the rest.
         gain = min((z - s.low) / p.temperature, 1e308)
@@ -700,82 +859,187 @@ def _log_cost(p: _Parameters, s: _Row, z: float, rank: int) -> float:
 
 
 @_inlined
-def _value(  # noqa: PLR0911 - one return for each score
-    p: _Parameters, s: _Row, worst: float, z: float, rank: int, above: int, own: int
-) -> float:
-    """The score of a label from its logit, the number of labels above it, and their and its own mass.
-
-    `worst` is the row's largest log cost. This is the only place where a score is computed.
-    """
-    if p.kind == _RANK:
-        return rank + 1.0
-    if z == -inf:
-        return inf
-    if p.kind == _ECP:
-        return min(_log_cost(p, s, z, rank) - worst, 0.0)
-    if p.kind == _LAC:
-        return s.log_total - _shifted(p, s, z)
-    if p.kind == _MASS:
-        excess = max(rank + 1.0 - p.k_reg, 0.0)
-        if p.randomize_penalty and excess > 0.0:
-            excess = excess - 1.0 + s.v
-        return np.float64(above) * _UNIT + s.v * (np.float64(own) * _UNIT) + p.lam * excess
-    if p.kind == _SAPS:
-        return s.v * s.largest if rank == 0 else s.largest + (rank - 1.0 + s.v) * p.lam
-    if p.kind == _TOPK:
-        return rank + s.v
-    return (s.second if z == s.top else s.largest) - _probability(p, s, z)
-
-
-@_composed
-def _other_evidence(row: Any, p: _Parameters, survey: _Survey) -> float:
-    """The sum of a row's evidence without the largest."""
-    rest = survey.evidence if p.evidence == _RELU else _evidence_but_largest(row, p.evidence)
-    return _huge_evidence_but_largest(row) if rest == inf else rest
-
-
-@_composed
-def _statistics(row: Any, p: _Parameters, survey: _Survey) -> tuple[_Row, float]:
-    """A usable row's statistics, and its largest log cost, which is that of its lowest possible label."""
-    top, rate = survey.top, _native(row, 1.0 / p.temperature)
-    exponentials, rest, v, second, worst = 0.0, 0.0, 1.0, 0.0, 0.0
-    if p.kind not in (_TOPK, _RANK):
-        exponentials = _exponentials_but_largest(row, top, rate)
-    if p.kind == _ECP:
-        rest = _other_evidence(row, p, survey) + (p.n_classes - 1.0)
-    if p.kind == _MARGIN:
-        second = _exp((np.float64(_second_largest(row, top)) - top) / p.temperature) / (1.0 + exponentials)
-    if p.randomized:
-        v = _uniform(row, p.seed)
-    largest, log_total, low = 1.0 / (1.0 + exponentials), _log1p(exponentials), np.float64(survey.low)
-    alpha = _activate(p.evidence, np.float64(top)) + 1.0
-    shift, inverse = _native(row, log_total), 1.0 / (alpha + rest)
-    s = _Row(top, low, rate, largest, log_total, shift, alpha, rest, inverse, v, second)
-    if p.kind == _ECP:
-        worst = _log_cost(p, s, low, _count_above(row, survey.low))
-    return s, worst
+def _relative(s: _Row, log_cost: float) -> float:
+    """Definition 7: the cost relative to the row's largest, at most 1."""
+    value = log_cost - s.worst
+    return value if value < 0.0 else 0.0
 
 
 @_inlined
-def _needs_rank(p: _Parameters) -> bool:
-    return p.kind not in (_LAC, _MARGIN)
+def _plain_value(p: _Parameters, s: _Row, label: _Label) -> float:
+    """`_value` of ECP with a plain stabilizer, without a branch."""
+    value = _relative(s, _plain_log_cost(p, s, label.z, label.alpha, label.rank))
+    return inf if label.z == -inf else value
 
 
-@_composed
-def _value_at(row: Any, p: _Parameters, s: _Row, worst: float, z: Any) -> float:
-    """The score of a label with this logit, from a pass over the row."""
-    rank, above, own = 0, 0, 0
-    if _needs_rank(p):
-        rank = _count_above(row, z)
+@_inlined
+def _value(p: _Parameters, s: _Row, label: _Label) -> float:  # noqa: PLR0911 - one return for each score
+    """The score of a label. This is the only place where a score is computed."""
+    if p.kind == _RANK:
+        return label.rank + 1.0
+    if label.z == -inf:
+        return inf
+    if p.kind == _ECP:
+        return _relative(s, _log_cost(p, s, label.z, label.alpha, label.rank))
+    if p.kind == _LAC:
+        return s.log_total - _shifted(p, s, label.z)
     if p.kind == _MASS:
-        above, own = _mass_above(row, s, z), _fixed(s, z)
-    return _value(p, s, worst, np.float64(z), rank, above, own)
+        excess = max(label.rank + 1.0 - p.k_reg, 0.0)
+        if p.randomize_penalty and excess > 0.0:
+            excess = excess - 1.0 + s.v
+        return label.above * _UNIT + s.v * (label.own * _UNIT) + p.lam * excess
+    if p.kind == _SAPS:
+        return s.v * s.largest if label.rank == 0.0 else s.largest + (label.rank - 1.0 + s.v) * p.lam
+    if p.kind == _TOPK:
+        return label.rank + s.v
+    return (s.second if label.z == s.top else s.largest) - _probability(p, s, label.z)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Formulas side by side. A logarithm keeps the processor waiting for most of its time, and eight take hardly longer than
+# one: rows are reduced one by one, what they give is noted, and the formulas then run over all of them in loops that
+# the compiler turns into vector instructions, with the same bits.
+
+#: How many rows are noted before their formulas are worked out; fewer if they would leave the cache meanwhile.
+_BATCH = 32
+_BATCH_LOGITS = 1 << 13
+#: How many candidates of a set are scored at a time.
+_SIDE = 8
+
+_ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest", "log_total", "alpha", "rest"]
+_ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "few", "many"]
+_LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "score"]
+#: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
+_COLUMNS = np.dtype([(name, np.float64, (_BATCH,)) for name in _ROW_COLUMNS + _LABEL_COLUMNS])
+
+
+def make_batch() -> NDArray[Any]:
+    """Room for what a batch of rows and their labels give."""
+    return np.empty(1, _COLUMNS)
+
+
+@_inlined
+def _row_at(b: Any, j: int) -> _Row:
+    return _Row(
+        b.top[j],
+        b.low[j],
+        b.largest[j],
+        b.log_total[j],
+        b.alpha[j],
+        b.rest[j],
+        b.inverse_alpha_0[j],
+        b.v[j],
+        b.second[j],
+        b.worst[j],
+    )
+
+
+@_inlined
+def _label_at(b: Any, j: int) -> _Label:
+    return _Label(b.z[j], b.label_alpha[j], b.rank[j], b.above[j], b.own[j])
 
 
 @_composed
-def _label_value(row: Any, p: _Parameters, survey: _Survey, label: int) -> float:
-    s, worst = _statistics(row, p, survey)
-    return _value_at(row, p, s, worst, row[label])
+def _note_row(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, mark: Any) -> None:
+    """What passes over a usable row give, also for a label with the logit `mark`, if not None."""
+    top, low = survey.top, survey.low
+    b.top[j], b.low[j], b.worst[j] = top, low, 0.0
+    if mark is None:
+        b.few[j], b.many[j] = survey.few, survey.many
+    b.v[j] = _uniform(row, p.seed) if p.randomized else 1.0
+    if p.kind in (_TOPK, _RANK):
+        b.rank[j] = 0 if mark is None else _count_above(row, mark)
+        return
+    rate = _native(row, 1.0 / p.temperature)
+    sums = _sums(row, top, rate, low, mark) if p.kind == _ECP else _sums(row, top, rate, None, mark)
+    b.exponentials[j], b.rank[j] = sums.exponentials, sums.rank
+    if p.kind == _ECP:
+        b.rest[j] = _other_evidence(row, p.evidence, top, sums) + (p.n_classes - 1.0)
+        b.alpha[j], b.low_alpha[j] = _dirichlet(p.evidence, np.float64(top)), _dirichlet(p.evidence, np.float64(low))
+        b.low_rank[j] = sums.low_rank
+    if p.kind == _MARGIN:
+        b.second[j] = _second_largest(row, top, sums.shared)
+
+
+@_inlined
+def _finish_costs(b: Any, p: _Parameters, count: int) -> None:
+    """Each row's largest cost."""
+    for j in range(count):
+        b.inverse_alpha_0[j] = 1.0 / (b.alpha[j] + b.rest[j])
+    if p.is_plain:
+        for j in range(count):
+            b.worst[j] = _plain_log_cost(p, _row_at(b, j), b.low[j], b.low_alpha[j], b.low_rank[j])
+    else:
+        for j in range(count):
+            b.worst[j] = _log_cost(p, _row_at(b, j), b.low[j], b.low_alpha[j], b.low_rank[j])
+
+
+@_inlined
+def _finish_rows(b: Any, p: _Parameters, count: int) -> None:
+    """The rest of what labels' scores need to know of their rows."""
+    if p.kind in (_TOPK, _RANK):
+        return
+    for j in range(count):
+        b.largest[j] = 1.0 / (1.0 + b.exponentials[j])
+    if not p.is_plain:
+        for j in range(count):
+            b.log_total[j] = _log1p(b.exponentials[j])
+    if p.kind == _ECP:
+        _finish_costs(b, p, count)
+    if p.kind == _MARGIN:
+        for j in range(count):
+            b.second[j] = _probability(p, _row_at(b, j), b.second[j])
+
+
+@_composed
+def _label(row: Any, p: _Parameters, s: _Row, z: Any, rank: float) -> _Label:
+    """A label with this logit and rank."""
+    above, own = 0, 0
+    if p.kind == _MASS:
+        above, own = _mass_above(row, p, s, z), _fixed(row, p, s, z)
+    return _Label(np.float64(z), _dirichlet(p.evidence, np.float64(z)), rank, float(above), float(own))
+
+
+@_inlined
+def _note_label(b: Any, j: int, label: _Label) -> None:
+    b.z[j], b.label_alpha[j], b.rank[j], b.above[j], b.own[j] = label
+
+
+@_composed
+def _take_batch(b: Any, logits: Any, first: int, p: _Parameters, labels: Any) -> tuple[int, int]:
+    """Note a batch of rows from `first` on; returns the row after it, and the first that could not be used, or -1."""
+    stop = min(first + max(1, min(_BATCH, _BATCH_LOGITS // logits.shape[1])), len(logits))
+    for i in range(first, stop):
+        row = _row(logits, i)
+        survey = _survey(row)
+        if not survey.usable:
+            return stop, i
+        mark = None if labels is None else row[labels[i]]
+        _note_row(b, i - first, row, p, survey, mark)
+    _finish_rows(b, p, stop - first)
+    return stop, -1
+
+
+@_inlined
+def _score_labels(b: Any, p: _Parameters, count: int) -> None:
+    """The scores of the labels noted, one of each row."""
+    if p.is_plain:
+        for j in range(count):
+            b.score[j] = _plain_value(p, _row_at(b, j), _label_at(b, j))
+    else:
+        for j in range(count):
+            b.score[j] = _value(p, _row_at(b, j), _label_at(b, j))
+
+
+@_inlined
+def _score_candidates(b: Any, p: _Parameters, s: _Row, count: int) -> None:
+    """The scores of the labels noted, at most `_SIDE`, all of one row."""
+    if p.is_plain:
+        for j in range(_SIDE):  # also those that are not there: a whole number of vectors
+            b.score[j] = _plain_value(p, s, _label_at(b, j))
+    else:
+        for j in range(count):
+            b.score[j] = _value(p, s, _label_at(b, j))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -783,6 +1047,7 @@ def _label_value(row: Any, p: _Parameters, survey: _Survey, label: int) -> float
 
 #: Up to this many candidates are sorted by comparing all with all, more by their bits.
 _FEW = 128
+_BUCKETS = 2 * (_FEW + LANES)
 
 #: A label this far beyond the threshold, relative to the numbers its score was made of, ends the walk: far more than
 #: rounding can do to the order of two scores, so that no label behind it can be within the threshold.
@@ -790,46 +1055,51 @@ _SLACK = 1e-9
 
 
 class _Scratch(NamedTuple):
-    """Room for a row's candidates: sort keys, later scores; label numbers; and as much again for sorting."""
+    """Room for a row's candidates and its set."""
 
-    keys: F64
+    keys: F64  # candidates as they are found: negative logits, and label numbers
     labels: I64
-    spare_keys: F64
-    spare_labels: I64
+    sorted_keys: F64
+    sorted_labels: I64
+    scores: F64  # the set
+    members: I64
     buckets: I64
 
 
-def make_scratch(n_classes: int) -> tuple[F64, I64]:
+def make_scratch(n_classes: int) -> tuple[NDArray[Any], F64, I64]:
     """Room for one thread's rows, allocated before because kernels allocate nothing."""
-    return np.empty((2, n_classes + LANES)), np.empty((2, n_classes + LANES + 257), np.int64)
+    width = max(n_classes + LANES, _BUCKETS)
+    return make_batch(), np.empty((3, width)), np.empty((4, width), np.int64)
 
 
 @_inlined
 def _unpack_scratch(floats: F64, wholes: I64) -> _Scratch:
-    return _Scratch(floats[0], wholes[0], floats[1], wholes[1], wholes[1, floats.shape[1] :])
+    return _Scratch(
+        _row(floats, 0),
+        _row(wholes, 0),
+        _row(floats, 1),
+        _row(wholes, 1),
+        _row(floats, 2),
+        _row(wholes, 2),
+        _row(wholes, 3),
+    )
 
 
 @_inlined
 def _sort_few(room: _Scratch, count: int) -> None:
-    """Sort by counting for each candidate the smaller ones, and the equal ones before it: no branch to mispredict."""
-    keys = room.keys
-    for i in range(count, count + LANES):
-        keys[i] = np.nan  # is neither smaller nor equal
+    """Sort by counting for each candidate the smaller ones: no branch to mispredict."""
+    keys, smaller, place = room.keys, room.buckets, _FEW + LANES
+    for start in range(0, count, LANES):
+        own, counts = _load(keys, start), _no_counts()
+        for i in range(count):
+            counts = _count_below(counts, own, keys[i])
+        _store(smaller, start, counts)
     for i in range(count):
-        key, place = keys[i], 0
-        for j in range(0, count, LANES):
-            others = _load(keys, j)
-            if j > i:
-                bits = _under(others, key)
-            elif j + LANES <= i:
-                bits = _at_most(others, key)
-            else:
-                before = np.uint32((1 << (i - j)) - 1)
-                bits = np.uint32(_under(others, key) | (_at_most(others, key) & before))
-            place += _count_bits(bits)
-        room.spare_keys[place], room.spare_labels[place] = key, room.labels[i]
+        smaller[place + i] = i
     for i in range(count):
-        keys[i], room.labels[i] = room.spare_keys[i], room.spare_labels[i]
+        to = smaller[place + smaller[i]]
+        smaller[place + smaller[i]] = to + 1  # for the next of equals
+        room.sorted_keys[to], room.sorted_labels[to] = keys[i], room.labels[i]
 
 
 @_inlined
@@ -843,10 +1113,12 @@ def _ordered_bits(x: float) -> Any:
 @_called
 def _sort_many(room: _Scratch, count: int) -> None:
     """Sort byte by byte, the lowest first, leaving out the bytes that all keys share."""
-    keys, labels, other_keys, other_labels, buckets = room
+    keys, labels, other_keys, other_labels = room.keys, room.labels, room.sorted_keys, room.sorted_labels
+    buckets = room.buckets
     first, differing = _ordered_bits(keys[0]), np.uint64(0)
     for i in range(count):
         differing |= _ordered_bits(keys[i]) ^ first
+    moved = False
     for shift in range(0, 64, 8):
         if (differing >> np.uint64(shift)) & np.uint64(255) == 0:
             continue
@@ -861,26 +1133,40 @@ def _sort_many(room: _Scratch, count: int) -> None:
             place = buckets[digit]
             buckets[digit] = place + 1
             other_keys[place], other_labels[place] = keys[i], labels[i]
-        keys, other_keys, labels, other_labels = other_keys, keys, other_labels, labels
-    for i in range(count):
-        room.keys[i], room.labels[i] = keys[i], labels[i]
+        keys, other_keys, labels, other_labels, moved = other_keys, keys, other_labels, labels, not moved
+    if not moved:
+        for i in range(count):
+            room.sorted_keys[i], room.sorted_labels[i] = room.keys[i], room.labels[i]
 
 
 @_inlined
 def _sort(room: _Scratch, count: int) -> None:
-    """Sort the candidates by their keys, ascending and stably."""
+    """Sort `keys` with their labels, ascending and stably, into `sorted_keys`."""
     if count <= _FEW:
         _sort_few(room, count)
-        return
+    else:
+        _sort_many(room, count)
+
+
+@_inlined
+def _sort_set(room: _Scratch, count: int) -> None:
+    """Sort the set by its scores, stably: it nearly always is."""
     for i in range(1, count):
-        if room.keys[i - 1] > room.keys[i]:
-            _sort_many(room, count)
+        if room.scores[i - 1] > room.scores[i]:
+            for k in range(count):
+                room.keys[k], room.labels[k] = room.scores[k], room.members[k]
+            _sort(room, count)
+            for k in range(count):
+                room.scores[k], room.members[k] = room.sorted_keys[k], room.sorted_labels[k]
             return
 
 
 @_inlined
-def _gather(row: Any, n_classes: int, cut: Any, room: _Scratch) -> int:
-    """Note all labels with a logit of at least `cut`, in their own order, with keys; returns how many."""
+def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> int:
+    """Note all labels with a logit of at least `cut` and below `upper`, in their own order; returns how many.
+
+    A cut of -inf stands for all labels, impossible ones included.
+    """
     labels, count = room.labels, 0
     if cut == -inf:
         for k in range(n_classes):
@@ -888,7 +1174,8 @@ def _gather(row: Any, n_classes: int, cut: Any, room: _Scratch) -> int:
         count = n_classes
     else:
         for i in range(0, len(row), LANES):
-            bits = _at_least(_load(row, i), cut)
+            z = _load(row, i)
+            bits = np.uint32(_at_least(z, cut) & ~_at_least(z, upper))
             first = min(i, len(row) - LANES)
             # Two are noted whether they are there or not, and kept if they are: a branch would be mispredicted.
             for _ in range(2):
@@ -904,33 +1191,56 @@ def _gather(row: Any, n_classes: int, cut: Any, room: _Scratch) -> int:
     return count
 
 
-@_inlined
-def _walk(row: Any, p: _Parameters, s: _Row, worst: float, threshold: float, room: _Scratch, count: int) -> Any:
-    """Score the sorted candidates from the top and keep those within the threshold, in place.
+class _Level(NamedTuple):
+    """Where a walk down the candidates has come to: the labels with one logit."""
 
-    Returns how many were kept, and whether one beyond the threshold was seen, which ends the set. Equal logits are
-    scored once and enter together.
+    first: int  # how many labels are above the candidates at hand
+    key: float
+    rank: int  # of the labels with this key
+    above: int  # the probability of those above them
+    own: int
+
+
+@_inlined
+def _score_side(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start: int, stop: int, level: _Level) -> Any:
+    """Score the sorted candidates from `start` to `stop`, at most `_SIDE`, as labels of row j; returns the level."""
+    s, keys, masses = _row_at(b, j), room.sorted_keys, room.buckets
+    first, key, rank, above, own = level
+    if p.kind == _MASS:
+        for i in range(start, stop):
+            masses[i - start] = _fixed(row, p, s, _native(row, 0.0 - keys[i]))
+    for i in range(start, stop):
+        if keys[i] != key:
+            above += own * (first + i - rank)
+            key, rank = keys[i], first + i
+            own = masses[i - start] if p.kind == _MASS else 0
+        z = 0.0 - keys[i]
+        _note_label(b, i - start, _Label(z, _dirichlet(p.evidence, z), float(rank), float(above), float(own)))
+    _score_candidates(b, p, s, stop - start)
+    return _Level(first, key, rank, above, own)
+
+
+@_inlined
+def _walk(
+    b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _Scratch, count: int, kept: int, level: _Level
+) -> Any:
+    """Score the sorted candidates from the top; those within the threshold join the `kept` labels of the set.
+
+    Returns how many are in the set, whether a candidate was beyond the threshold, which ends it, and the level. Equal
+    logits have equal scores and enter together.
     """
-    keys, labels = room.keys, room.labels
-    limit = threshold + _SLACK * (1.0 + abs(threshold) + abs(worst))
-    kept, start, above, own = 0, 0, 0, 0
-    while start < count:
-        stop = start + 1
-        while stop < count and keys[stop] == keys[start]:
-            stop += 1
-        z = row[labels[start]]
-        if p.kind == _MASS:
-            own = _fixed(s, z)
-        value = _value(p, s, worst, np.float64(z), start, above, own)
-        if value > limit:
-            return kept, True
-        if value <= threshold:
-            for i in range(start, stop):
-                keys[kept], labels[kept] = value, labels[i]
+    limit = threshold + _SLACK * (1.0 + abs(threshold) + abs(b.worst[j]))
+    for start in range(0, count, _SIDE):
+        stop = min(start + _SIDE, count)
+        level = _score_side(b, j, row, p, room, start, stop, level)
+        for i in range(start, stop):
+            value = b.score[i - start]
+            if value > limit:
+                return kept, True, level
+            if value <= threshold:
+                room.scores[kept], room.members[kept] = value, room.sorted_labels[i]
                 kept += 1
-        above += own * (stop - start)
-        start = stop
-    return kept, False
+    return kept, False, _Level(level.first + count, level.key, level.rank, level.above, level.own)
 
 
 @_inlined
@@ -960,116 +1270,140 @@ def _lower(row: Any, bottom: Any, cut: Any, wanted: int) -> Any:
 
 
 @_composed
-def _row_set(row: Any, p: _Parameters, survey: _Survey, threshold: float, room: _Scratch) -> int:
-    """The set of a usable row, labels in `room.labels` and scores in `room.keys`; returns its size.
+def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _Scratch) -> int:
+    """The set of row j of a batch, in `room.members` and `room.scores`; returns its size.
 
-    The first candidates are a few from the top. If all of them are within the threshold, the cut is lowered to let
-    in several times as many, so that the work grows with the size of the set.
+    The first candidates are a few from the top. If all of them are within the threshold, the next are those down to a
+    lower cut that lets in several times as many, so that the work grows with the size of the set.
     """
-    s, worst = _statistics(row, p, survey)
-    cut = _native(row, -inf) if threshold == inf else survey.few
+    low, many, upper = _native(row, b.low[j]), _native(row, b.many[j]), _native(row, inf)
+    cut = _native(row, -inf if threshold == inf else b.few[j])
+    kept, ended, level = 0, False, _Level(0, np.nan, 0, 0, 0)
     while True:
-        count = _gather(row, p.n_classes, cut, room)
+        count = _gather(row, p.n_classes, cut, upper, room)
         _sort(room, count)
-        kept, ended = _walk(row, p, s, worst, threshold, room, count)
-        if ended or cut <= survey.low:
+        kept, ended, level = _walk(b, j, row, p, threshold, room, count, kept, level)
+        if ended or cut <= low:
             break
-        cut = survey.many if cut > survey.many else _lower(row, survey.low, cut, 4 * count)
-    _sort(room, kept)
+        upper, cut = cut, many if cut > many else _lower(row, low, cut, 4 * level.first)
+    _sort_set(room, kept)
     return kept
 
 
 @_inlined
 def _walk_limits(
-    row: Any, p: _Parameters, s: _Row, worst: float, limits: F64, tight: float, room: _Scratch, count: int
+    b: Any,
+    j: int,
+    row: Any,
+    p: _Parameters,
+    limits: F64,
+    tight: float,
+    room: _Scratch,
+    count: int,
+    kept: int,
+    level: _Level,
 ) -> Any:
-    """Score the sorted candidates from the top and keep those within the limits of their labels, in place.
+    """As `_walk`, with a limit for each label; what ends it is a score beyond `tight`.
 
-    Scores rise along the way, so that a label whose limit has been passed need not be scored. Returns how many were
-    kept, the logit and the score at which the walk came to its end, and whether that was a score beyond `tight`; the
-    labels with that logit are then not looked at.
+    Returns the score reached and the rank of the first label not looked at, too.
     """
-    keys, labels, z = room.keys, room.labels, row[0]
-    beyond = tight + _SLACK * (1.0 + abs(tight) + abs(worst))
-    kept, start, above, own, passed = 0, 0, 0, 0, -inf
-    while start < count:
-        stop, largest = start + 1, limits[labels[start]]
-        while stop < count and keys[stop] == keys[start]:
-            largest = max(largest, limits[labels[stop]])
-            stop += 1
-        z = row[labels[start]]
-        if p.kind == _MASS:
-            own = _fixed(s, z)
-        if stop == count or largest + _SLACK * (1.0 + abs(largest) + abs(worst)) >= passed:
-            value = _value(p, s, worst, np.float64(z), start, above, own)
+    beyond = tight + _SLACK * (1.0 + abs(tight) + abs(b.worst[j]))
+    passed = -inf
+    for start in range(0, count, _SIDE):
+        stop = min(start + _SIDE, count)
+        level = _score_side(b, j, row, p, room, start, stop, level)
+        for i in range(start, stop):
+            value, label = b.score[i - start], room.sorted_labels[i]
             if value > beyond:
-                return kept, z, value, True
-            for i in range(start, stop):
-                label = labels[i]
-                if value <= limits[label]:
-                    keys[kept], labels[kept] = value, label
-                    kept += 1
+                return kept, True, _Level(level.first, room.sorted_keys[i], int(b.rank[i - start]), 0, 0), value
+            if value <= limits[label]:
+                room.scores[kept], room.members[kept] = value, label
+                kept += 1
             passed = max(passed, value)
-        above += own * (stop - start)
-        start = stop
-    return kept, z, passed, False
+    return kept, False, _Level(level.first + count, level.key, level.rank, level.above, level.own), passed
 
 
 @_inlined
 def _insert(row: Any, room: _Scratch, kept: int, value: float, label: int) -> None:
-    """Put a label in its place among those kept: by score, then by falling logit, then by number."""
-    keys, labels, i = room.keys, room.labels, kept
-    while i > 0 and keys[i - 1] >= value:
-        other = labels[i - 1]
-        if keys[i - 1] == value and (row[other] > row[label] or (row[other] == row[label] and other < label)):
+    """Put a label in its place in the set: by score, then by falling logit, then by number."""
+    scores, members, i = room.scores, room.members, kept
+    while i > 0 and scores[i - 1] >= value:
+        other = members[i - 1]
+        if scores[i - 1] == value and (row[other] > row[label] or (row[other] == row[label] and other < label)):
             break
-        keys[i], labels[i] = keys[i - 1], other
+        scores[i], members[i] = scores[i - 1], other
         i -= 1
-    keys[i], labels[i] = value, label
+    scores[i], members[i] = value, label
+
+
+@_inlined
+def _possible(
+    b: Any, j: int, row: Any, p: _Parameters, limits: F64, singles: I64, room: _Scratch, rank: float, passed: float
+) -> int:
+    """Those of `singles` that their limits may allow below `rank` labels with scores up to `passed`.
+
+    They are left in `sorted_labels`; returns how many. Limits fall, so that the first below `passed` ends the search.
+    """
+    s, slack, count = _row_at(b, j), _SLACK * (1.0 + abs(b.worst[j])), 0
+    for start in range(0, len(singles), _SIDE):
+        largest = limits[singles[start]]
+        if largest + slack + _SLACK * abs(largest) < passed:
+            break
+        stop = min(start + _SIDE, len(singles))
+        for i in range(start, stop):
+            z = np.float64(row[singles[i]])
+            _note_label(b, i - start, _Label(z, _dirichlet(p.evidence, z), rank, 0.0, 0.0))
+        _score_candidates(b, p, s, stop - start)
+        for i in range(start, stop):
+            limit = limits[singles[i]]
+            room.sorted_labels[count] = singles[i]
+            count += 1 if b.score[i - start] <= limit + slack + _SLACK * abs(limit) else 0
+    return count
+
+
+@_composed
+def _score_singles(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start: int, stop: int) -> None:
+    """Score some of the labels in `sorted_labels`, at most `_SIDE`, after a pass over the row for each."""
+    s = _row_at(b, j)
+    for i in range(start, stop):
+        z = row[room.sorted_labels[i]]
+        rank = _count_above(row, z) if _needs_rank(p.kind) else 0
+        _note_label(b, i - start, _label(row, p, s, z, float(rank)))
+    _score_candidates(b, p, s, stop - start)
 
 
 @_composed
 def _row_set_limits(
-    row: Any, p: _Parameters, survey: _Survey, limits: F64, tight: float, singles: I64, room: _Scratch
+    b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: float, singles: I64, room: _Scratch
 ) -> int:
-    """The set of a usable row whose labels have limits of their own, where `_row_set` leaves its.
+    """The set of row j of a batch whose labels have limits of their own, where `_row_set` leaves its.
 
     Candidates are walked through from the top until their scores are beyond `tight`; if that is -inf, only the first
-    few are. Below, the labels `singles` are scored one by one, each by a pass over the row. They come with the largest
-    limit first: the first limit below the scores reached ends the search, and whatever was scored beyond a limit rules
-    out, for all limits to come, every label at or below it.
+    are. Below, the labels `singles`, those with the largest limits first, are looked at with the smallest rank they can
+    have, and if their limits allow for that, once more after a pass over the row.
     """
-    s, worst = _statistics(row, p, survey)
-    cut = _native(row, -inf) if tight == inf else survey.few
+    low, upper = _native(row, b.low[j]), _native(row, inf)
+    cut = _native(row, -inf if tight == inf else b.many[j])
+    kept, level = 0, _Level(0, np.nan, 0, 0, 0)
     while True:
-        count = _gather(row, p.n_classes, cut, room)
+        count = _gather(row, p.n_classes, cut, upper, room)
         _sort(room, count)
-        kept, reached, passed, ended = _walk_limits(row, p, s, worst, limits, tight, room, count)
-        if ended or cut <= survey.low or tight == -inf:
+        kept, ended, level, passed = _walk_limits(b, j, row, p, limits, tight, room, count, kept, level)
+        if ended or cut <= low or tight == -inf:
             break
-        cut = survey.many if cut > survey.many else _lower(row, survey.low, cut, 4 * count)
-    _sort(room, kept)
-    floor = _native(row, -inf)
-    for j in range(len(singles)):
-        label = singles[j]
-        z, limit = row[label], limits[label]
-        beyond = limit + _SLACK * (1.0 + abs(limit) + abs(worst))
-        if beyond < passed:
-            break
-        if z > reached or (z == reached and not ended) or (z <= floor and limit != inf):
-            continue
-        i = kept - 1
-        while i >= 0 and room.keys[i] > beyond:
-            floor = max(floor, row[room.labels[i]])
-            i -= 1
-        if z <= floor and limit != inf:
-            continue
-        value = _value_at(row, p, s, worst, z)
-        if value <= limit:
-            _insert(row, room, kept, value, label)
-            kept += 1
-        elif value > beyond:
-            floor = max(floor, z)
+        upper, cut = cut, _lower(row, low, cut, 4 * level.first)
+    _sort_set(room, kept)
+    reached, rank = _native(row, 0.0 - level.key), float(level.rank if ended else level.first)
+    count = _possible(b, j, row, p, limits, singles, room, rank, passed)
+    for start in range(0, count, _SIDE):
+        stop = min(start + _SIDE, count)
+        _score_singles(b, j, row, p, room, start, stop)
+        for i in range(start, stop):
+            value, label = b.score[i - start], room.sorted_labels[i]
+            is_new = row[label] < reached or (row[label] == reached and ended)
+            if is_new and value <= limits[label]:
+                _insert(row, room, kept, value, label)
+                kept += 1
     return kept
 
 
@@ -1079,14 +1413,19 @@ def _row_set_limits(
 
 
 @_kernel
-def label_kernel(logits: Any, labels: Any, values: F64, scores: F64) -> int:
-    p = _unpack(values)
-    for i in range(len(logits)):
-        row = logits[i]
-        survey = _survey(row)
-        if not survey.usable:
-            return i
-        scores[i] = _label_value(row, p, survey, labels[i])
+def label_kernel(logits: Any, labels: Any, values: F64, batch: Any, scores: F64) -> int:
+    p, b, start = _unpack(values), batch[0], 0
+    while start < len(logits):
+        stop, bad = _take_batch(b, logits, start, p, labels)
+        if bad >= 0:
+            return bad
+        for i in range(start, stop):
+            row, j = _row(logits, i), i - start
+            _note_label(b, j, _label(row, p, _row_at(b, j), row[labels[i]], b.rank[j]))
+        _score_labels(b, p, stop - start)
+        for i in range(start, stop):
+            scores[i] = b.score[i - start]
+        start = stop
     return -1
 
 
@@ -1096,6 +1435,7 @@ def set_kernel(
     first: int,
     values: F64,
     thresholds: F64,
+    batch: Any,
     floats: F64,
     wholes: I64,
     sizes: I64,
@@ -1106,19 +1446,20 @@ def set_kernel(
 
     Returns the first row not done, how much room was used, and the first row that could not be used.
     """
-    p, room, used = _unpack(values), _unpack_scratch(floats, wholes), 0
-    for i in range(first, len(logits)):
-        row = logits[i]
-        survey = _survey(row)
-        if not survey.usable:
-            return i, used, i
-        size = _row_set(row, p, survey, thresholds[min(i, len(thresholds) - 1)], room)
-        if used + size > len(labels):
-            return i, used, -1
-        for k in range(size):
-            labels[used + k], scores[used + k] = room.labels[k], room.keys[k]
-        sizes[i] = size
-        used += size
+    p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
+    while start < len(logits):
+        stop, bad = _take_batch(b, logits, start, p, None)
+        if bad >= 0:
+            return bad, used, bad
+        for i in range(start, stop):
+            size = _row_set(b, i - start, _row(logits, i), p, thresholds[min(i, len(thresholds) - 1)], room)
+            if used + size > len(labels):
+                return i, used, -1
+            for k in range(size):
+                labels[used + k], scores[used + k] = room.members[k], room.scores[k]
+            sizes[i] = size
+            used += size
+        start = stop
     return len(logits), used, -1
 
 
@@ -1130,6 +1471,7 @@ def limit_kernel(
     limits: F64,
     tight: float,
     singles: I64,
+    batch: Any,
     floats: F64,
     wholes: I64,
     sizes: I64,
@@ -1137,19 +1479,20 @@ def limit_kernel(
     scores: F64,
 ) -> tuple[int, int, int]:
     """As `set_kernel`, with a limit for each label; `tight` and `singles` are those of `_row_set_limits`."""
-    p, room, used = _unpack(values), _unpack_scratch(floats, wholes), 0
-    for i in range(first, len(logits)):
-        row = logits[i]
-        survey = _survey(row)
-        if not survey.usable:
-            return i, used, i
-        size = _row_set_limits(row, p, survey, limits, tight, singles, room)
-        if used + size > len(labels):
-            return i, used, -1
-        for k in range(size):
-            labels[used + k], scores[used + k] = room.labels[k], room.keys[k]
-        sizes[i] = size
-        used += size
+    p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
+    while start < len(logits):
+        stop, bad = _take_batch(b, logits, start, p, None)
+        if bad >= 0:
+            return bad, used, bad
+        for i in range(start, stop):
+            size = _row_set_limits(b, i - start, _row(logits, i), p, limits, tight, singles, room)
+            if used + size > len(labels):
+                return i, used, -1
+            for k in range(size):
+                labels[used + k], scores[used + k] = room.members[k], room.scores[k]
+            sizes[i] = size
+            used += size
+        start = stop
     return len(logits), used, -1
 
 
@@ -1158,32 +1501,34 @@ def uncertainty_kernel(logits: Any, values: F64, result: F64) -> int:
     """Eq. 3: u = K / alpha_0 of each row."""
     p = _unpack(values)
     for i in range(len(logits)):
-        row = logits[i]
+        row = _row(logits, i)
         survey = _survey(row)
         if not survey.usable:
             return i
-        rest = _other_evidence(row, p, survey) + (p.n_classes - 1.0)
-        result[i] = p.n_classes / (_activate(p.evidence, np.float64(survey.top)) + 1.0 + rest)
+        sums = _sums(row, survey.top, _native(row, 1.0), survey.low, None)
+        rest = _other_evidence(row, p.evidence, survey.top, sums) + (p.n_classes - 1.0)
+        result[i] = p.n_classes / (_dirichlet(p.evidence, np.float64(survey.top)) + rest)
     return -1
 
 
 @_kernel
-def dense_kernel(logits: Any, values: F64, floats: F64, wholes: I64, scores: F64) -> int:
-    p, room = _unpack(values), _unpack_scratch(floats, wholes)
-    for i in range(len(logits)):
-        row = logits[i]
-        survey = _survey(row)
-        if not survey.usable:
-            return i
-        for k in range(_row_set(row, p, survey, inf, room)):
-            scores[i, room.labels[k]] = room.keys[k]
+def dense_kernel(logits: Any, values: F64, batch: Any, floats: F64, wholes: I64, scores: F64) -> int:
+    p, b, room, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0
+    while start < len(logits):
+        stop, bad = _take_batch(b, logits, start, p, None)
+        if bad >= 0:
+            return bad
+        for i in range(start, stop):
+            for k in range(_row_set(b, i - start, _row(logits, i), p, inf, room)):
+                scores[i, room.members[k]] = room.scores[k]
+        start = stop
     return -1
 
 
 @_kernel
 def top_kernel(logits: Any, labels: I32) -> int:
     for i in range(len(logits)):
-        row = logits[i]
+        row = _row(logits, i)
         survey = _survey(row)
         if not survey.usable:
             return i
@@ -1219,12 +1564,12 @@ def _moments(row: Any, top: Any, rate: Any, total: float) -> tuple[float, float]
 def likelihood_kernel(logits: Any, labels: Any, inverse_temperature: float, result: F64) -> int:
     """Columns: -ln p of the label, its first and second derivative, the largest probability, whether the label's."""
     for i in range(len(logits)):
-        row = logits[i]
+        row = _row(logits, i)
         survey = _survey(row)
         if not survey.usable:
             return i
         rate = _native(row, inverse_temperature)
-        exponentials = _exponentials_but_largest(row, survey.top, rate)
+        exponentials = _sums(row, survey.top, rate, None, None).exponentials
         mean, variance = _moments(row, survey.top, rate, 1.0 + exponentials)
         z = np.float64(row[labels[i]]) - survey.top
         result[i, 0] = _log1p(exponentials) - inverse_temperature * z

@@ -168,7 +168,10 @@ def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
 
 def _label_values(values: F64, logits: NDArray[Any], labels: I64) -> F64:
     labels, scores = _locked(np.ascontiguousarray(labels)), np.empty(len(logits))
-    _each_block(logits, lambda block, rows: _compiled.label_kernel(block, labels[rows], values, scores[rows]))
+    _each_block(
+        logits,
+        lambda block, rows: _compiled.label_kernel(block, labels[rows], values, _compiled.make_batch(), scores[rows]),
+    )
     return scores
 
 
