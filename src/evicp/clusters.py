@@ -35,11 +35,19 @@ def class_features(scores: F64, labels: I64, n_classes: int) -> tuple[F64, F64]:
     counts = np.bincount(labels, minlength=n_classes)
     if not len(scores):
         return np.tile(_LEVELS, (n_classes, 1)), counts.astype(np.float64)
-    everyone = np.sort(scores)
-    ranks = (np.searchsorted(everyone, scores, "left") + np.searchsorted(everyone, scores, "right")) / 2 / len(scores)
-    own = _segment_quantiles(ranks[np.lexsort((ranks, labels))], counts)
+    order = np.argsort(scores)
+    by_class = np.argsort(labels[order].astype(np.min_scalar_type(n_classes)), kind="stable")
+    own = _segment_quantiles(_middle_ranks(scores[order])[by_class], counts)
     weight = (counts / (counts + _PRIOR_ROWS))[:, None]
     return weight * own + (1 - weight) * _LEVELS, counts.astype(np.float64)
+
+
+def _middle_ranks(ascending: F64) -> F64:
+    """The rank of each number in (0, 1), equal ones in the middle of theirs."""
+    first = np.flatnonzero(np.concatenate([[True], ascending[1:] != ascending[:-1]]))
+    edges = np.append(first, len(ascending))
+    middle: F64 = (edges[:-1] + edges[1:]) / 2 / len(ascending)
+    return np.repeat(middle, np.diff(edges))
 
 
 def _segment_quantiles(ascending: F64, counts: I64) -> F64:
@@ -63,32 +71,34 @@ def k_means(points: F64, weights: F64, count: int, seed: int, restarts: int = 3)
     best, lowest = np.zeros(len(points), np.int64), np.inf
     for _ in range(restarts):
         centres = _spread_out(points, weights, count, rng)
-        assigned = _nearest(points, centres)[0]
+        assigned = _nearest(points, centres)
         for _ in range(30):
             total = np.bincount(assigned, weights, len(centres))
             for axis in range(points.shape[1]):
                 moved = np.bincount(assigned, weights * points[:, axis], len(centres))
                 np.divide(moved, total, out=centres[:, axis], where=total > 0)
-            before, (assigned, distance) = assigned, _nearest(points, centres)
+            before, assigned = assigned, _nearest(points, centres)
             if np.array_equal(before, assigned):
                 break
-        if float(weights @ distance) < lowest:
-            best, lowest = assigned, float(weights @ distance)
+        spread = float(weights @ ((points - centres[assigned]) ** 2).sum(1))
+        if spread < lowest:
+            best, lowest = assigned, spread
     return best
 
 
 def _spread_out(points: F64, weights: F64, count: int, rng: np.random.Generator) -> F64:
     """Starting centres, each drawn with probability proportional to its squared distance from those before."""
-    chosen = [int(rng.integers(len(points)))]
-    distance = _nearest(points, points[chosen])[1]
-    while len(chosen) < count and (mass := weights * distance).any():
-        chosen.append(int(rng.choice(len(points), p=mass / mass.sum())))
-        distance = np.minimum(distance, _nearest(points, points[chosen[-1:]])[1])
+    chosen, distance, axes = [int(rng.integers(len(points)))], np.full(len(points), np.inf), points.T.copy()
+    while len(chosen) < count:
+        distance = np.minimum(distance, ((axes - axes[:, chosen[-1:]]) ** 2).sum(0))
+        mass = np.cumsum(weights * distance)
+        if mass[-1] == 0.0:
+            break
+        chosen.append(int(np.searchsorted(mass / mass[-1], rng.random(), "right")))
     return points[chosen].copy()
 
 
-def _nearest(points: F64, centres: F64) -> tuple[I64, F64]:
-    """The nearest centre of each point, and its squared distance."""
+def _nearest(points: F64, centres: F64) -> I64:
+    """The nearest centre of each point."""
     products = (centres**2).sum(1) - 2 * points @ centres.T  # |x - c|^2 up to |x|^2, which is the same for all centres
-    nearest = products.argmin(1)
-    return nearest, ((points - centres[nearest]) ** 2).sum(1)
+    return products.argmin(1)
