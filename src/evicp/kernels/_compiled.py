@@ -2,8 +2,8 @@
 
 Every built-in score falls as the logit rises, so a row needs a few reductions, a label needs a count of the labels
 above it, and a set is a top-m set of which only the candidates are ever ordered. One scalar function, `_value`, turns
-these into a label's score in float64; all entry points use it and the same row statistics, so that membership in a
-set and `score <= threshold` agree bit for bit.
+these into a label's score in float64 (`_plain_value` is the usual ECP's part of it); all entry points use it and the
+same row statistics, so that membership in a set and `score <= threshold` agree bit for bit.
 
 Reductions of floats run in 32 explicit lanes: their order is written here, not chosen by the compiler, so results
 depend neither on the processor's vector width nor on where a function is inlined. A lane vector is a small Numba type
@@ -874,7 +874,7 @@ def _plain_value(p: _Parameters, s: _Row, label: _Label) -> float:
 
 @_inlined
 def _value(p: _Parameters, s: _Row, label: _Label) -> float:  # noqa: PLR0911 - one return for each score
-    """The score of a label. This is the only place where a score is computed."""
+    """The score of a label."""
     if p.kind == _RANK:
         return label.rank + 1.0
     if label.z == -inf:
