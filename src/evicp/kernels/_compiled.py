@@ -38,7 +38,6 @@ types: Any = import_module("numba.core.types")
 cgutils: Any = import_module("numba.core.cgutils")
 extending: Any = import_module("numba.extending")
 ir: Any = import_module("llvmlite.ir")
-arrayobj: Any = import_module("numba.np.arrayobj")
 
 # ---------------------------------------------------------------------------------------------------------------
 # Lanes: 32 numbers that are added, compared and exponentiated side by side
@@ -338,28 +337,6 @@ def _load_any(_typing: Any, row: Any, _start: Any) -> Any:
     return Lanes(row.dtype)(row, types.int64), generate
 
 
-@_intrinsic
-def _row(_typing: Any, table: Any, _i: Any) -> Any:
-    """Row i, as `table[i]`, without counting a reference: that is an atomic operation, and others would wait for it."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, values[0])
-        view = context.make_array(signature.return_type)(context, builder)
-        n_columns = cgutils.unpack_tuple(builder, array.shape, 2)[1]
-        size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(table.dtype)))
-        arrayobj.populate_array(
-            view,
-            data=builder.gep(array.data, [builder.mul(values[1], n_columns)]),
-            shape=[n_columns],
-            strides=[size],
-            itemsize=size,
-            meminfo=None,
-        )
-        return view._getvalue()
-
-    return table.copy(ndim=1)(table, types.int64), generate
-
-
 def _halves(builder: Any, vector: Any) -> tuple[Any, Any]:
     half = vector.type.count // 2
     index = _vector(ir.IntType(32), half)
@@ -501,8 +478,10 @@ def _lowest_bit(_typing: Any, _bits: Any) -> Any:
     return types.int64(types.uint32), generate
 
 
+#: Nothing is allocated, so references are not counted: that takes atomic operations, and rows would wait for them.
+_OPTIONS = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
 #: Parts of kernels need no entry from Python, which would double their compilation time.
-_PART = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PART = {"no_cpython_wrapper": True, **_OPTIONS}
 
 
 def _called(function: Function) -> Function:
@@ -522,11 +501,10 @@ def _composed(function: Function) -> Function:
 
 def _kernel(function: Function) -> Function:
     """A compiled entry point, cached on disk; where no folder can be written to, compiled once a process."""
-    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     try:
-        return cast("Function", njit(cache=True, **options)(function))
+        return cast("Function", njit(cache=True, nogil=True, **_OPTIONS)(function))
     except RuntimeError:
-        return cast("Function", njit(**options)(function))
+        return cast("Function", njit(nogil=True, **_OPTIONS)(function))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -910,7 +888,8 @@ _ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest"
 _ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "few", "many"]
 _LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "score"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
-_COLUMNS = np.dtype([(name, np.float64, (_BATCH,)) for name in _ROW_COLUMNS + _LABEL_COLUMNS])
+#: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
+_COLUMNS = np.dtype([(name, np.float64, (_BATCH,)) for name in ["before", *_ROW_COLUMNS, *_LABEL_COLUMNS, "behind"]])
 
 
 def make_batch() -> NDArray[Any]:
@@ -1005,17 +984,21 @@ def _note_label(b: Any, j: int, label: _Label) -> None:
     b.z[j], b.label_alpha[j], b.rank[j], b.above[j], b.own[j] = label
 
 
+@_inlined
+def _end_of_batch(logits: Any, first: int) -> int:
+    return min(first + max(1, min(_BATCH, _BATCH_LOGITS // logits.shape[1])), len(logits))
+
+
 @_composed
-def _take_batch(b: Any, logits: Any, first: int, p: _Parameters, labels: Any) -> tuple[int, int]:
+def _take_batch(b: Any, logits: Any, first: int, p: _Parameters) -> tuple[int, int]:
     """Note a batch of rows from `first` on; returns the row after it, and the first that could not be used, or -1."""
-    stop = min(first + max(1, min(_BATCH, _BATCH_LOGITS // logits.shape[1])), len(logits))
+    stop = _end_of_batch(logits, first)
     for i in range(first, stop):
-        row = _row(logits, i)
+        row = logits[i]
         survey = _survey(row)
         if not survey.usable:
             return stop, i
-        mark = None if labels is None else row[labels[i]]
-        _note_row(b, i - first, row, p, survey, mark)
+        _note_row(b, i - first, row, p, survey, None)
     _finish_rows(b, p, stop - first)
     return stop, -1
 
@@ -1075,13 +1058,13 @@ def make_scratch(n_classes: int) -> tuple[NDArray[Any], F64, I64]:
 @_inlined
 def _unpack_scratch(floats: F64, wholes: I64) -> _Scratch:
     return _Scratch(
-        _row(floats, 0),
-        _row(wholes, 0),
-        _row(floats, 1),
-        _row(wholes, 1),
-        _row(floats, 2),
-        _row(wholes, 2),
-        _row(wholes, 3),
+        floats[0],
+        wholes[0],
+        floats[1],
+        wholes[1],
+        floats[2],
+        wholes[2],
+        wholes[3],
     )
 
 
@@ -1278,7 +1261,8 @@ def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _
     """
     low, many, upper = _native(row, b.low[j]), _native(row, b.many[j]), _native(row, inf)
     cut = _native(row, -inf if threshold == inf else b.few[j])
-    kept, ended, level = 0, False, _Level(0, np.nan, 0, 0, 0)
+    kept: Any = np.int64(0)
+    level = _Level(0, np.nan, 0, 0, 0)
     while True:
         count = _gather(row, p.n_classes, cut, upper, room)
         _sort(room, count)
@@ -1384,7 +1368,8 @@ def _row_set_limits(
     """
     low, upper = _native(row, b.low[j]), _native(row, inf)
     cut = _native(row, -inf if tight == inf else b.many[j])
-    kept, level = 0, _Level(0, np.nan, 0, 0, 0)
+    kept: Any = np.int64(0)
+    level = _Level(0, np.nan, 0, 0, 0)
     while True:
         count = _gather(row, p.n_classes, cut, upper, room)
         _sort(room, count)
@@ -1416,11 +1401,16 @@ def _row_set_limits(
 def label_kernel(logits: Any, labels: Any, values: F64, batch: Any, scores: F64) -> int:
     p, b, start = _unpack(values), batch[0], 0
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, labels)
-        if bad >= 0:
-            return bad
+        stop = _end_of_batch(logits, start)
         for i in range(start, stop):
-            row, j = _row(logits, i), i - start
+            row = logits[i]
+            survey = _survey(row)
+            if not survey.usable:
+                return i
+            _note_row(b, i - start, row, p, survey, row[labels[i]])
+        _finish_rows(b, p, stop - start)
+        for i in range(start, stop):
+            row, j = logits[i], i - start
             _note_label(b, j, _label(row, p, _row_at(b, j), row[labels[i]], b.rank[j]))
         _score_labels(b, p, stop - start)
         for i in range(start, stop):
@@ -1448,11 +1438,11 @@ def set_kernel(
     """
     p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, None)
+        stop, bad = _take_batch(b, logits, start, p)
         if bad >= 0:
             return bad, used, bad
         for i in range(start, stop):
-            size = _row_set(b, i - start, _row(logits, i), p, thresholds[min(i, len(thresholds) - 1)], room)
+            size = _row_set(b, i - start, logits[i], p, thresholds[min(i, len(thresholds) - 1)], room)
             if used + size > len(labels):
                 return i, used, -1
             for k in range(size):
@@ -1481,11 +1471,11 @@ def limit_kernel(
     """As `set_kernel`, with a limit for each label; `tight` and `singles` are those of `_row_set_limits`."""
     p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, None)
+        stop, bad = _take_batch(b, logits, start, p)
         if bad >= 0:
             return bad, used, bad
         for i in range(start, stop):
-            size = _row_set_limits(b, i - start, _row(logits, i), p, limits, tight, singles, room)
+            size = _row_set_limits(b, i - start, logits[i], p, limits, tight, singles, room)
             if used + size > len(labels):
                 return i, used, -1
             for k in range(size):
@@ -1501,7 +1491,7 @@ def uncertainty_kernel(logits: Any, values: F64, result: F64) -> int:
     """Eq. 3: u = K / alpha_0 of each row."""
     p = _unpack(values)
     for i in range(len(logits)):
-        row = _row(logits, i)
+        row = logits[i]
         survey = _survey(row)
         if not survey.usable:
             return i
@@ -1515,11 +1505,11 @@ def uncertainty_kernel(logits: Any, values: F64, result: F64) -> int:
 def dense_kernel(logits: Any, values: F64, batch: Any, floats: F64, wholes: I64, scores: F64) -> int:
     p, b, room, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, None)
+        stop, bad = _take_batch(b, logits, start, p)
         if bad >= 0:
             return bad
         for i in range(start, stop):
-            for k in range(_row_set(b, i - start, _row(logits, i), p, inf, room)):
+            for k in range(_row_set(b, i - start, logits[i], p, inf, room)):
                 scores[i, room.members[k]] = room.scores[k]
         start = stop
     return -1
@@ -1528,7 +1518,7 @@ def dense_kernel(logits: Any, values: F64, batch: Any, floats: F64, wholes: I64,
 @_kernel
 def top_kernel(logits: Any, labels: I32) -> int:
     for i in range(len(logits)):
-        row = _row(logits, i)
+        row = logits[i]
         survey = _survey(row)
         if not survey.usable:
             return i
@@ -1564,7 +1554,7 @@ def _moments(row: Any, top: Any, rate: Any, total: float) -> tuple[float, float]
 def likelihood_kernel(logits: Any, labels: Any, inverse_temperature: float, result: F64) -> int:
     """Columns: -ln p of the label, its first and second derivative, the largest probability, whether the label's."""
     for i in range(len(logits)):
-        row = _row(logits, i)
+        row = logits[i]
         survey = _survey(row)
         if not survey.usable:
             return i
