@@ -1573,13 +1573,12 @@ def likelihood_kernel(logits: Any, labels: Any, inverse_temperature: float, resu
 @_kernel
 def widen_kernel(half: Any, single: Any) -> None:
     """Float16, given as its bits, to float32, exactly."""
-    source, target = half.ravel(), single.ravel()
-    for i in range(len(source)):
-        bits = np.uint32(source[i])
+    for i in range(len(half)):
+        bits = np.uint32(half[i])
         magnitude = np.uint32(bits & np.uint32(0x7FFF)) << np.uint32(13)
         # Read as float32 the value is 2^112 too small, subnormals included; infinities and NaNs keep their mantissa.
         scaled = np.float32(np.uint32(magnitude).view(np.float32) * np.float32(2.0**112)).view(np.uint32)
         special = np.uint32(magnitude | np.uint32(0x7F800000))
         finite = magnitude < np.uint32(0x0F800000)
         sign = np.uint32(bits & np.uint32(0x8000)) << np.uint32(16)
-        target[i] = np.uint32(np.uint32(scaled if finite else special) | np.uint32(sign)).view(np.float32)
+        single[i] = np.uint32(np.uint32(scaled if finite else special) | np.uint32(sign)).view(np.float32)

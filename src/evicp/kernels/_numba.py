@@ -73,7 +73,7 @@ def _ready(block: NDArray[Any]) -> NDArray[Any]:
     copy[:, :n_classes] = block
     if copy.dtype == np.float16:
         half, copy = copy, np.empty(copy.shape, np.float32)
-        _compiled.widen_kernel(half.view(np.uint16), copy)
+        _compiled.widen_kernel(half.view(np.uint16).ravel(), copy.ravel())
     return _locked(copy)
 
 
