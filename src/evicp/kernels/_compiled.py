@@ -1307,6 +1307,15 @@ def _walk_limits(
     return kept, False, _Level(level.first + count, level.key, level.rank, level.above, level.own), passed
 
 
+class _Floor(NamedTuple):
+    """Where a walk with limits has come to an end."""
+
+    z: float
+    rank: float  # the smallest that a label below can have
+    score: float  # the highest so far
+    is_open: bool  # whether labels with this very logit have not been looked at
+
+
 @_inlined
 def _insert(row: Any, room: _Scratch, kept: int, value: float, label: int) -> None:
     """Put a label in its place in the set: by score, then by falling logit, then by number."""
@@ -1322,26 +1331,29 @@ def _insert(row: Any, room: _Scratch, kept: int, value: float, label: int) -> No
 
 @_inlined
 def _possible(
-    b: Any, j: int, row: Any, p: _Parameters, limits: F64, singles: I64, room: _Scratch, rank: float, passed: float
+    b: Any, j: int, row: Any, p: _Parameters, limits: F64, singles: I64, room: _Scratch, floor: _Floor
 ) -> int:
-    """Those of `singles` that their limits may allow below `rank` labels with scores up to `passed`.
+    """Those of `singles` below the floor that their limits may allow.
 
-    They are left in `sorted_labels`; returns how many. Limits fall, so that the first below `passed` ends the search.
+    They are left in `sorted_labels`; returns how many. Limits fall, so that the first below the floor's score ends the
+    search.
     """
     s, slack, count = _row_at(b, j), _SLACK * (1.0 + abs(b.worst[j])), 0
     for start in range(0, len(singles), _SIDE):
         largest = limits[singles[start]]
-        if largest + slack + _SLACK * abs(largest) < passed:
+        if largest + slack + _SLACK * abs(largest) < floor.score:
             break
         stop = min(start + _SIDE, len(singles))
         for i in range(start, stop):
             z = np.float64(row[singles[i]])
-            _note_label(b, i - start, _Label(z, _dirichlet(p.evidence, z), rank, 0.0, 0.0))
+            _note_label(b, i - start, _Label(z, _dirichlet(p.evidence, z), floor.rank, 0.0, 0.0))
         _score_candidates(b, p, s, stop - start)
         for i in range(start, stop):
             limit = limits[singles[i]]
+            is_below = b.z[i - start] < floor.z or (b.z[i - start] == floor.z and floor.is_open)
+            is_within = b.score[i - start] <= limit + slack + _SLACK * abs(limit)
             room.sorted_labels[count] = singles[i]
-            count += 1 if b.score[i - start] <= limit + slack + _SLACK * abs(limit) else 0
+            count += 1 if is_below & is_within else 0
     return count
 
 
@@ -1378,15 +1390,14 @@ def _row_set_limits(
             break
         upper, cut = cut, _lower(row, low, cut, 4 * level.first)
     _sort_set(room, kept)
-    reached, rank = _native(row, 0.0 - level.key), float(level.rank if ended else level.first)
-    count = _possible(b, j, row, p, limits, singles, room, rank, passed)
+    floor = _Floor(0.0 - level.key, float(level.rank if ended else level.first), passed, ended)
+    count = _possible(b, j, row, p, limits, singles, room, floor)
     for start in range(0, count, _SIDE):
         stop = min(start + _SIDE, count)
         _score_singles(b, j, row, p, room, start, stop)
         for i in range(start, stop):
             value, label = b.score[i - start], room.sorted_labels[i]
-            is_new = row[label] < reached or (row[label] == reached and ended)
-            if is_new and value <= limits[label]:
+            if value <= limits[label]:
                 _insert(row, room, kept, value, label)
                 kept += 1
     return kept
