@@ -397,8 +397,9 @@ _sum = _reduction(_emit_sum, types.float64)
 _sum_whole = _reduction(lambda builder, vector: _fold(builder, vector, lambda b, x, y: b.add(x, y)))
 _largest = _reduction(lambda builder, vector: _fold(builder, vector, _emit_larger))
 _smallest = _reduction(lambda builder, vector: _fold(builder, vector, _emit_smaller))
-#: From the largest logit of each lane: a logit that at least 4 (or 16) labels reach, and not many more.
+#: From the largest logit of each lane: a logit that at least 4 (or 8, or 16) labels reach, and not many more.
 _level_of_4 = _reduction(lambda builder, vector: _emit_level(builder, vector, 4))
+_level_of_8 = _reduction(lambda builder, vector: _emit_level(builder, vector, 8))
 _level_of_16 = _reduction(lambda builder, vector: _emit_level(builder, vector, 16))
 
 
@@ -551,6 +552,7 @@ class _Survey(NamedTuple):
     top: Any  # the largest logit
     low: Any  # the smallest finite one
     few: Any  # one that 4 labels reach, and about 8 on average
+    some: Any  # one that 8 labels reach, and about 20 on average
     many: Any  # one that 16 labels reach, and about 50 on average
 
 
@@ -678,8 +680,9 @@ def _survey(row: Any) -> _Survey:
     if smallest == -inf:
         smallest = _smallest_finite(row)
     usable = -inf < largest <= _LARGEST_LOGIT and nans == 0
-    few, many = _larger(_level_of_4(top), smallest), _larger(_level_of_16(top), smallest)
-    return _Survey(usable, largest, smallest, few, many)
+    few, some, many = _level_of_4(top), _level_of_8(top), _level_of_16(top)
+    cuts = _larger(few, smallest), _larger(some, smallest), _larger(many, smallest)
+    return _Survey(usable, largest, smallest, *cuts)
 
 
 @_inlined
@@ -885,7 +888,7 @@ _BATCH_LOGITS = 1 << 13
 _SIDE = 8
 
 _ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest", "log_total", "alpha", "rest"]
-_ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "few", "many"]
+_ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "few", "some", "many"]
 _LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "score"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
 #: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
@@ -924,7 +927,7 @@ def _note_row(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, mark: A
     top, low = survey.top, survey.low
     b.top[j], b.low[j], b.worst[j] = top, low, 0.0
     if mark is None:
-        b.few[j], b.many[j] = survey.few, survey.many
+        b.few[j], b.some[j], b.many[j] = survey.few, survey.some, survey.many
     b.v[j] = _uniform(row, p.seed) if p.randomized else 1.0
     if p.kind in (_TOPK, _RANK):
         b.rank[j] = 0 if mark is None else _count_above(row, mark)
@@ -1252,6 +1255,16 @@ def _lower(row: Any, bottom: Any, cut: Any, wanted: int) -> Any:
     return low
 
 
+@_inlined
+def _next_cut(b: Any, j: int, row: Any, cut: Any, count: int) -> Any:
+    """A cut that lets in several times as many candidates of row j as the `count` so far."""
+    if cut > b.some[j]:
+        return _native(row, b.some[j])
+    if cut > b.many[j]:
+        return _native(row, b.many[j])
+    return _lower(row, _native(row, b.low[j]), cut, 4 * count)
+
+
 @_composed
 def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _Scratch) -> int:
     """The set of row j of a batch, in `room.members` and `room.scores`; returns its size.
@@ -1259,8 +1272,7 @@ def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _
     The first candidates are a few from the top. If all of them are within the threshold, the next are those down to a
     lower cut that lets in several times as many, so that the work grows with the size of the set.
     """
-    low, many, upper = _native(row, b.low[j]), _native(row, b.many[j]), _native(row, inf)
-    cut = _native(row, -inf if threshold == inf else b.few[j])
+    low, upper, cut = _native(row, b.low[j]), _native(row, inf), _native(row, -inf if threshold == inf else b.few[j])
     kept: Any = np.int64(0)
     level = _Level(0, np.nan, 0, 0, 0)
     while True:
@@ -1269,7 +1281,7 @@ def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _
         kept, ended, level = _walk(b, j, row, p, threshold, room, count, kept, level)
         if ended or cut <= low:
             break
-        upper, cut = cut, many if cut > many else _lower(row, low, cut, 4 * level.first)
+        upper, cut = cut, _next_cut(b, j, row, cut, level.first)
     _sort_set(room, kept)
     return kept
 
@@ -1379,7 +1391,7 @@ def _row_set_limits(
     have, and if their limits allow for that, once more after a pass over the row.
     """
     low, upper = _native(row, b.low[j]), _native(row, inf)
-    cut = _native(row, -inf if tight == inf else b.many[j])
+    cut = _native(row, -inf if tight == inf else b.some[j])
     kept: Any = np.int64(0)
     level = _Level(0, np.nan, 0, 0, 0)
     while True:
@@ -1388,7 +1400,7 @@ def _row_set_limits(
         kept, ended, level, passed = _walk_limits(b, j, row, p, limits, tight, room, count, kept, level)
         if ended or cut <= low or tight == -inf:
             break
-        upper, cut = cut, _lower(row, low, cut, 4 * level.first)
+        upper, cut = cut, _next_cut(b, j, row, cut, level.first)
     _sort_set(room, kept)
     floor = _Floor(0.0 - level.key, float(level.rank if ended else level.first), passed, ended)
     count = _possible(b, j, row, p, limits, singles, room, floor)
