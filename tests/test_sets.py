@@ -129,6 +129,7 @@ def test_repr() -> None:
         "PredictionSets(6 rows of 5 classes, coverage 0.9; mean size 1.50, 2 empty, 2 of one label, largest 5)"
     )
     assert repr(sets_of([])) == "PredictionSets(0 rows of 5 classes, coverage 0.9)"
+    assert repr(sets_of([[3]])).startswith("PredictionSets(1 row of 5 classes")
 
 
 def test_names() -> None:

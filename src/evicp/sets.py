@@ -234,7 +234,8 @@ class SetsSummary:
         return self.labels / self.rows if self.rows else None
 
     def __repr__(self) -> str:
-        head = f"{self.rows:,} rows of {self.like.n_classes:,} classes, coverage {float(self.like.coverage):g}"
+        rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
+        head = f"{rows} of {self.like.n_classes:,} classes, coverage {float(self.like.coverage):g}"
         if self.mean_size is None:
             return head
         return (

@@ -1060,15 +1060,7 @@ def make_scratch(n_classes: int) -> tuple[NDArray[Any], F64, I64]:
 
 @_inlined
 def _unpack_scratch(floats: F64, wholes: I64) -> _Scratch:
-    return _Scratch(
-        floats[0],
-        wholes[0],
-        floats[1],
-        wholes[1],
-        floats[2],
-        wholes[2],
-        wholes[3],
-    )
+    return _Scratch(floats[0], wholes[0], floats[1], wholes[1], floats[2], wholes[2], wholes[3])
 
 
 @_inlined
