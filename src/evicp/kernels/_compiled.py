@@ -1222,14 +1222,6 @@ def _walk(
 
 
 @_inlined
-def _count_at_least(row: Any, z: Any) -> int:
-    count = 0
-    for i in range(0, len(row), LANES):
-        count += _count_bits(_at_least(_load(row, i), z))
-    return count
-
-
-@_inlined
 def _lower(row: Any, bottom: Any, cut: Any, wanted: int) -> Any:
     """A cut that at least `wanted` labels reach, and if bisection finds one, at most twice as many."""
     if wanted >= len(row) // 2:
@@ -1237,7 +1229,7 @@ def _lower(row: Any, bottom: Any, cut: Any, wanted: int) -> Any:
     low, high = bottom, cut
     for _ in range(20):
         middle = _native(row, 0.5 * np.float64(low) + 0.5 * np.float64(high))
-        count = _count_at_least(row, middle)
+        count = _count_above(row, middle)
         if count < wanted:
             high = middle
         else:
