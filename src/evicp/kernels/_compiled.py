@@ -730,16 +730,17 @@ def _sums(row: Any, top: Any, rate: Any, low: Any, mark: Any) -> _Sums:
 
 
 @_inlined
-def _evidence_but_largest(row: Any, evidence: int, top: Any, shared: int) -> float:
-    """The sum of a row's evidence without the largest, which `shared` labels have."""
-    rest = (shared - 1.0) * _evidence_of(evidence, np.float64(top))
+def _evidence_but_largest(row: Any, evidence: int, top: Any) -> float:
+    """The sum of a row's evidence, one of the largest left out."""
+    shared, rest = 0, 0.0
     for start in range(0, len(row), _CHUNK):
         part = _lanes(row, 0.0)
         for i in range(start, min(start + _CHUNK, len(row)), LANES):
             z = _load(row, i)
+            shared += _count_bits(_at_least(z, top))
             part = _add(part, _unless_at_least(z, top, _activate(evidence, z)))
         rest += _sum(part)
-    return rest
+    return rest + (shared - 1.0) * _evidence_of(evidence, np.float64(top))
 
 
 @_inlined
@@ -753,9 +754,9 @@ def _huge_evidence_but_largest(row: Any) -> float:
 
 
 @_composed
-def _other_evidence(row: Any, evidence: int, top: Any, sums: _Sums) -> float:
-    """The sum of a row's evidence without the largest."""
-    rest = sums.evidence if evidence == _RELU else _evidence_but_largest(row, evidence, top, sums.shared)
+def _other_evidence(row: Any, evidence: int, top: Any) -> float:
+    """The sum of a row's evidence, one of the largest left out, also where single precision would overflow."""
+    rest = _evidence_but_largest(row, evidence, top)
     return _huge_evidence_but_largest(row) if rest == inf else rest
 
 
@@ -936,7 +937,9 @@ def _note_row(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, mark: A
     sums = _sums(row, top, rate, low, mark) if p.kind == _ECP else _sums(row, top, rate, None, mark)
     b.exponentials[j], b.rank[j] = sums.exponentials, sums.rank
     if p.kind == _ECP:
-        b.rest[j] = _other_evidence(row, p.evidence, top, sums) + (p.n_classes - 1.0)
+        is_known = p.evidence == _RELU and sums.evidence < inf
+        rest = sums.evidence if is_known else _other_evidence(row, p.evidence, top)
+        b.rest[j] = rest + (p.n_classes - 1.0)
         b.alpha[j], b.low_alpha[j] = _dirichlet(p.evidence, np.float64(top)), _dirichlet(p.evidence, np.float64(low))
         b.low_rank[j] = sums.low_rank
     if p.kind == _MARGIN:
@@ -1431,7 +1434,9 @@ def set_kernel(
     logits: Any,
     first: int,
     values: F64,
-    thresholds: F64,
+    limits: F64,
+    tight: Any,
+    singles: Any,
     batch: Any,
     floats: F64,
     wholes: I64,
@@ -1439,7 +1444,10 @@ def set_kernel(
     labels: I32,
     scores: F64,
 ) -> tuple[int, int, int]:
-    """The sets of the rows from `first` on, as many as there is room for. `thresholds` is one for all or for each row.
+    """The sets of the rows from `first` on, as many as there is room for.
+
+    If `singles` is None, `limits` is one threshold for all rows or one for each. Otherwise it is one for each label,
+    and `tight` and `singles` are those of `_row_set_limits`. Either way is compiled without the other.
 
     Returns the first row not done, how much room was used, and the first row that could not be used.
     """
@@ -1449,40 +1457,10 @@ def set_kernel(
         if bad >= 0:
             return bad, used, bad
         for i in range(start, stop):
-            size = _row_set(b, i - start, logits[i], p, thresholds[min(i, len(thresholds) - 1)], room)
-            if used + size > len(labels):
-                return i, used, -1
-            for k in range(size):
-                labels[used + k], scores[used + k] = room.members[k], room.scores[k]
-            sizes[i] = size
-            used += size
-        start = stop
-    return len(logits), used, -1
-
-
-@_kernel
-def limit_kernel(
-    logits: Any,
-    first: int,
-    values: F64,
-    limits: F64,
-    tight: float,
-    singles: I64,
-    batch: Any,
-    floats: F64,
-    wholes: I64,
-    sizes: I64,
-    labels: I32,
-    scores: F64,
-) -> tuple[int, int, int]:
-    """As `set_kernel`, with a limit for each label; `tight` and `singles` are those of `_row_set_limits`."""
-    p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
-    while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p)
-        if bad >= 0:
-            return bad, used, bad
-        for i in range(start, stop):
-            size = _row_set_limits(b, i - start, logits[i], p, limits, tight, singles, room)
+            if singles is None:
+                size = _row_set(b, i - start, logits[i], p, limits[min(i, len(limits) - 1)], room)
+            else:
+                size = _row_set_limits(b, i - start, logits[i], p, limits, tight, singles, room)
             if used + size > len(labels):
                 return i, used, -1
             for k in range(size):
@@ -1502,8 +1480,7 @@ def uncertainty_kernel(logits: Any, values: F64, result: F64) -> int:
         survey = _survey(row)
         if not survey.usable:
             return i
-        sums = _sums(row, survey.top, _native(row, 1.0), survey.low, None)
-        rest = _other_evidence(row, p.evidence, survey.top, sums) + (p.n_classes - 1.0)
+        rest = _other_evidence(row, p.evidence, survey.top) + (p.n_classes - 1.0)
         result[i] = p.n_classes / (_dirichlet(p.evidence, np.float64(survey.top)) + rest)
     return -1
 
