@@ -1434,9 +1434,7 @@ def set_kernel(
     logits: Any,
     first: int,
     values: F64,
-    limits: F64,
-    tight: Any,
-    singles: Any,
+    thresholds: F64,
     batch: Any,
     floats: F64,
     wholes: I64,
@@ -1444,10 +1442,7 @@ def set_kernel(
     labels: I32,
     scores: F64,
 ) -> tuple[int, int, int]:
-    """The sets of the rows from `first` on, as many as there is room for.
-
-    If `singles` is None, `limits` is one threshold for all rows or one for each. Otherwise it is one for each label,
-    and `tight` and `singles` are those of `_row_set_limits`. Either way is compiled without the other.
+    """The sets of the rows from `first` on, as many as there is room for. `thresholds` is one for all or for each row.
 
     Returns the first row not done, how much room was used, and the first row that could not be used.
     """
@@ -1457,10 +1452,40 @@ def set_kernel(
         if bad >= 0:
             return bad, used, bad
         for i in range(start, stop):
-            if singles is None:
-                size = _row_set(b, i - start, logits[i], p, limits[min(i, len(limits) - 1)], room)
-            else:
-                size = _row_set_limits(b, i - start, logits[i], p, limits, tight, singles, room)
+            size = _row_set(b, i - start, logits[i], p, thresholds[min(i, len(thresholds) - 1)], room)
+            if used + size > len(labels):
+                return i, used, -1
+            for k in range(size):
+                labels[used + k], scores[used + k] = room.members[k], room.scores[k]
+            sizes[i] = size
+            used += size
+        start = stop
+    return len(logits), used, -1
+
+
+@_kernel
+def limit_kernel(
+    logits: Any,
+    first: int,
+    values: F64,
+    limits: F64,
+    tight: float,
+    singles: I64,
+    batch: Any,
+    floats: F64,
+    wholes: I64,
+    sizes: I64,
+    labels: I32,
+    scores: F64,
+) -> tuple[int, int, int]:
+    """As `set_kernel`, with a limit for each label; `tight` and `singles` are those of `_row_set_limits`."""
+    p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
+    while start < len(logits):
+        stop, bad = _take_batch(b, logits, start, p)
+        if bad >= 0:
+            return bad, used, bad
+        for i in range(start, stop):
+            size = _row_set_limits(b, i - start, logits[i], p, limits, tight, singles, room)
             if used + size > len(labels):
                 return i, used, -1
             for k in range(size):

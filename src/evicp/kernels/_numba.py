@@ -185,12 +185,10 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     sizes = np.empty(len(logits), np.int64)
     parts: dict[int, list[tuple[I32, F64]]] = {}
     by_label = limit.ndim == 2 and limit.shape[1] > 1
-    limits: tuple[Any, Any, Any] = (_locked(np.ascontiguousarray(limit.reshape(-1))), None, None)
-    if by_label:
-        limits = _spread_limits(score, limit[0])
+    limits = _spread_limits(score, limit[0]) if by_label else (_locked(np.ascontiguousarray(limit.reshape(-1))),)
 
     def work(block: NDArray[Any], rows: slice) -> int:
-        own = limits if by_label or limit.size <= 1 else (limits[0][rows], None, None)
+        own = limits if by_label or limit.size <= 1 else (limits[0][rows],)
         bad, parts[rows.start] = _block_sets(block, values, own, sizes[rows])
         return bad
 
@@ -218,15 +216,16 @@ def _spread_limits(score: Any, limits: F64) -> tuple[F64, float, I64]:
 
 
 def _block_sets(
-    block: NDArray[Any], values: F64, limits: tuple[Any, Any, Any], sizes: I64
+    block: NDArray[Any], values: F64, limits: tuple[Any, ...], sizes: I64
 ) -> tuple[int, list[tuple[I32, F64]]]:
     """The sets of a block: its first unusable row, or -1, and labels and scores in one or more pieces."""
     n, n_classes = block.shape
+    kernel: Any = _compiled.set_kernel if len(limits) == 1 else _compiled.limit_kernel
     scratch, room, done, bad = _compiled.make_scratch(n_classes), max(n_classes, 4 * n), 0, -1
     pieces = []
     while done < n and bad < 0:
         labels, scores = np.empty(room, np.int32), np.empty(room)
-        done, used, bad = _compiled.set_kernel(block, done, values, *limits, *scratch, sizes, labels, scores)
+        done, used, bad = kernel(block, done, values, *limits, *scratch, sizes, labels, scores)
         pieces.append((labels[:used].copy(), scores[:used].copy()))
         room *= 2
     return bad, pieces
