@@ -21,6 +21,7 @@ SCORES = [
     TopK(randomized=True),
     Margin(),
 ]
+SCALES = [1e-30, 1e-3, 1, 30, 1e4, 1e12, 1e29, 1e36]
 ids = {"ids": lambda score: score.describe()}
 
 
@@ -99,29 +100,51 @@ def test_a_limit_for_each_row(cpu_backend, score):
     check(score, logits, limit)
 
 
+@pytest.mark.parametrize("k", [200, 300])
 @pytest.mark.parametrize("score", SCORES, **ids)
-def test_every_way_to_look_for_labels_gives_the_same_sets(monkeypatch, score):
-    """Walking through all labels, down to the largest finite limit, or looking at labels one by one."""
+def test_every_way_to_look_for_labels_gives_the_same_sets(monkeypatch, score, k):
+    """Walking through all labels, down to some limit, or looking at labels one by one: those in question, or all."""
     numba = pytest.importorskip("evicp.kernels._numba")
-    logits = rows_of(60, 300, np.float32, 3)
+    logits = rows_of(60, k, np.float32, 3)
+    anything = numba._spread_limits(score, np.full(k, np.inf), np.float32)[2]
     with kernels.backend("numba"):
         for name, limit in patterns(score, kernels.dense_scores(score, logits), 3).items():
-            descending = np.argsort(-limit, kind="stable")
-            n_infinite = int(np.sum(limit == np.inf))
-            largest = limit[descending[n_infinite]] if n_infinite < len(limit) else -np.inf
-            results = []
-            for tight, singles in (
-                (np.inf, 0),
-                (largest, n_infinite),
-                (largest - 1, len(limit)),
-                (-np.inf, len(limit)),
+            infinite = limit == np.inf
+            largest = limit[~infinite].max(initial=-np.inf)
+            unlimited = np.where(infinite, anything, np.float32(-np.inf))
+            results = [kernels.ragged_sets(score, logits, limit[None, :])]
+            for tight, demands in (
+                (np.inf, anything),
+                (largest, unlimited),
+                (largest - 1, anything),
+                (-np.inf, anything),
             ):
-                way = numba._locked(limit.copy()), float(tight), numba._locked(descending[:singles])
-                monkeypatch.setattr(numba, "_spread_limits", lambda *_, way=way: way)
-                results.append(kernels.ragged_sets(score, logits, limit[None, :]))
+                way = numba._locked(limit.copy()), float(tight), numba._locked(demands)
+                with monkeypatch.context() as patch:
+                    patch.setattr(numba, "_spread_limits", lambda *_, way=way: way)
+                    results.append(kernels.ragged_sets(score, logits, limit[None, :]))
             for other in results[1:]:
                 for mine, theirs in zip(results[0], other, strict=True):
                     assert mine.tobytes() == theirs.tobytes(), name
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "score",
+    [
+        *(ECP(stabilizer=epsilon) for epsilon in (1.0, 1e-3, 1e-19, 1e-21, 1e-150)),
+        *(ECP(temperature=t, stabilizer=epsilon) for t in (1e-25, 1e-3, 0.05, 20.0, 1e25) for epsilon in (1e-8, 0)),
+        ECP(evidence="exp"),
+        *(cls(temperature=t) for cls in (LAC, Margin) for t in (1e-25, 0.05, 20.0, 1e25)),
+    ],
+    **ids,
+)
+def test_no_label_is_lost_where_numbers_are_extreme(cpu_backend, score, dtype):
+    """Labels are ruled out by a rough test in the logits' precision: it must hold at any scale of logits."""
+    logits = np.concatenate([rows_of(40, 45, np.float64, seed) * scale for seed, scale in enumerate(SCALES)])
+    logits = logits.astype(dtype)
+    for limit in patterns(score, kernels.dense_scores(score, logits)).values():
+        check(score, logits, limit[None, :])
 
 
 def test_half_precision_strides_and_threads(cpu_backend):

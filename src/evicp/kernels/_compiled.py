@@ -150,6 +150,25 @@ def _emit_exp(builder: Any, x: Any) -> Any:
     return builder.bitcast(builder.add(builder.bitcast(y, whole), exponent), x.type)
 
 
+def _emit_rough_exp(builder: Any, x: Any) -> Any:
+    """No less than e^x and at most 6.2 % more, for x <= 0: 2^(n + f) <= 2^n (1 + f), which is n + f read as bits."""
+    double = isinstance(_element(x.type), ir.DoubleType)
+    mantissa, bias, integer = (52, 1023, ir.IntType(64)) if double else (23, 127, ir.IntType(32))
+    one = _constant(x.type, bias * 2.0**mantissa)
+    bits = _emit_larger(
+        builder, _emit_fma(builder, x, _constant(x.type, 2.0**mantissa / log(2)), one), _constant(x.type, 0.0)
+    )
+    return builder.bitcast(builder.fptosi(bits, _vector(integer)), x.type)
+
+
+def _emit_rough_log(builder: Any, x: Any) -> Any:
+    """No more than ln x, and at most 0.06 less; far less than any logarithm where x is negative."""
+    double = isinstance(_element(x.type), ir.DoubleType)
+    mantissa, bias, integer = (52, 1023, ir.IntType(64)) if double else (23, 127, ir.IntType(32))
+    bits = builder.sitofp(builder.bitcast(x, _vector(integer)), x.type)
+    return _emit_fma(builder, bits, _constant(x.type, log(2) / 2.0**mantissa), _constant(x.type, -bias * log(2)))
+
+
 def _emit_log(builder: Any, x: Any) -> Any:
     """Ln x of a positive normal float64: x = 2^n m with m in [0.7, 1.4), and ln m = 2 artanh((m - 1) / (m + 1)).
 
@@ -249,6 +268,8 @@ _mul = _binary(lambda builder, x, y: builder.fmul(x, y))
 _larger = _binary(_emit_larger)
 _smaller = _binary(_emit_smaller)
 _exp = _unary(_emit_exp)
+_rough_exp = _unary(_emit_rough_exp)
+_rough_log = _unary(_emit_rough_log)
 _log = _unary(_emit_log)
 _relu = _unary(lambda builder, x: _emit_larger(builder, _constant(x.type, 0.0), x))  # keeps a NaN
 _softplus = _unary(_emit_softplus)
@@ -258,6 +279,7 @@ _hashes = _unary(_emit_hashes, Lanes(types.uint32))
 _mix32 = _unary(_emit_mix32)
 _add_whole = _binary(lambda builder, x, y: builder.add(x, y))
 _below = _binary(_emit_below)
+_fma = _intrinsic(lambda _typing, x, y, z: _elementwise(_emit_fma, (x, y, z)))
 _unless_at_least = _intrinsic(lambda _typing, x, y, result: _elementwise(_emit_unless_at_least, (x, y, result)))
 
 
@@ -416,6 +438,17 @@ def _comparison(operator: str) -> Callable[..., Any]:
 
 _above = _comparison(">")
 _at_least = _comparison(">=")
+
+
+@_intrinsic
+def _not_negative(_typing: Any, lanes: Any) -> Any:
+    """One bit for each lane: whether it is at least 0, or NaN."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        zeros = _constant(values[0].type, 0.0)
+        return builder.bitcast(builder.fcmp_unordered(">=", values[0], zeros), ir.IntType(LANES))
+
+    return types.uint32(lanes), generate
 
 
 @_intrinsic
@@ -1036,6 +1069,8 @@ def _score_candidates(b: Any, p: _Parameters, s: _Row, count: int) -> None:
 
 #: Up to this many candidates are sorted by comparing all with all, more by their bits.
 _FEW = 128
+#: In rows up to this long more are found in several passes, few at a time; in longer ones in fewer passes.
+_SHORT = 2048
 _BUCKETS = 2 * (_FEW + LANES)
 
 #: A label this far beyond the threshold, relative to the numbers its score was made of, ends the walk: far more than
@@ -1143,6 +1178,21 @@ def _sort_set(room: _Scratch, count: int) -> None:
 
 
 @_inlined
+def _note_bits(labels: I64, count: int, first: int, bits: Any) -> int:
+    """Add the numbers of the bits that are set, counted from `first`, to `count` labels; returns how many there are."""
+    # Two are noted whether they are there or not, and kept if they are: a branch would be mispredicted.
+    for _ in range(2):
+        labels[count] = first + _lowest_bit(bits)
+        count += 1 if bits != 0 else 0
+        bits = np.uint32(bits & (bits - np.uint32(1)))
+    while bits != 0:
+        labels[count] = first + _lowest_bit(bits)
+        count += 1
+        bits = np.uint32(bits & (bits - np.uint32(1)))
+    return count
+
+
+@_inlined
 def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> int:
     """Note all labels with a logit of at least `cut` and below `upper`, in their own order; returns how many.
 
@@ -1157,16 +1207,7 @@ def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> i
         for i in range(0, len(row), LANES):
             z = _load(row, i)
             bits = np.uint32(_at_least(z, cut) & ~_at_least(z, upper))
-            first = min(i, len(row) - LANES)
-            # Two are noted whether they are there or not, and kept if they are: a branch would be mispredicted.
-            for _ in range(2):
-                labels[count] = first + _lowest_bit(bits)
-                count += 1 if bits != 0 else 0
-                bits = np.uint32(bits & (bits - np.uint32(1)))
-            while bits != 0:
-                labels[count] = first + _lowest_bit(bits)
-                count += 1
-                bits = np.uint32(bits & (bits - np.uint32(1)))
+            count = _note_bits(labels, count, min(i, len(row) - LANES), bits)
     for i in range(count):
         room.keys[i] = 0.0 - np.float64(row[labels[i]])
     return count
@@ -1225,9 +1266,9 @@ def _walk(
 
 
 @_inlined
-def _lower(row: Any, bottom: Any, cut: Any, wanted: int) -> Any:
-    """A cut that at least `wanted` labels reach, and if bisection finds one, at most twice as many."""
-    if wanted >= len(row) // 2:
+def _lower(row: Any, bottom: Any, cut: Any, wanted: int, most: int) -> Any:
+    """A cut that at least `wanted` labels reach, and if bisection finds one, at most `most`."""
+    if most >= len(row):
         return bottom
     low, high = bottom, cut
     for _ in range(20):
@@ -1237,19 +1278,20 @@ def _lower(row: Any, bottom: Any, cut: Any, wanted: int) -> Any:
             high = middle
         else:
             low = middle
-            if count <= 2 * wanted:
+            if count <= most:
                 break
     return low
 
 
 @_inlined
 def _next_cut(b: Any, j: int, row: Any, cut: Any, count: int) -> Any:
-    """A cut that lets in several times as many candidates of row j as the `count` so far."""
+    """A cut that lets in more candidates of row j than the `count` so far: several times as many, or `_FEW` more."""
     if cut > b.some[j]:
         return _native(row, b.some[j])
     if cut > b.many[j]:
         return _native(row, b.many[j])
-    return _lower(row, _native(row, b.low[j]), cut, 4 * count)
+    wanted, most = (count + _FEW // 2, count + _FEW) if len(row) <= _SHORT else (4 * count, 8 * count)
+    return _lower(row, _native(row, b.low[j]), cut, wanted, most)
 
 
 @_composed
@@ -1286,96 +1328,26 @@ def _walk_limits(
     kept: int,
     level: _Level,
 ) -> Any:
-    """As `_walk`, with a limit for each label; what ends it is a score beyond `tight`.
-
-    Returns the score reached and the rank of the first label not looked at, too.
-    """
+    """As `_walk`, with a limit for each label; what ends it is a score beyond `tight`, and its logit is returned."""
     beyond = tight + _SLACK * (1.0 + abs(tight) + abs(b.worst[j]))
-    passed = -inf
     for start in range(0, count, _SIDE):
         stop = min(start + _SIDE, count)
         level = _score_side(b, j, row, p, room, start, stop, level)
         for i in range(start, stop):
             value, label = b.score[i - start], room.sorted_labels[i]
             if value > beyond:
-                return kept, True, _Level(level.first, room.sorted_keys[i], int(b.rank[i - start]), 0, 0), value
+                return kept, level, 0.0 - room.sorted_keys[i]
             if value <= limits[label]:
                 room.scores[kept], room.members[kept] = value, label
                 kept += 1
-            passed = max(passed, value)
-    return kept, False, _Level(level.first + count, level.key, level.rank, level.above, level.own), passed
-
-
-class _Floor(NamedTuple):
-    """Where a walk with limits has come to an end."""
-
-    z: float
-    rank: float  # the smallest that a label below can have
-    score: float  # the highest so far
-    is_open: bool  # whether labels with this very logit have not been looked at
-
-
-@_inlined
-def _insert(row: Any, room: _Scratch, kept: int, value: float, label: int) -> None:
-    """Put a label in its place in the set: by score, then by falling logit, then by number."""
-    scores, members, i = room.scores, room.members, kept
-    while i > 0 and scores[i - 1] >= value:
-        other = members[i - 1]
-        if scores[i - 1] == value and (row[other] > row[label] or (row[other] == row[label] and other < label)):
-            break
-        scores[i], members[i] = scores[i - 1], other
-        i -= 1
-    scores[i], members[i] = value, label
-
-
-@_inlined
-def _possible(
-    b: Any, j: int, row: Any, p: _Parameters, limits: F64, singles: I64, room: _Scratch, floor: _Floor
-) -> int:
-    """Those of `singles` below the floor that their limits may allow.
-
-    They are left in `sorted_labels`; returns how many. Limits fall, so that the first below the floor's score ends the
-    search.
-    """
-    s, slack, count = _row_at(b, j), _SLACK * (1.0 + abs(b.worst[j])), 0
-    for start in range(0, len(singles), _SIDE):
-        largest = limits[singles[start]]
-        if largest + slack + _SLACK * abs(largest) < floor.score:
-            break
-        stop = min(start + _SIDE, len(singles))
-        for i in range(start, stop):
-            z = np.float64(row[singles[i]])
-            _note_label(b, i - start, _Label(z, _dirichlet(p.evidence, z), floor.rank, 0.0, 0.0))
-        _score_candidates(b, p, s, stop - start)
-        for i in range(start, stop):
-            limit = limits[singles[i]]
-            is_below = b.z[i - start] < floor.z or (b.z[i - start] == floor.z and floor.is_open)
-            is_within = b.score[i - start] <= limit + slack + _SLACK * abs(limit)
-            room.sorted_labels[count] = singles[i]
-            count += 1 if is_below & is_within else 0
-    return count
+    return kept, _Level(level.first + count, level.key, level.rank, level.above, level.own), -inf
 
 
 @_composed
-def _score_singles(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start: int, stop: int) -> None:
-    """Score some of the labels in `sorted_labels`, at most `_SIDE`, after a pass over the row for each."""
-    s = _row_at(b, j)
-    for i in range(start, stop):
-        z = row[room.sorted_labels[i]]
-        rank = _count_above(row, z) if _needs_rank(p.kind) else 0
-        _note_label(b, i - start, _label(row, p, s, z, float(rank)))
-    _score_candidates(b, p, s, stop - start)
+def _walk_down(b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: float, room: _Scratch) -> Any:
+    """Labels of row j from the top until their scores are beyond `tight`; those within their limits join the set.
 
-
-@_composed
-def _row_set_limits(
-    b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: float, singles: I64, room: _Scratch
-) -> int:
-    """The set of row j of a batch whose labels have limits of their own, where `_row_set` leaves its.
-
-    Candidates are walked through from the top until their scores are beyond `tight`; if that is -inf, only the first
-    are. Below, the labels `singles`, those with the largest limits first, are looked at with the smallest rank they can
-    have, and if their limits allow for that, once more after a pass over the row.
+    Returns its size and the largest logit of the labels left.
     """
     low, upper = _native(row, b.low[j]), _native(row, inf)
     cut = _native(row, -inf if tight == inf else b.some[j])
@@ -1384,21 +1356,180 @@ def _row_set_limits(
     while True:
         count = _gather(row, p.n_classes, cut, upper, room)
         _sort(room, count)
-        kept, ended, level, passed = _walk_limits(b, j, row, p, limits, tight, room, count, kept, level)
-        if ended or cut <= low or tight == -inf:
+        kept, level, left = _walk_limits(b, j, row, p, limits, tight, room, count, kept, level)
+        if left > -inf or cut <= low:
             break
         upper, cut = cut, _next_cut(b, j, row, cut, level.first)
-    _sort_set(room, kept)
-    floor = _Floor(0.0 - level.key, float(level.rank if ended else level.first), passed, ended)
-    count = _possible(b, j, row, p, limits, singles, room, floor)
+    return kept, left
+
+
+#: More labels than this are walked through in order rather than looked at one by one; each takes a pass over the row,
+#: and one with exponentials where masses are needed.
+_SINGLES, _SINGLE_MASSES = 256, 8
+#: What a label reaches is raised, and what its limit asks for lowered, by far more than rounding in float32 takes.
+_ROUGHLY = 1e-4
+#: Smaller stabilizers and larger sums of evidence would take the test for possible labels out of float32's range.
+_SMALLEST_STABILIZER = 1e-20
+_LARGEST_ALPHA_0 = 1e30
+#: -ln(1 + e) lies above -e and above this - e/4: the tangents at alpha = 1 and at alpha = 4.
+_TANGENT_AT_4 = 0.75 - log(4)
+
+
+def demands(values: F64, limits: F64) -> F64 | None:
+    """What limits ask of labels, for `_possible`; None if that has no test for the score with these `values`."""
+    kind, stabilizer = int(values[0]), values[3]
+    if kind == _MARGIN:
+        return _ROUGHLY + np.maximum(limits, 0.0)  # the top label, whose score is negative, always passes
+    if kind == _ECP and stabilizer < _SMALLEST_STABILIZER:
+        return np.maximum((1.0 - _ROUGHLY) * limits, (1.0 + _ROUGHLY) * limits) + _ROUGHLY
+    if kind in (_LAC, _ECP):
+        demand = (1.0 - _ROUGHLY) * np.exp(-np.maximum(limits, -69.0))
+        return np.where(demand < 1e-37, 0.0, -demand)
+    return None
+
+
+class _Test(NamedTuple):
+    """What the test for possible labels needs to know of their row, in its own precision."""
+
+    base: Any
+    rate: Any
+    scale: Any
+    constant: Any
+    share: Any  # 1 / alpha_0
+    surprisal: Any  # ln alpha_0
+    least: Any  # the logarithm of the stabilizer, where that is tiny
+
+
+@_inlined
+def _test_of(b: Any, j: int, row: Any, p: _Parameters) -> _Test:
+    base, rate, scale, constant, share, least = b.top[j], 1.0 / p.temperature, 0.0, 0.0, 1.0, -inf
+    if p.kind in (_LAC, _MARGIN):
+        scale, constant = b.largest[j] * (1.0 + _ROUGHLY), 0.0 - b.largest[j] if p.kind == _MARGIN else 0.0
+    elif p.kind == _ECP and p.stabilizer >= _SMALLEST_STABILIZER:
+        share, worst = b.inverse_alpha_0[j], _exp(b.worst[j]) * (1.0 + _ROUGHLY)
+        is_huge = share * _LARGEST_ALPHA_0 < 1.0
+        scale, constant = (0.0, 1e38) if is_huge else (b.largest[j] * worst, p.stabilizer * worst)
+    elif p.kind == _ECP and p.stabilizer == 0.0:
+        base, rate, constant, share = b.low[j], rate * (1.0 + _ROUGHLY), b.worst[j], b.inverse_alpha_0[j]
+    elif p.kind == _ECP:
+        rate, constant, share = rate * (1.0 - _ROUGHLY), b.worst[j] + log(2.0), b.inverse_alpha_0[j]
+        least = p.log_stabilizer
+    numbers = _native(row, base), _native(row, rate), _native(row, scale), _native(row, constant)
+    return _Test(*numbers, _native(row, share), _native(row, 0.0 - _log(share)), _native(row, least))
+
+
+@_inlined
+def _reach(row: Any, p: _Parameters, t: _Test, z: Any, demand: Any) -> Any:
+    """Lanes that are not negative where a label may be within its limit.
+
+    With a label's probability q, its surprisal I, and a limit t, it is within
+
+    - LAC: q - e^-t >= 0;
+    - Margin: q - max q + t >= 0, of labels below the top;
+    - ECP: (utility + stabilizer) max_v C_v - e^-t I >= 0, and by logarithms where the stabilizer is tiny or 0:
+      z / T - 2 I - ln I + t + constant >= 0, or with ln(stabilizer) for the first two; at rank 0.
+
+    `demand` holds -e^-t, or t. All labels are tested, and fast: exponential and logarithm are rough, and the surprisal
+    ln alpha_0 - ln alpha is made of two tangents above the logarithm. Of other scores what is asked decides: 0 passes.
+    """
+    x = _mul(_sub(z, t.base), t.rate)
+    if p.kind != _ECP:
+        return _add(demand, _fma(_rough_exp(x), t.scale, t.constant))
+    e = _activate(p.evidence, z)
+    tangent = _fma(e, _native(row, -0.25), _native(row, np.float64(t.surprisal) + _TANGENT_AT_4))
+    surprisal = _larger(_sub(t.surprisal, e), tangent)
+    if p.stabilizer >= _SMALLEST_STABILIZER:
+        share = _fma(e, t.share, t.share)
+        return _fma(demand, surprisal, _fma(_mul(_rough_exp(x), _mul(share, share)), t.scale, t.constant))
+    utility = _larger(_sub(x, _add(surprisal, surprisal)), t.least)
+    return _add(demand, _add(_sub(utility, _rough_log(surprisal)), t.constant))
+
+
+@_inlined
+def _possible(b: Any, j: int, row: Any, p: _Parameters, demands: Any, room: _Scratch) -> int:
+    """Note the labels of row j that may be within their limits, in their own order; returns how many."""
+    test, count = _test_of(b, j, row, p), 0
+    for i in range(0, len(row), LANES):
+        bits = _not_negative(_reach(row, p, test, _load(row, i), _load(demands, i)))
+        count = _note_bits(room.labels, count, min(i, len(row) - LANES), bits)
+    return count
+
+
+@_inlined
+def _drop(row: Any, limits: F64, left: float, room: _Scratch, count: int) -> int:
+    """Of the labels noted, keep those not above `left`, and of impossible ones those without a limit."""
+    labels, kept = room.labels, 0
+    for i in range(count):
+        z = np.float64(row[labels[i]])
+        labels[kept], room.keys[kept] = labels[i], 0.0 - z
+        kept += 1 if z <= left and (z > -inf or limits[labels[i]] == inf) else 0
+    return kept
+
+
+@_inlined
+def _count_above_four(row: Any, w: Any, x: Any, y: Any, z: Any) -> tuple[int, int, int, int]:
+    """How many logits are strictly larger than each of four, in one pass."""
+    n_w, n_x, n_y, n_z = 0, 0, 0, 0
+    for i in range(0, len(row), LANES):
+        lanes = _load(row, i)
+        n_w += _count_bits(_above(lanes, w))
+        n_x += _count_bits(_above(lanes, x))
+        n_y += _count_bits(_above(lanes, y))
+        n_z += _count_bits(_above(lanes, z))
+    return n_w, n_x, n_y, n_z
+
+
+@_inlined
+def _next_four(row: Any, room: _Scratch, i: int, stop: int) -> Any:
+    """The logits of sorted candidates from number i on, the last repeated where they end."""
+    labels, last = room.sorted_labels, stop - 1
+    return row[labels[i]], row[labels[min(i + 1, last)]], row[labels[min(i + 2, last)]], row[labels[min(i + 3, last)]]
+
+
+@_composed
+def _score_singles(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start: int, stop: int) -> None:
+    """Score some of the sorted candidates, at most `_SIDE`, after counting the labels above each in the row."""
+    s, ranks = _row_at(b, j), room.buckets
+    if _needs_rank(p.kind):
+        for i in range(start, stop, 4):
+            four = _next_four(row, room, i, stop)
+            k = i - start
+            ranks[k], ranks[k + 1], ranks[k + 2], ranks[k + 3] = _count_above_four(row, *four)
+    for i in range(start, stop):
+        z = row[room.sorted_labels[i]]
+        _note_label(b, i - start, _label(row, p, s, z, float(ranks[i - start])))
+    _score_candidates(b, p, s, stop - start)
+
+
+@_composed
+def _row_set_limits(
+    b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: float, demands: Any, room: _Scratch
+) -> int:
+    """The set of row j of a batch whose labels have limits of their own, where `_row_set` leaves its.
+
+    Labels are walked through from the top until their scores are beyond `tight`, if that is not -inf. Those left that
+    `demands` do not rule out are looked at one by one; if they are many, all labels are walked through instead.
+    """
+    while True:
+        kept: Any = np.int64(0)
+        left, count = inf, 0
+        if tight > -inf:
+            kept, left = _walk_down(b, j, row, p, limits, tight, room)
+        if tight < inf:
+            count = _drop(row, limits, left, room, _possible(b, j, row, p, demands, room))
+        if count <= (_SINGLE_MASSES if p.kind == _MASS else _SINGLES):
+            break
+        tight = inf
+    _sort(room, count)
     for start in range(0, count, _SIDE):
         stop = min(start + _SIDE, count)
         _score_singles(b, j, row, p, room, start, stop)
         for i in range(start, stop):
             value, label = b.score[i - start], room.sorted_labels[i]
             if value <= limits[label]:
-                _insert(row, room, kept, value, label)
+                room.scores[kept], room.members[kept] = value, label
                 kept += 1
+    _sort_set(room, kept)
     return kept
 
 
@@ -1470,7 +1601,7 @@ def limit_kernel(
     values: F64,
     limits: F64,
     tight: float,
-    singles: I64,
+    demands: Any,
     batch: Any,
     floats: F64,
     wholes: I64,
@@ -1478,14 +1609,14 @@ def limit_kernel(
     labels: I32,
     scores: F64,
 ) -> tuple[int, int, int]:
-    """As `set_kernel`, with a limit for each label; `tight` and `singles` are those of `_row_set_limits`."""
+    """As `set_kernel`, with a limit for each label; `tight` and `demands` are those of `_row_set_limits`."""
     p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
     while start < len(logits):
         stop, bad = _take_batch(b, logits, start, p)
         if bad >= 0:
             return bad, used, bad
         for i in range(start, stop):
-            size = _row_set_limits(b, i - start, logits[i], p, limits, tight, singles, room)
+            size = _row_set_limits(b, i - start, logits[i], p, limits, tight, demands, room)
             if used + size > len(labels):
                 return i, used, -1
             for k in range(size):

@@ -64,6 +64,11 @@ def _is_ready(logits: NDArray[Any]) -> bool:
     return logits.dtype != np.float16 and logits.shape[1] >= _compiled.LANES and flags.c_contiguous and flags.aligned
 
 
+def _own_type(logits: NDArray[Any]) -> Any:
+    """The precision that kernels read these logits in."""
+    return np.float32 if logits.dtype == np.float16 else logits.dtype
+
+
 def _ready(block: NDArray[Any]) -> NDArray[Any]:
     """A block of rows as kernels read it: C-contiguous float32 or float64, of at least 32 columns."""
     if _is_ready(block):
@@ -185,7 +190,11 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     sizes = np.empty(len(logits), np.int64)
     parts: dict[int, list[tuple[I32, F64]]] = {}
     by_label = limit.ndim == 2 and limit.shape[1] > 1
-    limits = _spread_limits(score, limit[0]) if by_label else (_locked(np.ascontiguousarray(limit.reshape(-1))),)
+    limits = (
+        _spread_limits(score, limit[0], _own_type(logits))
+        if by_label
+        else (_locked(np.ascontiguousarray(limit.reshape(-1))),)
+    )
 
     def work(block: NDArray[Any], rows: slice) -> int:
         own = limits if by_label or limit.size <= 1 else (limits[0][rows],)
@@ -203,16 +212,16 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     return offsets, np.concatenate(labels), np.concatenate(scores)
 
 
-def _spread_limits(score: Any, limits: F64) -> tuple[F64, float, I64]:
-    """The limits of labels as a kernel takes them: all of them, how far to walk, and which labels to look at singly."""
-    descending, n_infinite = np.argsort(-limits, kind="stable"), int(np.sum(limits == np.inf))
-    tight, singles = -np.inf, len(limits)
-    if n_infinite > len(limits) // 4:
-        tight, singles = np.inf, 0  # sets are large: all labels are walked through
-    elif _compiled.KINDS[score.name] == _compiled.KINDS["aps"]:
-        # The mass above a single label costs more than walking down to it.
-        tight, singles = float(limits[descending[n_infinite]]), n_infinite
-    return _locked(np.ascontiguousarray(limits)), tight, _locked(descending[:singles])
+def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, float, NDArray[Any]]:
+    """The limits of labels as a kernel takes them: all of them, how far to walk, and what they ask of labels below."""
+    demands, tight = _compiled.demands(_parameters(score, len(limits)), limits), -np.inf
+    if demands is None:
+        infinite = limits == np.inf
+        demands, tight = np.where(infinite, 0.0, -np.inf), float(limits.max(where=~infinite, initial=-np.inf))
+    padded = np.full(max(len(limits), _compiled.LANES), -np.inf, dtype)
+    with np.errstate(over="ignore"):  # asks for infinitely much: too much as well
+        padded[: len(limits)] = demands
+    return _locked(np.ascontiguousarray(limits)), tight, _locked(padded)
 
 
 def _block_sets(
