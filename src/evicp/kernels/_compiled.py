@@ -120,31 +120,36 @@ _EXP_FITTED = [0.008289731107652187, 0.04189785569906235, 0.16667647659778595, 0
 _EXP_FITTED += [1.0]
 
 
-def _emit_polynomial(builder: Any, x: Any, coefficients: list[float]) -> Any:
+def _emit_polynomial(builder: Any, x: Any, coefficients: list[float], number: Callable[..., Any] = _constant) -> Any:
     """Horner's rule, the highest power first."""
-    result = _constant(x.type, coefficients[0])
+    result = number(x.type, coefficients[0])
     for coefficient in coefficients[1:]:
-        result = _emit_fma(builder, result, x, _constant(x.type, coefficient))
+        result = _emit_fma(builder, result, x, number(x.type, coefficient))
     return result
 
 
-def _emit_exp(builder: Any, x: Any) -> Any:
+def _exp_numbers(is_double: bool) -> list[float]:
+    """The numbers in an exponential: the lowest argument, a rounder, 1 / ln 2, -ln 2 in two parts, coefficients."""
+    lowest, rounder = (-707.0, 1.5 * 2.0**52) if is_double else (-86.0, 1.5 * 2.0**23)
+    return [lowest, rounder, 1 / log(2), -log(2), -_LN2_ROUNDED_OFF, *(_EXP_TAYLOR if is_double else _EXP_FITTED)]
+
+
+def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> Any:
     """E^x for x up to about 88, as accurate as its type; what would underflow is about the smallest normal number.
 
     X = n ln 2 + r with |r| <= ln(2)/2; e^r is a polynomial, exactly 1 at 0; n is added to the exponent's bits.
     Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves that integer in the lowest bits.
     """
     double = isinstance(_element(x.type), ir.DoubleType)
-    mantissa, lowest = (52, -707.0) if double else (23, -86.0)
-    rounder = _constant(x.type, 1.5 * 2.0**mantissa)
-    x = _emit_larger(builder, x, _constant(x.type, lowest))
-    shifted = _emit_fma(builder, x, _constant(x.type, 1 / log(2)), rounder)
-    n = builder.fsub(shifted, rounder)
-    r = _emit_fma(builder, n, _constant(x.type, -log(2)), x)
+    lowest, rounder, inverse_ln2, minus_ln2, rounded_off, *coefficients = _exp_numbers(double)
+    x = _emit_larger(builder, x, number(x.type, lowest))
+    shifted = _emit_fma(builder, x, number(x.type, inverse_ln2), number(x.type, rounder))
+    n = builder.fsub(shifted, number(x.type, rounder))
+    r = _emit_fma(builder, n, number(x.type, minus_ln2), x)
     if double:
-        r = _emit_fma(builder, n, _constant(x.type, -_LN2_ROUNDED_OFF), r)
-    y = _emit_polynomial(builder, r, _EXP_TAYLOR if double else _EXP_FITTED)
-    integer = ir.IntType(64 if double else 32)
+        r = _emit_fma(builder, n, number(x.type, rounded_off), r)
+    y = _emit_polynomial(builder, r, coefficients, number)
+    mantissa, integer = (52, ir.IntType(64)) if double else (23, ir.IntType(32))
     whole = _vector(integer) if isinstance(x.type, ir.VectorType) else integer
     exponent = builder.shl(builder.bitcast(shifted, whole), _constant(whole, mantissa))
     return builder.bitcast(builder.add(builder.bitcast(y, whole), exponent), x.type)
@@ -281,6 +286,23 @@ _add_whole = _binary(lambda builder, x, y: builder.add(x, y))
 _below = _binary(_emit_below)
 _fma = _intrinsic(lambda _typing, x, y, z: _elementwise(_emit_fma, (x, y, z)))
 _unless_at_least = _intrinsic(lambda _typing, x, y, result: _elementwise(_emit_unless_at_least, (x, y, result)))
+
+
+@_intrinsic
+def _exp_by(_typing: Any, x: Any, single: Any, double: Any) -> Any:
+    """`_exp` of lanes, its numbers from a table: constants would be loaded anew for every 32 logits."""
+    place, is_double = (1, True) if x.dtype == types.float64 else (0, False)
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        table = context.make_array(signature.args[1 + place])(context, builder, values[1 + place])
+
+        def number(_kind: Any, value: float) -> Any:
+            at = ir.Constant(ir.IntType(64), _exp_numbers(is_double).index(value))
+            return _spread(builder, builder.load(builder.gep(table.data, [at])))
+
+        return _emit_exp(builder, values[0], number)
+
+    return x(x, single, double), generate
 
 
 def _emit_cast(builder: Any, value: Any, element: Any) -> Any:
@@ -738,7 +760,7 @@ class _Sums(NamedTuple):
 
 
 @_inlined
-def _sums(row: Any, top: Any, rate: Any, low: Any, mark: Any) -> _Sums:
+def _sums(row: Any, top: Any, rate: Any, low: Any, mark: Any, b: Any) -> _Sums:
     """The second pass over a row; compiled without what is None.
 
     One label with the largest logit is left out of sums, so that the others keep their digits beside it.
@@ -749,7 +771,8 @@ def _sums(row: Any, top: Any, rate: Any, low: Any, mark: Any) -> _Sums:
         for i in range(start, min(start + _CHUNK, len(row)), LANES):
             z = _load(row, i)
             shared += _count_bits(_at_least(z, top))
-            e = _add(e, _unless_at_least(z, top, _exp(_mul(_sub(z, top), rate))))
+            x = _mul(_sub(z, top), rate)
+            e = _add(e, _unless_at_least(z, top, _exp(x) if b is None else _exp_by(x, b.single, b.double)))
             if low is not None:
                 r = _add(r, _relu(_unless_at_least(z, top, z)))
                 low_rank += _count_bits(_above(z, low))
@@ -926,12 +949,19 @@ _ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "few", "some", "many
 _LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "score"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
 #: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
-_COLUMNS = np.dtype([(name, np.float64, (_BATCH,)) for name in ["before", *_ROW_COLUMNS, *_LABEL_COLUMNS, "behind"]])
+#: The numbers of the exponential in either precision are at hand there, too.
+_SINGLE, _DOUBLE = np.array(_exp_numbers(False), np.float32), np.array(_exp_numbers(True))
+_COLUMNS = np.dtype(
+    [(name, np.float64, (_BATCH,)) for name in ["before", *_ROW_COLUMNS, *_LABEL_COLUMNS]]
+    + [("double", np.float64, _DOUBLE.shape), ("single", np.float32, _SINGLE.shape), ("behind", np.float64, (_BATCH,))]
+)
 
 
 def make_batch() -> NDArray[Any]:
     """Room for what a batch of rows and their labels give."""
-    return np.empty(1, _COLUMNS)
+    batch = np.empty(1, _COLUMNS)
+    batch["single"], batch["double"] = _SINGLE, _DOUBLE
+    return batch
 
 
 @_inlined
@@ -967,7 +997,7 @@ def _note_row(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, mark: A
         b.rank[j] = 0 if mark is None else _count_above(row, mark)
         return
     rate = _native(row, 1.0 / p.temperature)
-    sums = _sums(row, top, rate, low, mark) if p.kind == _ECP else _sums(row, top, rate, None, mark)
+    sums = _sums(row, top, rate, low, mark, b) if p.kind == _ECP else _sums(row, top, rate, None, mark, b)
     b.exponentials[j], b.rank[j] = sums.exponentials, sums.rank
     if p.kind == _ECP:
         is_known = p.evidence == _RELU and sums.evidence < inf
@@ -1699,7 +1729,7 @@ def likelihood_kernel(logits: Any, labels: Any, inverse_temperature: float, resu
         if not survey.usable:
             return i
         rate = _native(row, inverse_temperature)
-        exponentials = _sums(row, survey.top, rate, None, None).exponentials
+        exponentials = _sums(row, survey.top, rate, None, None, None).exponentials
         mean, variance = _moments(row, survey.top, rate, 1.0 + exponentials)
         z = np.float64(row[labels[i]]) - survey.top
         result[i, 0] = _log1p(exponentials) - inverse_temperature * z
