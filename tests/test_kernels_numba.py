@@ -128,7 +128,7 @@ def assert_sets_are_the_scores(score: evicp.scores.Score, logits: np.ndarray, th
 
 @every_dtype
 @every_score
-@pytest.mark.parametrize("n_classes", [2, 3, 10, 31, 32, 33, 100, 1000])
+@pytest.mark.parametrize("n_classes", [2, 3, 15, 16, 17, 31, 32, 33, 48, 49, 100, 1000])
 def test_dense_scores_agree_with_the_reference(score, dtype, n_classes):
     assert_agrees_with_reference(score, nasty_rows(n_classes, dtype))
 
@@ -182,7 +182,7 @@ def test_top_labels_agree_with_the_reference(score, dtype):
 
 
 @every_dtype
-@pytest.mark.parametrize("n_classes", [2, 10, 33, 1000])
+@pytest.mark.parametrize("n_classes", [2, 10, 16, 33, 49, 1000])
 def test_ranks_agree_with_the_reference(dtype, n_classes):
     logits = nasty_rows(n_classes, dtype)
     for label in (0, n_classes // 2, n_classes - 1):  # masked labels among them
@@ -264,7 +264,7 @@ def test_sharp_rows_keep_their_digits_in_single_precision():
 
 @every_dtype
 @every_score
-@pytest.mark.parametrize("n_classes", [2, 10, 33, 300])
+@pytest.mark.parametrize("n_classes", [2, 10, 16, 17, 33, 48, 300])
 def test_sets_hold_exactly_the_labels_within_the_threshold(score, dtype, n_classes):
     logits = nasty_rows(n_classes, dtype)
     dense = fused.dense_scores(score, logits)

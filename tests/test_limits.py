@@ -80,7 +80,7 @@ def check(score, logits: np.ndarray, limit: np.ndarray) -> None:
     assert scores.tobytes() == dense[rows, labels].tobytes()
 
 
-@pytest.mark.parametrize("k", [7, 40, 300])
+@pytest.mark.parametrize("k", [7, 16, 17, 33, 48, 64, 300])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("score", SCORES, **ids)
 def test_a_limit_for_each_label(cpu_backend, score, dtype, k):

@@ -5,7 +5,7 @@ above it, and a set is a top-m set of which only the candidates are ever ordered
 these into a label's score in float64 (`_plain_value` is the usual ECP's part of it); all entry points use it and the
 same row statistics, so that membership in a set and `score <= threshold` agree bit for bit.
 
-Reductions of floats run in 32 explicit lanes: their order is written here, not chosen by the compiler, so results
+Reductions of floats run in 16 explicit lanes: their order is written here, not chosen by the compiler, so results
 depend neither on the processor's vector width nor on where a function is inlined. A lane vector is a small Numba type
 of our own; operations on it are emitted as LLVM vector instructions. Kernels are serial, release the GIL and allocate
 nothing; `_numba` shares out blocks of rows to threads. Everything that is compiled stays in this one file, because
@@ -40,12 +40,12 @@ extending: Any = import_module("numba.extending")
 ir: Any = import_module("llvmlite.ir")
 
 # ---------------------------------------------------------------------------------------------------------------
-# Lanes: 32 numbers that are added, compared and exponentiated side by side
+# Lanes: 16 numbers that are added, compared and exponentiated side by side
 
-LANES = 32
+LANES = 16
 
 #: Lanes of float32 are added up in float64 after this many logits, so that long rows keep their accuracy.
-_CHUNK = 128 * LANES
+_CHUNK = 256 * LANES
 
 
 class Lanes(types.Type):  # type: ignore[misc]
@@ -290,7 +290,7 @@ _unless_at_least = _intrinsic(lambda _typing, x, y, result: _elementwise(_emit_u
 
 @_intrinsic
 def _exp_by(_typing: Any, x: Any, single: Any, double: Any) -> Any:
-    """`_exp` of lanes, its numbers from a table: constants would be loaded anew for every 32 logits."""
+    """`_exp` of lanes, its numbers from a table: constants would be loaded anew for every 16 logits."""
     place, is_double = (1, True) if x.dtype == types.float64 else (0, False)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -332,10 +332,10 @@ def _lanes(_typing: Any, row: Any, _x: Any) -> Any:
 
 @_intrinsic
 def _load(_typing: Any, row: Any, _start: Any) -> Any:
-    """The 32 logits from number `start` on, in a row of at least 32.
+    """The 16 logits from number `start` on, in a row of at least 16.
 
     Where the row ends sooner, its *last* logits in the upper lanes and -inf in the others: the logit in a lane is
-    number min(start, len(row) - 32) + lane.
+    number min(start, len(row) - 16) + lane. There are none where `start` is beyond the row.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -368,7 +368,7 @@ def _load(_typing: Any, row: Any, _start: Any) -> Any:
 
 @_intrinsic
 def _load_any(_typing: Any, row: Any, _start: Any) -> Any:
-    """The 32 logits from number `start` on; where the row ends sooner, its last 32: some come twice."""
+    """The 16 logits from number `start` on; where the row ends sooner, its last 16: some come twice."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, values[0])
@@ -447,13 +447,16 @@ _level_of_8 = _reduction(lambda builder, vector: _emit_level(builder, vector, 8)
 _level_of_16 = _reduction(lambda builder, vector: _emit_level(builder, vector, 16))
 
 
+def _emit_bits(builder: Any, lanes: Any) -> Any:
+    """One bit for each lane that is true, the others 0."""
+    return builder.zext(builder.bitcast(lanes, ir.IntType(LANES)), ir.IntType(32))
+
+
 def _comparison(operator: str) -> Callable[..., Any]:
     """An intrinsic that compares lanes with a number and gives one bit for each."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return builder.bitcast(
-            builder.fcmp_ordered(operator, values[0], _spread(builder, values[1])), ir.IntType(LANES)
-        )
+        return _emit_bits(builder, builder.fcmp_ordered(operator, values[0], _spread(builder, values[1])))
 
     return _intrinsic(lambda _typing, lanes, _x: (types.uint32(lanes, lanes.dtype), generate))
 
@@ -468,7 +471,7 @@ def _not_negative(_typing: Any, lanes: Any) -> Any:
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         zeros = _constant(values[0].type, 0.0)
-        return builder.bitcast(builder.fcmp_unordered(">=", values[0], zeros), ir.IntType(LANES))
+        return _emit_bits(builder, builder.fcmp_unordered(">=", values[0], zeros))
 
     return types.uint32(lanes), generate
 
@@ -478,7 +481,7 @@ def _nans(_typing: Any, lanes: Any) -> Any:
     """One bit for each lane: whether it is NaN."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return builder.bitcast(builder.fcmp_unordered("uno", values[0], values[0]), ir.IntType(LANES))
+        return _emit_bits(builder, builder.fcmp_unordered("uno", values[0], values[0]))
 
     return types.uint32(lanes), generate
 
@@ -529,7 +532,7 @@ def _lowest_bit(_typing: Any, _bits: Any) -> Any:
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         zeros = builder.cttz(values[0], ir.Constant(ir.IntType(1), 0))
-        return builder.zext(builder.and_(zeros, ir.Constant(ir.IntType(32), LANES - 1)), ir.IntType(64))
+        return builder.zext(builder.and_(zeros, ir.Constant(ir.IntType(32), 31)), ir.IntType(64))
 
     return types.int64(types.uint32), generate
 
@@ -548,6 +551,12 @@ def _called(function: Function) -> Function:
 def _inlined(function: Function) -> Function:
     """A part that is merged into its callers: a call with a row's statistics as arguments costs more than its work."""
     return cast("Function", njit(forceinline=True, **_PART)(function))
+
+
+@_inlined
+def _join(low: Any, high: Any) -> Any:
+    """The bits of two lane vectors as those of one twice as wide."""
+    return np.uint32(low | (high << np.uint32(LANES)))
 
 
 def _composed(function: Function) -> Function:
@@ -744,8 +753,8 @@ def _survey(row: Any) -> _Survey:
 def _count_above(row: Any, z: Any) -> int:
     """How many logits are strictly larger."""
     count = 0
-    for i in range(0, len(row), LANES):
-        count += _count_bits(_above(_load(row, i), z))
+    for i in range(0, len(row), 2 * LANES):
+        count += _count_bits(_join(_above(_load(row, i), z), _above(_load(row, i + LANES), z)))
     return count
 
 
@@ -1223,6 +1232,18 @@ def _note_bits(labels: I64, count: int, first: int, bits: Any) -> int:
 
 
 @_inlined
+def _note_blocks(row: Any, room: _Scratch) -> int:
+    """Note the labels whose bits are set in `buckets`, one number for the lanes of a block; returns how many."""
+    bits, last, count = room.buckets, (len(row) - 1) // LANES, 0
+    paired = last // 2 * 2
+    for k in range(0, paired, 2):
+        count = _note_bits(room.labels, count, k * LANES, np.uint32(bits[k] | (bits[k + 1] << LANES)))
+    for k in range(paired, last + 1):
+        count = _note_bits(room.labels, count, min(k * LANES, len(row) - LANES), np.uint32(bits[k]))
+    return count
+
+
+@_inlined
 def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> int:
     """Note all labels with a logit of at least `cut` and below `upper`, in their own order; returns how many.
 
@@ -1234,10 +1255,15 @@ def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> i
             labels[k] = k
         count = n_classes
     else:
-        for i in range(0, len(row), LANES):
+        whole = len(row) // (2 * LANES) * (2 * LANES)
+        for i in range(0, whole, 2 * LANES):
+            z, y = _load_any(row, i), _load_any(row, i + LANES)
+            bits = _join(_at_least(z, cut), _at_least(y, cut)) & ~_join(_at_least(z, upper), _at_least(y, upper))
+            count = _note_bits(labels, count, i, np.uint32(bits))
+        for i in range(whole, len(row), LANES):
             z = _load(row, i)
-            bits = np.uint32(_at_least(z, cut) & ~_at_least(z, upper))
-            count = _note_bits(labels, count, min(i, len(row) - LANES), bits)
+            bits = _at_least(z, cut) & ~_at_least(z, upper)
+            count = _note_bits(labels, count, min(i, len(row) - LANES), np.uint32(bits))
     for i in range(count):
         room.keys[i] = 0.0 - np.float64(row[labels[i]])
     return count
@@ -1478,11 +1504,10 @@ def _reach(row: Any, p: _Parameters, t: _Test, z: Any, demand: Any) -> Any:
 @_inlined
 def _possible(b: Any, j: int, row: Any, p: _Parameters, demands: Any, room: _Scratch) -> int:
     """Note the labels of row j that may be within their limits, in their own order; returns how many."""
-    test, count = _test_of(b, j, row, p), 0
+    test = _test_of(b, j, row, p)
     for i in range(0, len(row), LANES):
-        bits = _not_negative(_reach(row, p, test, _load(row, i), _load(demands, i)))
-        count = _note_bits(room.labels, count, min(i, len(row) - LANES), bits)
-    return count
+        room.buckets[i // LANES] = _not_negative(_reach(row, p, test, _load(row, i), _load(demands, i)))
+    return _note_blocks(row, room)
 
 
 @_inlined
@@ -1500,12 +1525,12 @@ def _drop(row: Any, limits: F64, left: float, room: _Scratch, count: int) -> int
 def _count_above_four(row: Any, w: Any, x: Any, y: Any, z: Any) -> tuple[int, int, int, int]:
     """How many logits are strictly larger than each of four, in one pass."""
     n_w, n_x, n_y, n_z = 0, 0, 0, 0
-    for i in range(0, len(row), LANES):
-        lanes = _load(row, i)
-        n_w += _count_bits(_above(lanes, w))
-        n_x += _count_bits(_above(lanes, x))
-        n_y += _count_bits(_above(lanes, y))
-        n_z += _count_bits(_above(lanes, z))
+    for i in range(0, len(row), 2 * LANES):
+        low, high = _load(row, i), _load(row, i + LANES)
+        n_w += _count_bits(_join(_above(low, w), _above(high, w)))
+        n_x += _count_bits(_join(_above(low, x), _above(high, x)))
+        n_y += _count_bits(_join(_above(low, y), _above(high, y)))
+        n_z += _count_bits(_join(_above(low, z), _above(high, z)))
     return n_w, n_x, n_y, n_z
 
 
@@ -1565,7 +1590,7 @@ def _row_set_limits(
 
 # ---------------------------------------------------------------------------------------------------------------
 # Kernels: one for each question. `logits` is a C-contiguous block of float32 or float64 rows, padded with -inf to at
-# least 32 columns; `values` is a score's parameters. Each returns the first row it could not use, or -1.
+# least 16 columns; `values` is a score's parameters. Each returns the first row it could not use, or -1.
 
 
 @_kernel

@@ -70,7 +70,7 @@ def _own_type(logits: NDArray[Any]) -> Any:
 
 
 def _ready(block: NDArray[Any]) -> NDArray[Any]:
-    """A block of rows as kernels read it: C-contiguous float32 or float64, of at least 32 columns."""
+    """A block of rows as kernels read it: C-contiguous float32 or float64, of at least 16 columns."""
     if _is_ready(block):
         return _locked(block)
     n, n_classes = block.shape
