@@ -781,7 +781,7 @@ def _sums(row: Any, top: Any, rate: Any, low: Any, mark: Any, b: Any) -> _Sums:
             z = _load(row, i)
             shared += _count_bits(_at_least(z, top))
             x = _mul(_sub(z, top), rate)
-            e = _add(e, _unless_at_least(z, top, _exp(x) if b is None else _exp_by(x, b.single, b.double)))
+            e = _add(e, _unless_at_least(z, top, _exp_by(x, b.single, b.double)))
             if low is not None:
                 r = _add(r, _relu(_unless_at_least(z, top, z)))
                 low_rank += _count_bits(_above(z, low))
@@ -1746,7 +1746,7 @@ def _moments(row: Any, top: Any, rate: Any, total: float) -> tuple[float, float]
 
 
 @_kernel
-def likelihood_kernel(logits: Any, labels: Any, inverse_temperature: float, result: F64) -> int:
+def likelihood_kernel(logits: Any, labels: Any, inverse_temperature: float, batch: Any, result: F64) -> int:
     """Columns: -ln p of the label, its first and second derivative, the largest probability, whether the label's."""
     for i in range(len(logits)):
         row = logits[i]
@@ -1754,7 +1754,7 @@ def likelihood_kernel(logits: Any, labels: Any, inverse_temperature: float, resu
         if not survey.usable:
             return i
         rate = _native(row, inverse_temperature)
-        exponentials = _sums(row, survey.top, rate, None, None, None).exponentials
+        exponentials = _sums(row, survey.top, rate, None, None, batch[0]).exponentials
         mean, variance = _moments(row, survey.top, rate, 1.0 + exponentials)
         z = np.float64(row[labels[i]]) - survey.top
         result[i, 0] = _log1p(exponentials) - inverse_temperature * z

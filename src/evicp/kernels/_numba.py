@@ -263,7 +263,11 @@ def label_ranks(logits: NDArray[Any], labels: I64) -> I64:
 def _likelihoods(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> F64:
     labels, result = _locked(np.ascontiguousarray(labels)), np.empty((len(logits), 5))
     beta = float(inverse_temperature)
-    _each_block(logits, lambda block, rows: _compiled.likelihood_kernel(block, labels[rows], beta, result[rows]))
+
+    def work(block: NDArray[Any], rows: slice) -> int:
+        return int(_compiled.likelihood_kernel(block, labels[rows], beta, _compiled.make_batch(), result[rows]))
+
+    _each_block(logits, work)
     return result
 
 
