@@ -1103,6 +1103,14 @@ def _score_candidates(b: Any, p: _Parameters, s: _Row, count: int) -> None:
             b.score[j] = _value(p, s, _label_at(b, j))
 
 
+@_inlined
+def _score_all(b: Any, j: int, row: Any, p: _Parameters, scores: F64) -> None:
+    """The scores of all labels of row j, where they need no rank."""
+    s = _row_at(b, j)
+    for k in range(p.n_classes):
+        scores[k] = _value(p, s, _Label(np.float64(row[k]), 1.0, 0.0, 0.0, 0.0))
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # A row's set: candidates from the top, ordered, until one is beyond the threshold
 
@@ -1704,8 +1712,11 @@ def dense_kernel(logits: Any, values: F64, batch: Any, floats: F64, wholes: I64,
         if bad >= 0:
             return bad
         for i in range(start, stop):
-            for k in range(_row_set(b, i - start, logits[i], p, inf, room)):
-                scores[i, room.members[k]] = room.scores[k]
+            if _needs_rank(p.kind):
+                for k in range(_row_set(b, i - start, logits[i], p, inf, room)):
+                    scores[i, room.members[k]] = room.scores[k]
+            else:
+                _score_all(b, i - start, logits[i], p, scores[i])
         start = stop
     return -1
 
