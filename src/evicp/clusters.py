@@ -68,16 +68,17 @@ def k_means(points: F64, weights: F64, count: int, seed: int, restarts: int = 3)
     True
     """
     rng = np.random.default_rng([seed, 1])
-    best, lowest = np.zeros(len(points), np.int64), np.inf
+    best, lowest, axes = np.zeros(len(points), np.int64), np.inf, np.arange(points.shape[1])
+    weighted, doubled = (weights[:, None] * points).ravel(), 2 * points
     for _ in range(restarts):
         centres = _spread_out(points, weights, count, rng)
-        assigned = _nearest(points, centres)
+        assigned = _nearest(doubled, centres)
         for _ in range(30):
-            total = np.bincount(assigned, weights, len(centres))
-            for axis in range(points.shape[1]):
-                moved = np.bincount(assigned, weights * points[:, axis], len(centres))
-                np.divide(moved, total, out=centres[:, axis], where=total > 0)
-            before, assigned = assigned, _nearest(points, centres)
+            total = np.bincount(assigned, weights, len(centres))[:, None]
+            place = (assigned[:, None] * len(axes) + axes).ravel()
+            moved = np.bincount(place, weighted, centres.size).reshape(centres.shape)
+            np.divide(moved, total, out=centres, where=total > 0)
+            before, assigned = assigned, _nearest(doubled, centres)
             if np.array_equal(before, assigned):
                 break
         spread = float(weights @ ((points - centres[assigned]) ** 2).sum(1))
@@ -98,7 +99,8 @@ def _spread_out(points: F64, weights: F64, count: int, rng: np.random.Generator)
     return points[chosen].copy()
 
 
-def _nearest(points: F64, centres: F64) -> I64:
-    """The nearest centre of each point."""
-    products = (centres**2).sum(1) - 2 * points @ centres.T  # |x - c|^2 up to |x|^2, which is the same for all centres
+def _nearest(doubled: F64, centres: F64) -> I64:
+    """The nearest centre of each point, given as 2x: |x - c|^2 is |c|^2 - 2xc, up to what is the same for all centres."""
+    products = doubled @ centres.T
+    np.subtract((centres**2).sum(1), products, out=products)
     return products.argmin(1)
