@@ -68,15 +68,14 @@ def k_means(points: F64, weights: F64, count: int, seed: int, restarts: int = 3)
     True
     """
     rng = np.random.default_rng([seed, 1])
-    best, lowest, axes = np.zeros(len(points), np.int64), np.inf, np.arange(points.shape[1])
+    best, lowest = np.zeros(len(points), np.int64), np.inf
     weighted, doubled = (weights[:, None] * points).ravel(), 2 * points
     for _ in range(restarts):
         centres = _spread_out(points, weights, count, rng)
-        assigned = _nearest(doubled, centres)
+        assigned, places = _nearest(doubled, centres), np.arange(centres.size).reshape(centres.shape)
         for _ in range(30):
             total = np.bincount(assigned, weights, len(centres))[:, None]
-            place = (assigned[:, None] * len(axes) + axes).ravel()
-            moved = np.bincount(place, weighted, centres.size).reshape(centres.shape)
+            moved = np.bincount(places[assigned].ravel(), weighted, centres.size).reshape(centres.shape)
             np.divide(moved, total, out=centres, where=total > 0)
             before, assigned = assigned, _nearest(doubled, centres)
             if np.array_equal(before, assigned):
@@ -91,7 +90,8 @@ def _spread_out(points: F64, weights: F64, count: int, rng: np.random.Generator)
     """Starting centres, each drawn with probability proportional to its squared distance from those before."""
     chosen, distance, axes = [int(rng.integers(len(points)))], np.full(len(points), np.inf), points.T.copy()
     while len(chosen) < count:
-        distance = np.minimum(distance, ((axes - axes[:, chosen[-1:]]) ** 2).sum(0))
+        gap = axes - axes[:, chosen[-1:]]
+        distance = np.minimum(distance, np.multiply(gap, gap, out=gap).sum(0))
         mass = np.cumsum(weights * distance)
         if mass[-1] == 0.0:
             break
@@ -100,7 +100,7 @@ def _spread_out(points: F64, weights: F64, count: int, rng: np.random.Generator)
 
 
 def _nearest(doubled: F64, centres: F64) -> I64:
-    """The nearest centre of each point, given as 2x: |x - c|^2 is |c|^2 - 2xc, up to what is the same for all centres."""
+    """The nearest centre of each point x, given as 2x: |x - c|^2 is |c|^2 - 2xc, up to what all centres share."""
     products = doubled @ centres.T
     np.subtract((centres**2).sum(1), products, out=products)
     return products.argmin(1)
