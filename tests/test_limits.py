@@ -58,6 +58,7 @@ def patterns(score, dense: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
         "all but one": np.where(np.arange(k) == 5, low, np.inf),
         "nothing": np.full(k, -np.inf),
         "everything finite": np.full(k, high),
+        "the largest number": np.full(k, np.finfo(np.float64).max),
     }
 
 

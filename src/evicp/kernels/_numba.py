@@ -214,12 +214,12 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
 
 def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, float, NDArray[Any]]:
     """The limits of labels as a kernel takes them: all of them, how far to walk, and what they ask of labels below."""
-    demands, tight = _compiled.demands(_parameters(score, len(limits)), limits), -np.inf
-    if demands is None:
-        infinite = limits == np.inf
-        demands, tight = np.where(infinite, 0.0, -np.inf), float(limits.max(where=~infinite, initial=-np.inf))
-    padded = np.full(max(len(limits), _compiled.LANES), -np.inf, dtype)
-    with np.errstate(over="ignore"):  # asks for infinitely much: too much as well
+    padded, tight = np.full(max(len(limits), _compiled.LANES), -np.inf, dtype), -np.inf
+    with np.errstate(over="ignore"):  # infinitely much is too much as well
+        demands = _compiled.demands(_parameters(score, len(limits)), limits)
+        if demands is None:
+            infinite = limits == np.inf
+            demands, tight = np.where(infinite, 0.0, -np.inf), float(limits.max(where=~infinite, initial=-np.inf))
         padded[: len(limits)] = demands
     return _locked(np.ascontiguousarray(limits)), tight, _locked(padded)
 
