@@ -154,7 +154,7 @@ def test_a_process_with_less_memory_than_the_file_finishes(folder: Path, long_ru
     environment = {**os.environ, "EVICP_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
     def call(*words: str) -> int:
-        command = [sys.executable, "-c", textwrap.dedent(limited), str(185 * 2**20), *words]
+        command = [sys.executable, "-c", textwrap.dedent(limited), str(170 * 2**20), *words]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode in (0, 77), done.stderr
         return done.returncode

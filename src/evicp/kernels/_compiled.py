@@ -134,6 +134,11 @@ def _exp_numbers(is_double: bool) -> list[float]:
     return [lowest, rounder, 1 / log(2), -log(2), -_LN2_ROUNDED_OFF, *(_EXP_TAYLOR if is_double else _EXP_FITTED)]
 
 
+def _layout(x: Any) -> tuple[int, int, Any]:
+    """Of x's type: the bits of the mantissa, the exponent's bias, and the integer of the same size."""
+    return (52, 1023, ir.IntType(64)) if isinstance(_element(x.type), ir.DoubleType) else (23, 127, ir.IntType(32))
+
+
 def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> Any:
     """E^x for x up to about 88, as accurate as its type; what would underflow is about the smallest normal number.
 
@@ -149,7 +154,7 @@ def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> A
     if double:
         r = _emit_fma(builder, n, number(x.type, rounded_off), r)
     y = _emit_polynomial(builder, r, coefficients, number)
-    mantissa, integer = (52, ir.IntType(64)) if double else (23, ir.IntType(32))
+    mantissa, _, integer = _layout(x)
     whole = _vector(integer) if isinstance(x.type, ir.VectorType) else integer
     exponent = builder.shl(builder.bitcast(shifted, whole), _constant(whole, mantissa))
     return builder.bitcast(builder.add(builder.bitcast(y, whole), exponent), x.type)
@@ -157,8 +162,7 @@ def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> A
 
 def _emit_rough_exp(builder: Any, x: Any) -> Any:
     """No less than e^x and at most 6.2 % more, for x <= 0: 2^(n + f) <= 2^n (1 + f), which is n + f read as bits."""
-    double = isinstance(_element(x.type), ir.DoubleType)
-    mantissa, bias, integer = (52, 1023, ir.IntType(64)) if double else (23, 127, ir.IntType(32))
+    mantissa, bias, integer = _layout(x)
     one = _constant(x.type, bias * 2.0**mantissa)
     bits = _emit_larger(
         builder, _emit_fma(builder, x, _constant(x.type, 2.0**mantissa / log(2)), one), _constant(x.type, 0.0)
@@ -168,8 +172,7 @@ def _emit_rough_exp(builder: Any, x: Any) -> Any:
 
 def _emit_rough_log(builder: Any, x: Any) -> Any:
     """No more than ln x, and at most 0.06 less; far less than any logarithm where x is negative."""
-    double = isinstance(_element(x.type), ir.DoubleType)
-    mantissa, bias, integer = (52, 1023, ir.IntType(64)) if double else (23, 127, ir.IntType(32))
+    mantissa, bias, integer = _layout(x)
     bits = builder.sitofp(builder.bitcast(x, _vector(integer)), x.type)
     return _emit_fma(builder, bits, _constant(x.type, log(2) / 2.0**mantissa), _constant(x.type, -bias * log(2)))
 
@@ -1263,6 +1266,7 @@ def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> i
             labels[k] = k
         count = n_classes
     else:
+        # As `_note_blocks`, without a stop between comparing and noting: small sets spend their time here.
         whole = len(row) // (2 * LANES) * (2 * LANES)
         for i in range(0, whole, 2 * LANES):
             z, y = _load_any(row, i), _load_any(row, i + LANES)
