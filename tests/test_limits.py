@@ -107,7 +107,7 @@ def test_every_way_to_look_for_labels_gives_the_same_sets(monkeypatch, score, k)
     """Walking through all labels, down to some limit, or looking at labels one by one: those in question, or all."""
     numba = pytest.importorskip("evicp.kernels._numba")
     logits = rows_of(60, k, np.float32, 3)
-    anything = numba._spread_limits(score, np.full(k, np.inf), np.float32)[2]
+    anything = numba._spread_limits(score, np.full(k, np.inf), np.float32)[-1]
     with kernels.backend("numba"):
         for name, limit in patterns(score, kernels.dense_scores(score, logits), 3).items():
             infinite = limit == np.inf
@@ -120,7 +120,8 @@ def test_every_way_to_look_for_labels_gives_the_same_sets(monkeypatch, score, k)
                 (largest - 1, anything),
                 (-np.inf, anything),
             ):
-                way = numba._locked(limit.copy()), float(tight), numba._locked(demands)
+                limits_and_largest = numba._locked(limit.copy()), numba._locked(limit.max(keepdims=True))
+                way = *limits_and_largest, float(tight), numba._locked(demands)
                 with monkeypatch.context() as patch:
                     patch.setattr(numba, "_spread_limits", lambda *_, way=way: way)
                     results.append(kernels.ragged_sets(score, logits, limit[None, :]))
@@ -141,11 +142,19 @@ def test_every_way_to_look_for_labels_gives_the_same_sets(monkeypatch, score, k)
     **ids,
 )
 def test_no_label_is_lost_where_numbers_are_extreme(cpu_backend, score, dtype):
-    """Labels are ruled out by a rough test in the logits' precision: it must hold at any scale of logits."""
+    """Labels are ruled out by a rough test in the logits' precision: it must hold at any scale of logits.
+
+    So must the cut that a threshold of the row is turned into, for thresholds on a score and next to one.
+    """
     logits = np.concatenate([rows_of(40, 45, np.float64, seed) * scale for seed, scale in enumerate(SCALES)])
     logits = logits.astype(dtype)
-    for limit in patterns(score, kernels.dense_scores(score, logits)).values():
+    dense = kernels.dense_scores(score, logits)
+    for limit in patterns(score, dense).values():
         check(score, logits, limit[None, :])
+    chosen = np.random.default_rng(2).permuted(np.where(np.isfinite(dense), dense, dense.min(1, keepdims=True)), axis=1)
+    for towards in (-np.inf, 0.0, np.inf):
+        limit = chosen[:, :1] if towards == 0.0 else np.nextafter(chosen[:, :1], towards)
+        check(score, logits, limit)
 
 
 def test_half_precision_strides_and_threads(cpu_backend):

@@ -173,7 +173,8 @@ def _emit_rough_exp(builder: Any, x: Any) -> Any:
 def _emit_rough_log(builder: Any, x: Any) -> Any:
     """No more than ln x, and at most 0.06 less; far less than any logarithm where x is negative."""
     mantissa, bias, integer = _layout(x)
-    bits = builder.sitofp(builder.bitcast(x, _vector(integer)), x.type)
+    whole = _vector(integer) if isinstance(x.type, ir.VectorType) else integer
+    bits = builder.sitofp(builder.bitcast(x, whole), x.type)
     return _emit_fma(builder, bits, _constant(x.type, log(2) / 2.0**mantissa), _constant(x.type, -bias * log(2)))
 
 
@@ -610,6 +611,7 @@ class _Parameters(NamedTuple):
     randomize_penalty: bool
     n_classes: int
     is_plain: bool  # whether this is ECP with a stabilizer that can be added to the cost's denominator itself
+    has_cuts: bool  # whether a threshold can be turned into a logit
 
 
 class _Survey(NamedTuple):
@@ -665,7 +667,8 @@ def parameters(
     log_stabilizer = log(stabilizer) if stabilizer else -inf
     shape = (KINDS[name], _EVIDENCE[evidence], temperature, stabilizer, log_stabilizer, lam, k_reg)
     is_plain = name == "ecp" and _PLAIN_STABILIZER[0] <= stabilizer <= _PLAIN_STABILIZER[1]
-    return np.array([*shape, seed, randomized, randomize_penalty, n_classes, is_plain], np.float64)
+    has_cuts = name == "lac" or (is_plain and evidence == "relu")
+    return np.array([*shape, seed, randomized, randomize_penalty, n_classes, is_plain, has_cuts], np.float64)
 
 
 @_inlined
@@ -683,6 +686,7 @@ def _unpack(values: F64) -> _Parameters:
         values[9] != 0.0,
         int(values[10]),
         values[11] != 0.0,
+        values[12] != 0.0,
     )
 
 
@@ -923,6 +927,13 @@ def _plain_value(p: _Parameters, s: _Row, label: _Label) -> float:
 
 
 @_inlined
+def _lac_value(p: _Parameters, s: _Row, label: _Label) -> float:
+    """`_value` of LAC, without a branch: -ln of the label's probability."""
+    value = s.log_total - _shifted(p, s, label.z)
+    return inf if label.z == -inf else value
+
+
+@_inlined
 def _value(p: _Parameters, s: _Row, label: _Label) -> float:  # noqa: PLR0911 - one return for each score
     """The score of a label."""
     if p.kind == _RANK:
@@ -932,7 +943,7 @@ def _value(p: _Parameters, s: _Row, label: _Label) -> float:  # noqa: PLR0911 - 
     if p.kind == _ECP:
         return _relative(s, _log_cost(p, s, label.z, label.alpha, label.rank))
     if p.kind == _LAC:
-        return s.log_total - _shifted(p, s, label.z)
+        return _lac_value(p, s, label)
     if p.kind == _MASS:
         excess = max(label.rank + 1.0 - p.k_reg, 0.0)
         if p.randomize_penalty and excess > 0.0:
@@ -952,20 +963,25 @@ def _value(p: _Parameters, s: _Row, label: _Label) -> float:  # noqa: PLR0911 - 
 
 #: How many rows are noted before their formulas are worked out; fewer if they would leave the cache meanwhile.
 _BATCH = 32
-_BATCH_LOGITS = 1 << 13
+_BATCH_LOGITS = 1 << 15
 #: How many candidates of a set are scored at a time.
 _SIDE = 8
+#: How many candidates of several rows are scored side by side, and how many of one row at most.
+_SLOTS, _MOST = 128, 64
 
 _ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest", "log_total", "alpha", "rest"]
 _ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "few", "some", "many"]
+_ROW_COLUMNS += ["threshold", "demand", "cut", "step", "begin", "end"]
 _LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "score"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
 #: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
 #: The numbers of the exponential in either precision are at hand there, too.
 _SINGLE, _DOUBLE = np.array(_exp_numbers(False), np.float32), np.array(_exp_numbers(True))
+_CANDIDATES = np.dtype([(name, np.float64, (_SLOTS,)) for name in [*_Row._fields, *_LABEL_COLUMNS, "label"]])
 _COLUMNS = np.dtype(
     [(name, np.float64, (_BATCH,)) for name in ["before", *_ROW_COLUMNS, *_LABEL_COLUMNS]]
-    + [("double", np.float64, _DOUBLE.shape), ("single", np.float32, _SINGLE.shape), ("behind", np.float64, (_BATCH,))]
+    + [("candidates", _CANDIDATES), ("double", np.float64, _DOUBLE.shape), ("single", np.float32, _SINGLE.shape)]
+    + [("behind", np.float64, (_BATCH,))]
 )
 
 
@@ -990,6 +1006,14 @@ def _row_at(b: Any, j: int) -> _Row:
         b.second[j],
         b.worst[j],
     )
+
+
+@_inlined
+def _note_candidate(c: Any, m: int, s: _Row, label: int, z: float, rank: int) -> None:
+    """A candidate with what its score needs to know of its row, as if each had a row of its own; evidence is relu's."""
+    c.top[m], c.low[m], c.largest[m], c.log_total[m], c.alpha[m] = s.top, s.low, s.largest, s.log_total, s.alpha
+    c.rest[m], c.inverse_alpha_0[m], c.v[m], c.second[m], c.worst[m] = s.rest, s.inverse_alpha_0, s.v, s.second, s.worst
+    c.label[m], c.z[m], c.label_alpha[m], c.rank[m] = label, z, _relu(z) + 1.0, rank
 
 
 @_inlined
@@ -1155,6 +1179,9 @@ def _unpack_scratch(floats: F64, wholes: I64) -> _Scratch:
 def _sort_few(room: _Scratch, count: int) -> None:
     """Sort by counting for each candidate the smaller ones: no branch to mispredict."""
     keys, smaller, place = room.keys, room.buckets, _FEW + LANES
+    room.sorted_keys[0], room.sorted_labels[0] = keys[0], room.labels[0]
+    if count == 1:
+        return
     for start in range(0, count, LANES):
         own, counts = _load(keys, start), _no_counts()
         for i in range(count):
@@ -1221,7 +1248,7 @@ def _sort_set(room: _Scratch, count: int) -> None:
         if room.scores[i - 1] > room.scores[i]:
             for k in range(count):
                 room.keys[k], room.labels[k] = room.scores[k], room.members[k]
-            _sort(room, count)
+            _sort_many(room, count)
             for k in range(count):
                 room.scores[k], room.members[k] = room.sorted_keys[k], room.sorted_labels[k]
             return
@@ -1245,10 +1272,14 @@ def _note_bits(labels: I64, count: int, first: int, bits: Any) -> int:
 @_inlined
 def _note_blocks(row: Any, room: _Scratch) -> int:
     """Note the labels whose bits are set in `buckets`, one number for the lanes of a block; returns how many."""
-    bits, last, count = room.buckets, (len(row) - 1) // LANES, 0
-    paired = last // 2 * 2
+    bits, last, count, hits = room.buckets, (len(row) - 1) // LANES, 0, 0
+    paired, places = last // 2 * 2, room.sorted_labels
     for k in range(0, paired, 2):
-        count = _note_bits(room.labels, count, k * LANES, np.uint32(bits[k] | (bits[k + 1] << LANES)))
+        both = bits[k] | (bits[k + 1] << LANES)
+        places[hits], bits[hits] = k * LANES, both
+        hits += 1 if both != 0 else 0
+    for k in range(hits):
+        count = _note_bits(room.labels, count, places[k], np.uint32(bits[k]))
     for k in range(paired, last + 1):
         count = _note_bits(room.labels, count, min(k * LANES, len(row) - LANES), np.uint32(bits[k]))
     return count
@@ -1260,15 +1291,19 @@ def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> i
 
     A cut of -inf stands for all labels, impossible ones included.
     """
-    labels, count = room.labels, 0
+    labels = room.labels
+    count: Any = np.int64(0)
     if cut == -inf:
         for k in range(n_classes):
             labels[k] = k
         count = n_classes
     else:
-        # As `_note_blocks`, without a stop between comparing and noting: small sets spend their time here.
-        whole = len(row) // (2 * LANES) * (2 * LANES)
-        for i in range(0, whole, 2 * LANES):
+        whole, hits, places = len(row) // (2 * LANES) * (2 * LANES), 0, room.buckets
+        for i in range(0, whole, 2 * LANES):  # where candidates are, without a branch: it would be mispredicted
+            places[hits] = i
+            hits += 1 if _at_least(_larger(_load_any(row, i), _load_any(row, i + LANES)), cut) != 0 else 0
+        for k in range(hits):
+            i = places[k]
             z, y = _load_any(row, i), _load_any(row, i + LANES)
             bits = _join(_at_least(z, cut), _at_least(y, cut)) & ~_join(_at_least(z, upper), _at_least(y, upper))
             count = _note_bits(labels, count, i, np.uint32(bits))
@@ -1310,7 +1345,7 @@ def _score_side(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start:
     return _Level(first, key, rank, above, own)
 
 
-@_inlined
+@_composed
 def _walk(
     b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _Scratch, count: int, kept: int, level: _Level
 ) -> Any:
@@ -1379,8 +1414,11 @@ def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _
         if ended or cut <= low:
             break
         upper, cut = cut, _next_cut(b, j, row, cut, level.first)
-    _sort_set(room, kept)
     return kept
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A row's set where labels have limits of their own
 
 
 @_inlined
@@ -1553,15 +1591,22 @@ def _next_four(row: Any, room: _Scratch, i: int, stop: int) -> Any:
     return row[labels[i]], row[labels[min(i + 1, last)]], row[labels[min(i + 2, last)]], row[labels[min(i + 3, last)]]
 
 
+@_inlined
+def _count_ranks(row: Any, room: _Scratch, start: int, stop: int) -> None:
+    """The ranks of some of the sorted candidates, in `room.buckets`."""
+    ranks = room.buckets
+    for i in range(start, stop, 4):
+        k = i - start
+        four = _next_four(row, room, i, stop)
+        ranks[k], ranks[k + 1], ranks[k + 2], ranks[k + 3] = _count_above_four(row, *four)
+
+
 @_composed
 def _score_singles(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start: int, stop: int) -> None:
     """Score some of the sorted candidates, at most `_SIDE`, after counting the labels above each in the row."""
     s, ranks = _row_at(b, j), room.buckets
     if _needs_rank(p.kind):
-        for i in range(start, stop, 4):
-            four = _next_four(row, room, i, stop)
-            k = i - start
-            ranks[k], ranks[k + 1], ranks[k + 2], ranks[k + 3] = _count_above_four(row, *four)
+        _count_ranks(row, room, start, stop)
     for i in range(start, stop):
         z = row[room.sorted_labels[i]]
         _note_label(b, i - start, _label(row, p, s, z, float(ranks[i - start])))
@@ -1596,7 +1641,117 @@ def _row_set_limits(
             if value <= limits[label]:
                 room.scores[kept], room.members[kept] = value, label
                 kept += 1
-    _sort_set(room, kept)
+    return kept
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Small sets. Where a threshold can be turned into a logit, all candidates of a row are known before any is scored; if
+# they are few, those of many rows are scored side by side.
+
+#: How much less than a logarithm `_rough_log` may be.
+_LOG_ERROR = 0.06
+#: How often the interval in which a cut lies is halved.
+_HALVINGS = 6
+
+
+@_inlined
+def _find_cuts(b: Any, p: _Parameters, thresholds: F64, start: int, stop: int) -> None:
+    """For each row of a batch its threshold, and a logit below which no label is within it; -inf where that is +inf.
+
+    LAC's score is the logit but for constants. For ECP the interval between the lowest logit and the top is halved:
+    with a label's surprisal I and a threshold t, it is beyond if (utility + stabilizer) max_v C_v < e^-t I at rank 0,
+    and so are all below it. Logarithms are rough, and err towards a lower cut.
+    """
+    rate = 1.0 / p.temperature
+    for j in range(stop - start):
+        b.threshold[j] = thresholds[min(start + j, len(thresholds) - 1)]
+    if p.kind == _LAC:
+        for j in range(stop - start):
+            t, total = p.temperature * b.threshold[j], p.temperature * b.log_total[j]
+            slack = _SLACK * (abs(b.top[j]) + total + abs(t))
+            b.cut[j] = b.top[j] + total - t - slack  # NaN, which no label reaches, where t is -inf
+    elif p.has_cuts:
+        for j in range(stop - start):
+            b.demand[j] = _exp(min(max(-(b.threshold[j] + b.worst[j]) - _SLACK, -700.0), 700.0))
+            b.cut[j], b.step[j] = b.low[j], b.top[j] - b.low[j]
+        for _ in range(_HALVINGS):
+            for j in range(stop - start):
+                b.step[j] *= 0.5
+                z = b.cut[j] + b.step[j]
+                surprisal = -_rough_log((_relu(z) + 1.0) * b.inverse_alpha_0[j]) - _LOG_ERROR
+                least = surprisal * b.demand[j] - p.stabilizer
+                log_least = _rough_log(least * (1.0 + b.exponentials[j]))  # relative to the top's probability
+                is_beyond = least > 0.0 and (z - b.top[j]) * rate - 2.0 * surprisal < log_least
+                b.cut[j] = z if is_beyond else b.cut[j]
+    for j in range(stop - start):
+        b.cut[j] = -inf if b.threshold[j] == inf else b.cut[j]
+
+
+@_composed
+def _note_few(
+    c: Any, first: int, row: Any, p: _Parameters, s: _Row, room: _Scratch, count: int, limits: Any, is_top: bool
+) -> None:
+    """Note the sorted candidates of a row from number `first` on; `is_top` says that no label above them is missing."""
+    ranks, keys, rank = room.buckets, room.sorted_keys, 0
+    if limits is not None and not is_top and _needs_rank(p.kind):
+        _count_ranks(row, room, 0, count)
+    for k in range(count):
+        place = rank if k > 0 and keys[k] == keys[k - 1] else k
+        rank = place if limits is None or is_top else ranks[k]
+        _note_candidate(c, first + k, s, room.sorted_labels[k], 0.0 - keys[k], rank)
+
+
+@_inlined
+def _score_few(c: Any, p: _Parameters, count: int) -> None:
+    """The scores of the candidates noted."""
+    if p.is_plain:
+        for m in range(count):
+            c.score[m] = _plain_value(p, _row_at(c, m), _label_at(c, m))
+    else:
+        for m in range(count):
+            c.score[m] = _lac_value(p, _row_at(c, m), _label_at(c, m))
+
+
+@_composed
+def _take_candidates(
+    b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, limits: Any, demands: Any, room: _Scratch
+) -> int:
+    """Score the candidates of the rows from `first` on, in a batch that begins at `start`; returns the row after.
+
+    That is the first row with too many candidates, or the one where there was no room left. Candidates are the labels
+    above the row's cut, or if those are many and `limits` are not None, the ones that `demands` do not rule out.
+    """
+    c, filled, i = b.candidates, 0, first
+    while i < stop and filled <= _SLOTS - _MOST:
+        row, j = logits[i], i - start
+        is_top, count = not b.cut[j] < (b.many[j] if limits is None else b.some[j]), _MOST + 1
+        if is_top:
+            count = _gather(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
+        elif limits is not None:
+            count = _drop(row, limits, inf, room, _possible(b, j, row, p, demands, room))
+        if count > _MOST:
+            break
+        _sort_few(room, count)
+        _note_few(c, filled, row, p, _row_at(b, j), room, count, limits, is_top)
+        b.begin[j], b.end[j] = filled, filled + count
+        filled, i = filled + count, i + 1
+    _score_few(c, p, filled)
+    return i
+
+
+@_inlined
+def _small_set(b: Any, j: int, limits: Any, room: _Scratch) -> int:
+    """The set of row j of a batch whose candidates have been scored, where `_row_set` leaves its.
+
+    Labels are within the row's threshold, or if `limits` are not None, within their own.
+    """
+    c = b.candidates
+    kept: Any = np.int64(0)
+    for m in range(int(b.begin[j]), int(b.end[j])):
+        score, label = c.score[m], int(c.label[m])
+        limit = b.threshold[j] if limits is None else limits[label]
+        room.scores[kept], room.members[kept] = score, label
+        kept += 1 if score <= limit else 0
     return kept
 
 
@@ -1607,7 +1762,8 @@ def _row_set_limits(
 
 @_kernel
 def label_kernel(logits: Any, labels: Any, values: F64, batch: Any, scores: F64) -> int:
-    p, b, start = _unpack(values), batch[0], 0
+    p, b = _unpack(values), batch[0]
+    start: Any = np.int64(0)
     while start < len(logits):
         stop = _end_of_batch(logits, start)
         for i in range(start, stop):
@@ -1649,10 +1805,18 @@ def set_kernel(
         stop, bad = _take_batch(b, logits, start, p)
         if bad >= 0:
             return bad, used, bad
+        _find_cuts(b, p, thresholds, start, stop)
+        ready = start  # the first row whose candidates have not been scored
         for i in range(start, stop):
-            size = _row_set(b, i - start, logits[i], p, thresholds[min(i, len(thresholds) - 1)], room)
+            if i == ready and p.has_cuts:
+                ready = _take_candidates(b, logits, start, i, stop, p, None, None, room)
+            if i < ready:
+                size = _small_set(b, i - start, None, room)
+            else:
+                size, ready = _row_set(b, i - start, logits[i], p, b.threshold[i - start], room), i + 1
             if used + size > len(labels):
                 return i, used, -1
+            _sort_set(room, size)
             for k in range(size):
                 labels[used + k], scores[used + k] = room.members[k], room.scores[k]
             sizes[i] = size
@@ -1667,6 +1831,7 @@ def limit_kernel(
     first: int,
     values: F64,
     limits: F64,
+    loosest: F64,
     tight: float,
     demands: Any,
     batch: Any,
@@ -1676,16 +1841,27 @@ def limit_kernel(
     labels: I32,
     scores: F64,
 ) -> tuple[int, int, int]:
-    """As `set_kernel`, with a limit for each label; `tight` and `demands` are those of `_row_set_limits`."""
+    """As `set_kernel`, with a limit for each label, of which `loosest` holds the largest.
+
+    `tight` and `demands` are those of `_row_set_limits`.
+    """
     p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
     while start < len(logits):
         stop, bad = _take_batch(b, logits, start, p)
         if bad >= 0:
             return bad, used, bad
+        _find_cuts(b, p, loosest, start, stop)
+        ready = start
         for i in range(start, stop):
-            size = _row_set_limits(b, i - start, logits[i], p, limits, tight, demands, room)
+            if i == ready and p.has_cuts and tight == -inf:
+                ready = _take_candidates(b, logits, start, i, stop, p, limits, demands, room)
+            if i < ready:
+                size = _small_set(b, i - start, limits, room)
+            else:
+                size, ready = _row_set_limits(b, i - start, logits[i], p, limits, tight, demands, room), i + 1
             if used + size > len(labels):
                 return i, used, -1
+            _sort_set(room, size)
             for k in range(size):
                 labels[used + k], scores[used + k] = room.members[k], room.scores[k]
             sizes[i] = size

@@ -212,8 +212,8 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     return offsets, np.concatenate(labels), np.concatenate(scores)
 
 
-def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, float, NDArray[Any]]:
-    """The limits of labels as a kernel takes them: all of them, how far to walk, and what they ask of labels below."""
+def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, F64, float, NDArray[Any]]:
+    """The limits of labels as a kernel takes them: all, the largest, how far to walk, what they ask of labels below."""
     padded, tight = np.full(max(len(limits), _compiled.LANES), -np.inf, dtype), -np.inf
     with np.errstate(over="ignore"):  # infinitely much is too much as well
         demands = _compiled.demands(_parameters(score, len(limits)), limits)
@@ -221,7 +221,7 @@ def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, float, NDA
             infinite = limits == np.inf
             demands, tight = np.where(infinite, 0.0, -np.inf), float(limits.max(where=~infinite, initial=-np.inf))
         padded[: len(limits)] = demands
-    return _locked(np.ascontiguousarray(limits)), tight, _locked(padded)
+    return _locked(np.ascontiguousarray(limits)), _locked(limits.max(keepdims=True)), tight, _locked(padded)
 
 
 def _block_sets(
