@@ -825,7 +825,7 @@ def _huge_evidence_but_largest(row: Any) -> float:
     return rest
 
 
-@_composed
+@_called
 def _other_evidence(row: Any, evidence: int, top: Any) -> float:
     """The sum of a row's evidence, one of the largest left out, also where single precision would overflow."""
     rest = _evidence_but_largest(row, evidence, top)
