@@ -135,8 +135,10 @@ def _exp_numbers(is_double: bool) -> list[float]:
 
 
 def _layout(x: Any) -> tuple[int, int, Any]:
-    """Of x's type: the bits of the mantissa, the exponent's bias, and the integer of the same size."""
-    return (52, 1023, ir.IntType(64)) if isinstance(_element(x.type), ir.DoubleType) else (23, 127, ir.IntType(32))
+    """Of x's type: the bits of the mantissa, the exponent's bias, and whole numbers of the same size."""
+    double = isinstance(_element(x.type), ir.DoubleType)
+    mantissa, bias, integer = (52, 1023, ir.IntType(64)) if double else (23, 127, ir.IntType(32))
+    return mantissa, bias, _vector(integer) if isinstance(x.type, ir.VectorType) else integer
 
 
 def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> Any:
@@ -154,26 +156,24 @@ def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> A
     if double:
         r = _emit_fma(builder, n, number(x.type, rounded_off), r)
     y = _emit_polynomial(builder, r, coefficients, number)
-    mantissa, _, integer = _layout(x)
-    whole = _vector(integer) if isinstance(x.type, ir.VectorType) else integer
+    mantissa, _, whole = _layout(x)
     exponent = builder.shl(builder.bitcast(shifted, whole), _constant(whole, mantissa))
     return builder.bitcast(builder.add(builder.bitcast(y, whole), exponent), x.type)
 
 
 def _emit_rough_exp(builder: Any, x: Any) -> Any:
     """No less than e^x and at most 6.2 % more, for x <= 0: 2^(n + f) <= 2^n (1 + f), which is n + f read as bits."""
-    mantissa, bias, integer = _layout(x)
+    mantissa, bias, whole = _layout(x)
     one = _constant(x.type, bias * 2.0**mantissa)
     bits = _emit_larger(
         builder, _emit_fma(builder, x, _constant(x.type, 2.0**mantissa / log(2)), one), _constant(x.type, 0.0)
     )
-    return builder.bitcast(builder.fptosi(bits, _vector(integer)), x.type)
+    return builder.bitcast(builder.fptosi(bits, whole), x.type)
 
 
 def _emit_rough_log(builder: Any, x: Any) -> Any:
     """No more than ln x, and at most 0.06 less; far less than any logarithm where x is negative."""
-    mantissa, bias, integer = _layout(x)
-    whole = _vector(integer) if isinstance(x.type, ir.VectorType) else integer
+    mantissa, bias, whole = _layout(x)
     bits = builder.sitofp(builder.bitcast(x, whole), x.type)
     return _emit_fma(builder, bits, _constant(x.type, log(2) / 2.0**mantissa), _constant(x.type, -bias * log(2)))
 
@@ -975,7 +975,7 @@ _ROW_COLUMNS += ["threshold", "demand", "cut", "step", "begin", "end"]
 _LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "score"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
 #: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
-#: The numbers of the exponential in either precision are at hand there, too.
+#: Candidates of small sets and the numbers of the exponential in either precision are at hand there, too.
 _SINGLE, _DOUBLE = np.array(_exp_numbers(False), np.float32), np.array(_exp_numbers(True))
 _CANDIDATES = np.dtype([(name, np.float64, (_SLOTS,)) for name in [*_Row._fields, *_LABEL_COLUMNS, "label"]])
 _COLUMNS = np.dtype(
@@ -1179,8 +1179,8 @@ def _unpack_scratch(floats: F64, wholes: I64) -> _Scratch:
 def _sort_few(room: _Scratch, count: int) -> None:
     """Sort by counting for each candidate the smaller ones: no branch to mispredict."""
     keys, smaller, place = room.keys, room.buckets, _FEW + LANES
-    room.sorted_keys[0], room.sorted_labels[0] = keys[0], room.labels[0]
     if count == 1:
+        room.sorted_keys[0], room.sorted_labels[0] = keys[0], room.labels[0]
         return
     for start in range(0, count, LANES):
         own, counts = _load(keys, start), _no_counts()
