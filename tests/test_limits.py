@@ -79,6 +79,9 @@ def check(score, logits: np.ndarray, limit: np.ndarray) -> None:
     assert found == expected_sets(dense, logits, limit)
     rows = np.repeat(np.arange(len(logits)), np.diff(offsets))
     assert scores.tobytes() == dense[rows, labels].tobytes()
+    alone = kernels.ragged_labels(score, logits, limit)
+    np.testing.assert_array_equal(alone[0], offsets)
+    np.testing.assert_array_equal(alone[1], labels)
 
 
 @pytest.mark.parametrize("k", [7, 16, 17, 33, 48, 64, 300])
@@ -120,8 +123,9 @@ def test_every_way_to_look_for_labels_gives_the_same_sets(monkeypatch, score, k)
                 (largest - 1, anything),
                 (-np.inf, anything),
             ):
-                limits_and_largest = numba._locked(limit.copy()), numba._locked(limit.max(keepdims=True))
-                way = *limits_and_largest, float(tight), numba._locked(demands)
+                needs, largest_of_all = np.exp(-limit), limit.max(keepdims=True)
+                arrays = (numba._locked(array) for array in (limit.copy(), needs, largest_of_all))
+                way = *arrays, float(tight), numba._locked(demands)
                 with monkeypatch.context() as patch:
                     patch.setattr(numba, "_spread_limits", lambda *_, way=way: way)
                     results.append(kernels.ragged_sets(score, logits, limit[None, :]))
@@ -155,6 +159,18 @@ def test_no_label_is_lost_where_numbers_are_extreme(cpu_backend, score, dtype):
     for towards in (-np.inf, 0.0, np.inf):
         limit = chosen[:, :1] if towards == 0.0 else np.nextafter(chosen[:, :1], towards)
         check(score, logits, limit)
+
+
+@pytest.mark.parametrize("score", [ECP(), ECP(stabilizer=1e-150)], **ids)
+def test_limits_whose_exponential_overflows(cpu_backend, score):
+    """The surprisal of a label with nearly all the evidence is about 1e-299, its score below -700."""
+    logits = rows_of(30, 40, np.float64)
+    logits[np.arange(30), np.arange(30)] = 1e299
+    dense = kernels.dense_scores(score, logits)
+    assert dense.min() < -700
+    on_scores = np.where(np.arange(40) < 30, dense[np.arange(40) % 30, np.arange(40)], -701.0)
+    for limit in (on_scores, np.nextafter(on_scores, -np.inf), on_scores + 1, on_scores - 1):
+        check(score, logits, limit[None, :])
 
 
 def test_half_precision_strides_and_threads(cpu_backend):

@@ -386,13 +386,15 @@ class Calibration:
         array = checks.as_logits(logits, self.n_classes, row_allowed=True)
         asked = self._limits(array, wanted, confidence, groups, weights)
         checks.warn_if_probabilities(array)
-        candidates = kernels.ragged_sets(self.score, array, np.maximum.reduce(asked))
-        top = None if allow_empty else kernels.top_labels(self.score, array)
-        results = []
-        for exact, limit in zip(wanted, asked, strict=True):
-            offsets, labels, _ = limits.within(candidates, limit) if len(asked) > 1 else candidates
-            sets = self._sets(offsets, labels, exact, confidence)
-            results.append(sets if top is None else limits.fill_empty(sets, top))
+        if len(asked) == 1:
+            found = [kernels.ragged_labels(self.score, array, asked[0])]
+        else:
+            loosest = kernels.ragged_sets(self.score, array, np.maximum.reduce(asked))
+            found = [limits.within(loosest, limit)[:2] for limit in asked]
+        results = [self._sets(*ragged, exact, confidence) for ragged, exact in zip(found, wanted, strict=True)]
+        if not allow_empty:
+            top = kernels.top_labels(self.score, array)
+            results = [limits.fill_empty(sets, top) for sets in results]
         return results if checks.is_many(coverage) else results[0]
 
     def _stays_on_device(self, logits: Any, groups: Any, weights: Any) -> bool:

@@ -117,11 +117,12 @@ class ByClass:
 
     def names(self, n_classes: int, class_names: tuple[str, ...] | None) -> list[str]:
         """A name for each group: its class, or how many classes it pools."""
-        of_labels = self.of_labels(n_classes)
-        sizes = np.bincount(of_labels)
-        names = [f"cluster {number} ({size} classes)" for number, size in enumerate(sizes.tolist())]
-        for label in np.flatnonzero(sizes[of_labels] == 1):
-            names[of_labels[label]] = class_names[label] if class_names else f"class {label}"
+        of_labels = self.of_labels(n_classes).tolist()
+        sizes = np.bincount(of_labels).tolist()
+        names = [f"cluster {number} ({size} classes)" for number, size in enumerate(sizes)]
+        for label, group in enumerate(of_labels):
+            if sizes[group] == 1:
+                names[group] = class_names[label] if class_names else f"class {label}"
         return names
 
     def numbers(self, score: Score, logits: NDArray[Any], given: Any) -> I64:  # noqa: ARG002

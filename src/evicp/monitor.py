@@ -353,7 +353,7 @@ class AdaptiveLevel:
         if 0.0 < self.level < 1.0 and not self._beyond(calibration):
             return replace(calibration.predict(logits, self.level, **options), coverage=self.coverage)
         array = checks.as_logits(logits, calibration.n_classes, row_allowed=True)
-        offsets, labels, _ = kernels.ragged_sets(calibration.score, array, np.inf if self.level > 0.0 else -np.inf)
+        offsets, labels = kernels.ragged_labels(calibration.score, array, np.inf if self.level > 0.0 else -np.inf)
         return PredictionSets(
             offsets,
             labels,

@@ -333,7 +333,7 @@ class Base(Score):
         """Sets of labels whose accumulated probability stays within the coverage."""
         array = checks.as_logits(logits, row_allowed=True)
         exact = checks.as_coverage(coverage)
-        offsets, labels, _ = kernels.ragged_sets(self, array, float(exact))
+        offsets, labels = kernels.ragged_labels(self, array, float(exact))
         return PredictionSets(offsets, labels, n_classes=array.shape[1], coverage=exact, score=self.name)
 
 

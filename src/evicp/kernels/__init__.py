@@ -100,6 +100,11 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     return _backend_for(score).ragged_sets(score, logits, threshold)
 
 
+def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, NDArray[np.int32]]:
+    """The labels of `ragged_sets` without their scores, as (offsets, labels): less work."""
+    return _backend_for(score).ragged_labels(score, logits, threshold)
+
+
 def uncertainties(score: Any, logits: NDArray[Any]) -> F64:
     """The evidential uncertainty of each row, (n,), with the evidence of the score (relu where it has none)."""
     known = isinstance(getattr(score, "evidence", "relu"), str)

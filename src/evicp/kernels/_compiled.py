@@ -309,18 +309,18 @@ def _exp_by(_typing: Any, x: Any, single: Any, double: Any) -> Any:
     return x(x, single, double), generate
 
 
-def _emit_cast(builder: Any, value: Any, element: Any) -> Any:
-    return builder.fptrunc(value, element) if isinstance(element, ir.FloatType) else value
+def _emit_cast(builder: Any, value: Any, kind: Any) -> Any:
+    return builder.fptrunc(value, kind) if isinstance(_element(kind), ir.FloatType) else value
 
 
 @_intrinsic
-def _native(_typing: Any, row: Any, _x: Any) -> Any:
-    """A float64 in the row's own precision."""
+def _native(_typing: Any, row: Any, x: Any) -> Any:
+    """A float64, or lanes of float64, in the row's own precision."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _emit_cast(builder, values[1], context.get_value_type(signature.return_type))
 
-    return row.dtype(row, types.float64), generate
+    return (Lanes(row.dtype)(row, x) if isinstance(x, Lanes) else row.dtype(row, types.float64)), generate
 
 
 @_intrinsic
@@ -973,11 +973,12 @@ _ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest"
 _ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "few", "some", "many"]
 _ROW_COLUMNS += ["threshold", "demand", "cut", "step", "begin", "end"]
 _LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "score"]
+_LIMIT_COLUMNS = ["label", "limit", "need", "highest", "fewest", "most", "within"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
 #: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
 #: Candidates of small sets and the numbers of the exponential in either precision are at hand there, too.
 _SINGLE, _DOUBLE = np.array(_exp_numbers(False), np.float32), np.array(_exp_numbers(True))
-_CANDIDATES = np.dtype([(name, np.float64, (_SLOTS,)) for name in [*_Row._fields, *_LABEL_COLUMNS, "label"]])
+_CANDIDATES = np.dtype([(name, np.float64, (_SLOTS,)) for name in [*_Row._fields, *_LABEL_COLUMNS, *_LIMIT_COLUMNS]])
 _COLUMNS = np.dtype(
     [(name, np.float64, (_BATCH,)) for name in ["before", *_ROW_COLUMNS, *_LABEL_COLUMNS]]
     + [("candidates", _CANDIDATES), ("double", np.float64, _DOUBLE.shape), ("single", np.float32, _SINGLE.shape)]
@@ -1176,16 +1177,16 @@ def _unpack_scratch(floats: F64, wholes: I64) -> _Scratch:
 
 
 @_inlined
-def _sort_few(room: _Scratch, count: int) -> None:
-    """Sort by counting for each candidate the smaller ones: no branch to mispredict."""
+def _sort_few(row: Any, room: _Scratch, count: int) -> None:
+    """Sort by counting for each candidate the smaller ones, in the row's precision: no branch to mispredict."""
     keys, smaller, place = room.keys, room.buckets, _FEW + LANES
     if count == 1:
         room.sorted_keys[0], room.sorted_labels[0] = keys[0], room.labels[0]
         return
     for start in range(0, count, LANES):
-        own, counts = _load(keys, start), _no_counts()
+        own, counts = _native(row, _load(keys, start)), _no_counts()
         for i in range(count):
-            counts = _count_below(counts, own, keys[i])
+            counts = _count_below(counts, own, _native(row, keys[i]))
         _store(smaller, start, counts)
     for i in range(count):
         smaller[place + i] = i
@@ -1232,11 +1233,11 @@ def _sort_many(room: _Scratch, count: int) -> None:
             room.sorted_keys[i], room.sorted_labels[i] = room.keys[i], room.labels[i]
 
 
-@_inlined
-def _sort(room: _Scratch, count: int) -> None:
+@_composed
+def _sort(row: Any, room: _Scratch, count: int) -> None:
     """Sort `keys` with their labels, ascending and stably, into `sorted_keys`."""
     if count <= _FEW:
-        _sort_few(room, count)
+        _sort_few(row, room, count)
     else:
         _sort_many(room, count)
 
@@ -1409,7 +1410,7 @@ def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _
     level = _Level(0, np.nan, 0, 0, 0)
     while True:
         count = _gather(row, p.n_classes, cut, upper, room)
-        _sort(room, count)
+        _sort(row, room, count)
         kept, ended, level = _walk(b, j, row, p, threshold, room, count, kept, level)
         if ended or cut <= low:
             break
@@ -1461,7 +1462,7 @@ def _walk_down(b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: flo
     level = _Level(0, np.nan, 0, 0, 0)
     while True:
         count = _gather(row, p.n_classes, cut, upper, room)
-        _sort(room, count)
+        _sort(row, room, count)
         kept, level, left = _walk_limits(b, j, row, p, limits, tight, room, count, kept, level)
         if left > -inf or cut <= low:
             break
@@ -1632,7 +1633,7 @@ def _row_set_limits(
         if count <= (_SINGLE_MASSES if p.kind == _MASS else _SINGLES):
             break
         tight = inf
-    _sort(room, count)
+    _sort(row, room, count)
     for start in range(0, count, _SIDE):
         stop = min(start + _SIDE, count)
         _score_singles(b, j, row, p, room, start, stop)
@@ -1688,16 +1689,11 @@ def _find_cuts(b: Any, p: _Parameters, thresholds: F64, start: int, stop: int) -
 
 
 @_composed
-def _note_few(
-    c: Any, first: int, row: Any, p: _Parameters, s: _Row, room: _Scratch, count: int, limits: Any, is_top: bool
-) -> None:
-    """Note the sorted candidates of a row from number `first` on; `is_top` says that no label above them is missing."""
-    ranks, keys, rank = room.buckets, room.sorted_keys, 0
-    if limits is not None and not is_top and _needs_rank(p.kind):
-        _count_ranks(row, room, 0, count)
+def _note_few(c: Any, first: int, s: _Row, room: _Scratch, count: int) -> None:
+    """Note the sorted candidates of a row from number `first` on; no label above them is missing."""
+    keys, rank = room.sorted_keys, 0
     for k in range(count):
-        place = rank if k > 0 and keys[k] == keys[k - 1] else k
-        rank = place if limits is None or is_top else ranks[k]
+        rank = rank if k > 0 and keys[k] == keys[k - 1] else k
         _note_candidate(c, first + k, s, room.sorted_labels[k], 0.0 - keys[k], rank)
 
 
@@ -1713,26 +1709,21 @@ def _score_few(c: Any, p: _Parameters, count: int) -> None:
 
 
 @_composed
-def _take_candidates(
-    b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, limits: Any, demands: Any, room: _Scratch
-) -> int:
+def _take_candidates(b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, room: _Scratch) -> int:
     """Score the candidates of the rows from `first` on, in a batch that begins at `start`; returns the row after.
 
-    That is the first row with too many candidates, or the one where there was no room left. Candidates are the labels
-    above the row's cut, or if those are many and `limits` are not None, the ones that `demands` do not rule out.
+    That is the first row with too many candidates, or the one where there was no room left.
     """
-    c, filled, i = b.candidates, 0, first
+    c, i = b.candidates, first
+    filled: Any = np.int64(0)
     while i < stop and filled <= _SLOTS - _MOST:
-        row, j = logits[i], i - start
-        is_top, count = not b.cut[j] < (b.many[j] if limits is None else b.some[j]), _MOST + 1
-        if is_top:
+        row, j, count = logits[i], i - start, _MOST + 1
+        if not b.cut[j] < b.many[j]:
             count = _gather(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
-        elif limits is not None:
-            count = _drop(row, limits, inf, room, _possible(b, j, row, p, demands, room))
         if count > _MOST:
             break
-        _sort_few(room, count)
-        _note_few(c, filled, row, p, _row_at(b, j), room, count, limits, is_top)
+        _sort_few(row, room, count)
+        _note_few(c, filled, _row_at(b, j), room, count)
         b.begin[j], b.end[j] = filled, filled + count
         filled, i = filled + count, i + 1
     _score_few(c, p, filled)
@@ -1740,18 +1731,116 @@ def _take_candidates(
 
 
 @_inlined
-def _small_set(b: Any, j: int, limits: Any, room: _Scratch) -> int:
-    """The set of row j of a batch whose candidates have been scored, where `_row_set` leaves its.
-
-    Labels are within the row's threshold, or if `limits` are not None, within their own.
-    """
+def _small_set(b: Any, j: int, room: _Scratch) -> int:
+    """The set of row j of a batch whose candidates have been scored, where `_row_set` leaves its."""
     c = b.candidates
     kept: Any = np.int64(0)
     for m in range(int(b.begin[j]), int(b.end[j])):
-        score, label = c.score[m], int(c.label[m])
-        limit = b.threshold[j] if limits is None else limits[label]
-        room.scores[kept], room.members[kept] = score, label
-        kept += 1 if score <= limit else 0
+        room.scores[kept], room.members[kept] = c.score[m], int(c.label[m])
+        kept += 1 if c.score[m] <= b.threshold[j] else 0
+    return kept
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Sets without scores, where labels have limits of their own: most labels are within theirs, or beyond, whatever their
+# rank, so that few ranks are counted.
+
+
+@_inlined
+def _bound_ranks(c: Any, p: _Parameters, s: _Row, count: int) -> None:
+    """How many labels may be above each candidate: up to `fewest` it is within its limit, beyond `most` it is not.
+
+    With a label's surprisal I and a limit t, `need` = e^-t, it is within if, at rank r,
+    utility (1 - r/K) + stabilizer >= I e^-t / max_v C_v. Rounding does far less than what lies between the two numbers,
+    and where one is NaN, neither says anything. LAC's scores have no ranks. No more than `highest` labels are above:
+    each of them has more evidence than this one, and the row has only so much.
+    """
+    if p.kind == _LAC:
+        for k in range(count):
+            within = _lac_value(p, s, _label_at(c, k)) <= c.limit[k]
+            c.fewest[k] = c.most[k] = inf if within else -inf
+            c.highest[k] = 0.0
+        return
+    scale = _exp(0.0 - s.worst)
+    evidence = (1.0 + _ROUGHLY) * (s.alpha + s.rest - p.n_classes) + _SLACK * p.n_classes
+    for k in range(count):
+        c.highest[k] = evidence / max(c.z[k], 1e-300)
+        share = c.label_alpha[k] * s.inverse_alpha_0
+        inverse = p.n_classes / (_probability(p, s, c.z[k]) * (share * share))
+        least = _surprisal(s, c.label_alpha[k]) * (c.need[k] * scale)
+        excess, slack = least - p.stabilizer, _SLACK * (least + p.stabilizer)
+        c.fewest[k] = p.n_classes - (excess + slack) * inverse
+        c.most[k] = p.n_classes - (excess - slack) * inverse
+
+
+@_inlined
+def _is_within(c: Any, p: _Parameters, s: _Row, k: int, rank: int) -> bool:
+    """Whether a candidate with this rank is within its limit."""
+    if rank <= c.fewest[k]:
+        return True
+    if rank > c.most[k]:
+        return False
+    c.rank[k] = rank
+    return bool(_plain_value(p, s, _label_at(c, k)) <= c.limit[k])
+
+
+@_inlined
+def _decide(c: Any, k: int, low: float, high: float, open_ones: I64, count: int) -> int:
+    """Whether a candidate whose rank is between two is within its limit; if that is open, it joins `count` others."""
+    is_within, is_beyond = high <= c.fewest[k], low > c.most[k]
+    c.within[k], open_ones[count] = 1.0 if is_within else 0.0, k
+    return count + (0 if is_within or is_beyond else 1)
+
+
+@_composed
+def _narrow(c: Any, row: Any, p: _Parameters, s: _Row, room: _Scratch, count: int) -> int:
+    """Of the candidates left open, count four's ranks, which bound all others'; returns how many are still open."""
+    open_ones, labels, ranks, last = room.labels, room.sorted_labels, room.buckets, count - 1
+    w, x, y = open_ones[last // 4], open_ones[2 * last // 4], open_ones[3 * last // 4]
+    four = row[labels[w]], row[labels[x]], row[labels[y]], row[labels[open_ones[last]]]
+    ranks[0], ranks[1], ranks[2], ranks[3] = _count_above_four(row, *four)
+    left, low, start = 0, 0, 0
+    for i in range(4):
+        high, stop = ranks[i], (i + 1) * last // 4
+        for k in range(start, stop):
+            left = _decide(c, open_ones[k], low, high, open_ones, left)
+        if start <= stop:
+            k = open_ones[stop]
+            c.within[k] = 1.0 if _is_within(c, p, s, k, high) else 0.0
+        low, start = high, stop + 1
+    return left
+
+
+@_composed
+def _row_within(b: Any, j: int, row: Any, p: _Parameters, limits: F64, needs: F64, demands: Any, room: _Scratch) -> int:
+    """The set of row j of a batch where `_row_set` leaves its, but without scores; -1 if there are many candidates.
+
+    Candidates are the labels above the row's cut, or if those are many, the ones that `demands` do not rule out.
+    """
+    c, s, is_top = b.candidates, _row_at(b, j), not b.cut[j] < b.some[j]
+    if is_top:
+        count = _gather(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
+    else:
+        count = _drop(row, limits, inf, room, _possible(b, j, row, p, demands, room))
+    if count > _SLOTS:
+        return -1
+    _sort_few(row, room, count)
+    labels, keys = room.sorted_labels, room.sorted_keys
+    for k in range(count):
+        c.z[k], c.label_alpha[k] = 0.0 - keys[k], _relu(0.0 - keys[k]) + 1.0
+        c.limit[k], c.need[k] = limits[labels[k]], needs[labels[k]]
+    _bound_ranks(c, p, s, count)
+    rank, left = 0, 0
+    for k in range(count):
+        rank = rank if k > 0 and keys[k] == keys[k - 1] else k
+        highest = rank if is_top else min(c.highest[k], p.n_classes - 1.0)
+        left = _decide(c, k, rank, highest, room.labels, left)
+    while left > 0:
+        left = _narrow(c, row, p, s, room, left)
+    kept: Any = np.int64(0)
+    for k in range(count):
+        room.members[kept] = labels[k]
+        kept += int(c.within[k])
     return kept
 
 
@@ -1783,6 +1872,16 @@ def label_kernel(logits: Any, labels: Any, values: F64, batch: Any, scores: F64)
     return -1
 
 
+@_composed
+def _hand_over(room: _Scratch, size: int, used: int, labels: I32, scores: F64) -> None:
+    """Put a set after what is used already, with its scores unless there is no room for any."""
+    for k in range(size):
+        labels[used + k] = room.members[k]
+    if len(scores) > 0:
+        for k in range(size):
+            scores[used + k] = room.scores[k]
+
+
 @_kernel
 def set_kernel(
     logits: Any,
@@ -1798,9 +1897,11 @@ def set_kernel(
 ) -> tuple[int, int, int]:
     """The sets of the rows from `first` on, as many as there is room for. `thresholds` is one for all or for each row.
 
-    Returns the first row not done, how much room was used, and the first row that could not be used.
+    `scores` is as long as `labels`, or empty if nobody asks for them. Returns the first row not done, how much room was
+    used, and the first row that could not be used.
     """
-    p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
+    p, b, room, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), first
+    used: Any = np.int64(0)
     while start < len(logits):
         stop, bad = _take_batch(b, logits, start, p)
         if bad >= 0:
@@ -1809,16 +1910,15 @@ def set_kernel(
         ready = start  # the first row whose candidates have not been scored
         for i in range(start, stop):
             if i == ready and p.has_cuts:
-                ready = _take_candidates(b, logits, start, i, stop, p, None, None, room)
+                ready = _take_candidates(b, logits, start, i, stop, p, room)
             if i < ready:
-                size = _small_set(b, i - start, None, room)
+                size = _small_set(b, i - start, room)
             else:
                 size, ready = _row_set(b, i - start, logits[i], p, b.threshold[i - start], room), i + 1
             if used + size > len(labels):
                 return i, used, -1
             _sort_set(room, size)
-            for k in range(size):
-                labels[used + k], scores[used + k] = room.members[k], room.scores[k]
+            _hand_over(room, size, used, labels, scores)
             sizes[i] = size
             used += size
         start = stop
@@ -1831,6 +1931,7 @@ def limit_kernel(
     first: int,
     values: F64,
     limits: F64,
+    needs: F64,
     loosest: F64,
     tight: float,
     demands: Any,
@@ -1843,27 +1944,25 @@ def limit_kernel(
 ) -> tuple[int, int, int]:
     """As `set_kernel`, with a limit for each label, of which `loosest` holds the largest.
 
-    `tight` and `demands` are those of `_row_set_limits`.
+    `needs` are those of `_bound_ranks`, `tight` and `demands` those of `_row_set_limits`.
     """
-    p, b, room, used, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0, first
+    p, b, room, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), first
+    used: Any = np.int64(0)
     while start < len(logits):
         stop, bad = _take_batch(b, logits, start, p)
         if bad >= 0:
             return bad, used, bad
         _find_cuts(b, p, loosest, start, stop)
-        ready = start
         for i in range(start, stop):
-            if i == ready and p.has_cuts and tight == -inf:
-                ready = _take_candidates(b, logits, start, i, stop, p, limits, demands, room)
-            if i < ready:
-                size = _small_set(b, i - start, limits, room)
-            else:
-                size, ready = _row_set_limits(b, i - start, logits[i], p, limits, tight, demands, room), i + 1
+            row, j, size = logits[i], i - start, -1
+            if p.has_cuts and len(scores) == 0:
+                size = _row_within(b, j, row, p, limits, needs, demands, room)
+            if size < 0:
+                size = _row_set_limits(b, j, row, p, limits, tight, demands, room)
+                _sort_set(room, size)
             if used + size > len(labels):
                 return i, used, -1
-            _sort_set(room, size)
-            for k in range(size):
-                labels[used + k], scores[used + k] = room.members[k], room.scores[k]
+            _hand_over(room, size, used, labels, scores)
             sizes[i] = size
             used += size
         start = stop

@@ -186,10 +186,20 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     The threshold is one for all, or broadcasts to (n, K): (1, K) for each label, (n, 1) for each row. Within a row
     labels ascend by score, then descend by logit, then ascend by index.
     """
+    return _sets(score, logits, threshold, scored=True)
+
+
+def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32]:
+    """The same labels without their scores, which need not all be worked out then."""
+    return _sets(score, logits, threshold, scored=False)[:2]
+
+
+def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: bool) -> tuple[I64, I32, F64]:
     values, limit = _parameters(score, logits.shape[1]), np.asarray(threshold, dtype=np.float64)
     sizes = np.empty(len(logits), np.int64)
     parts: dict[int, list[tuple[I32, F64]]] = {}
     by_label = limit.ndim == 2 and limit.shape[1] > 1
+    room_for = 4  # labels a row, at first
     limits = (
         _spread_limits(score, limit[0], _own_type(logits))
         if by_label
@@ -197,8 +207,11 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     )
 
     def work(block: NDArray[Any], rows: slice) -> int:
+        nonlocal room_for
         own = limits if by_label or limit.size <= 1 else (limits[0][rows],)
-        bad, parts[rows.start] = _block_sets(block, values, own, sizes[rows])
+        bad, pieces = _block_sets(block, values, own, sizes[rows], room_for, scored=scored)
+        parts[rows.start] = pieces
+        room_for = max(room_for, 1 + sum(len(labels) for labels, _ in pieces) * 6 // (5 * len(block)))  # for the next
         return bad
 
     _each_block(logits, work)
@@ -212,8 +225,8 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     return offsets, np.concatenate(labels), np.concatenate(scores)
 
 
-def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, F64, float, NDArray[Any]]:
-    """The limits of labels as a kernel takes them: all, the largest, how far to walk, what they ask of labels below."""
+def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, F64, F64, float, NDArray[Any]]:
+    """The limits of labels as a kernel takes them: all, e^-limit, the largest, how far to walk, what they ask for."""
     padded, tight = np.full(max(len(limits), _compiled.LANES), -np.inf, dtype), -np.inf
     with np.errstate(over="ignore"):  # infinitely much is too much as well
         demands = _compiled.demands(_parameters(score, len(limits)), limits)
@@ -221,19 +234,20 @@ def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, F64, float
             infinite = limits == np.inf
             demands, tight = np.where(infinite, 0.0, -np.inf), float(limits.max(where=~infinite, initial=-np.inf))
         padded[: len(limits)] = demands
-    return _locked(np.ascontiguousarray(limits)), _locked(limits.max(keepdims=True)), tight, _locked(padded)
+        needs, loosest = np.exp(-limits), limits.max(keepdims=True)
+    return _locked(np.ascontiguousarray(limits)), _locked(needs), _locked(loosest), tight, _locked(padded)
 
 
 def _block_sets(
-    block: NDArray[Any], values: F64, limits: tuple[Any, ...], sizes: I64
+    block: NDArray[Any], values: F64, limits: tuple[Any, ...], sizes: I64, room_for: int, *, scored: bool
 ) -> tuple[int, list[tuple[I32, F64]]]:
-    """The sets of a block: its first unusable row, or -1, and labels and scores in one or more pieces."""
+    """The sets of a block: its first unusable row, or -1, and labels and scores, if any, in one or more pieces."""
     n, n_classes = block.shape
     kernel: Any = _compiled.set_kernel if len(limits) == 1 else _compiled.limit_kernel
-    scratch, room, done, bad = _compiled.make_scratch(n_classes), max(n_classes, 4 * n), 0, -1
+    scratch, room, done, bad = _compiled.make_scratch(n_classes), max(n_classes, room_for * n), 0, -1
     pieces = []
     while done < n and bad < 0:
-        labels, scores = np.empty(room, np.int32), np.empty(room)
+        labels, scores = np.empty(room, np.int32), np.empty(room if scored else 0)
         done, used, bad = kernel(block, done, values, *limits, *scratch, sizes, labels, scores)
         pieces.append((labels[:used].copy(), scores[:used].copy()))
         room *= 2

@@ -67,6 +67,11 @@ def ragged_sets(
     return offsets, np.concatenate(labels), np.concatenate(scores)
 
 
+def ragged_labels(score: Formula, logits: NDArray[np.generic], threshold: float | F64) -> tuple[I64, NDArray[np.int32]]:
+    """The same labels without their scores."""
+    return ragged_sets(score, logits, threshold)[:2]
+
+
 def uncertainties(score: object, logits: NDArray[np.generic]) -> F64:
     """Eq. 3: u = K / alpha_0 of each row, with the evidence of the score (relu where it has none)."""
     result = np.empty(len(logits))
