@@ -549,6 +549,16 @@ print(hashlib.sha256(fused._likelihoods(logits, np.arange(200), 0.8).tobytes()).
     assert here == elsewhere
 
 
+def test_parts_are_merged_into_kernels_and_have_no_machine_code_of_their_own(tmp_path):
+    """Where this fails after an update of Numba, kernels still work, and take longer to compile."""
+    script = """
+assert np.array_equal(fused.top_labels(None, logits), want)
+part = next(iter(fused._compiled._survey.overloads.values()))
+print(part.library._codegen._engine.is_symbol_defined(part.fndesc.llvm_func_name))
+"""
+    assert run_script(PREPARE + script, tmp_path) == "False"
+
+
 def test_without_a_compiler_the_reference_is_used(tmp_path):
     script = "from evicp import LAC, kernels; print(kernels._fused(), LAC().scores([[1.0, 1.0]]).round(2).tolist())"
     assert run_script(script, tmp_path, NUMBA_DISABLE_JIT="1") == "None [[0.69, 0.69]]"
