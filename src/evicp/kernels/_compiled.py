@@ -79,6 +79,11 @@ def _element(kind: Any) -> Any:
     return kind.element if isinstance(kind, ir.VectorType) else kind
 
 
+def _like(kind: Any, element: Any) -> Any:
+    """The LLVM type of one element, or of as many as `kind` has."""
+    return _vector(element) if isinstance(kind, ir.VectorType) else element
+
+
 def _constant(like: Any, value: float) -> Any:
     """A number, or a lane vector of equal numbers, of the LLVM type `like`."""
     return ir.Constant(like, [value] * like.count if isinstance(like, ir.VectorType) else value)
@@ -140,7 +145,7 @@ def _layout(x: Any) -> tuple[int, int, Any]:
     """Of x's type: the bits of the mantissa, the exponent's bias, and whole numbers of the same size."""
     double = isinstance(_element(x.type), ir.DoubleType)
     mantissa, bias, integer = (52, 1023, ir.IntType(64)) if double else (23, 127, ir.IntType(32))
-    return mantissa, bias, _vector(integer) if isinstance(x.type, ir.VectorType) else integer
+    return mantissa, bias, _like(x.type, integer)
 
 
 def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> Any:
@@ -246,6 +251,19 @@ def _emit_unless_at_least(builder: Any, x: Any, y: Any, result: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">=", x, y), _constant(result.type, 0.0), result)
 
 
+def _emit_if_above(builder: Any, x: Any, y: Any, result: Any) -> Any:
+    """`result` where x > y, 0 elsewhere."""
+    return builder.select(builder.fcmp_ordered(">", x, y), result, _constant(result.type, 0))
+
+
+def _emit_units(builder: Any, x: Any) -> Any:
+    """Probabilities as integer multiples of 2^-61."""
+    double, whole = (_like(x.type, element) for element in (ir.DoubleType(), ir.IntType(64)))
+    wide = x if x.type == double else builder.fpext(x, double)
+    scaled = builder.fmul(wide, _constant(double, _UNITS))
+    return builder.fptosi(builder.fadd(scaled, _constant(double, 0.5)), whole)
+
+
 def _elementwise(emit: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
     """Signature and code of an operation on scalars, lane vectors, or both; scalars then act on every lane."""
     vectors = [kind for kind in arguments if isinstance(kind, Lanes)]
@@ -257,6 +275,11 @@ def _elementwise(emit: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
         return emit(builder, *values)
 
     return (vectors or arguments)[0](*arguments), generate
+
+
+def _whole_of(kind: Any) -> Any:
+    """The Numba type of whole numbers, as many as there are floats."""
+    return Lanes(types.int64) if isinstance(kind, Lanes) else types.int64
 
 
 def _unary(emit: Callable[..., Any], result: Any = None) -> Callable[..., Any]:
@@ -291,6 +314,10 @@ _mix32 = _unary(_emit_mix32)
 _add_whole = _binary(lambda builder, x, y: builder.add(x, y))
 _below = _binary(_emit_below)
 _fma = _intrinsic(lambda _typing, x, y, z: _elementwise(_emit_fma, (x, y, z)))
+_if_above = _intrinsic(
+    lambda _typing, x, y, result: (result(x, y, result), _elementwise(_emit_if_above, (x, y, result))[1])
+)
+_units = _intrinsic(lambda _typing, x: (_whole_of(x)(x), _elementwise(_emit_units, (x,))[1]))
 _unless_at_least = _intrinsic(lambda _typing, x, y, result: _elementwise(_emit_unless_at_least, (x, y, result)))
 
 
@@ -904,19 +931,20 @@ def _probability(p: _Parameters, s: _Row, z: float) -> float:
 
 
 @_inlined
-def _fixed(row: Any, p: _Parameters, s: _Row, z: Any) -> int:
-    """A label's probability as an integer multiple of 2^-61, in the arithmetic of the row's own precision."""
+def _fixed(row: Any, p: _Parameters, s: _Row, z: Any) -> Any:
+    """A label's probability as an integer multiple of 2^-61, in the arithmetic of the row's own precision; or lanes."""
     top, rate, shift = _native(row, s.top), _native(row, 1.0 / p.temperature), _native(row, s.log_total)
-    return int(np.float64(_exp(_sub(_mul(_sub(z, top), rate), shift))) * _UNITS + 0.5)
+    return _units(_exp(_sub(_mul(_sub(z, top), rate), shift)))
 
 
 @_inlined
 def _mass_above(row: Any, p: _Parameters, s: _Row, z: Any) -> int:
     """The probability of all labels with a strictly larger logit, as an integer multiple of 2^-61."""
-    mass = 0
-    for other in row:
-        mass += _fixed(row, p, s, other) if other > z else 0
-    return mass
+    mass = _units(_lanes(row, 0.0))
+    for i in range(0, len(row), LANES):
+        others = _load(row, i)
+        mass = _add_whole(mass, _if_above(others, z, _fixed(row, p, s, others)))
+    return int(_sum_whole(mass))
 
 
 @_inlined
