@@ -65,6 +65,22 @@ BUGS = [
         "auto",
     ),
     Bug(
+        "one label more above than a limit of its own allows",
+        "kernels/_compiled.py",
+        "c.fewest[k] = p.n_classes - (excess + slack) * inverse",
+        "c.fewest[k] = p.n_classes - (excess + slack) * inverse + 1.0",
+        _tests("test_limits"),
+        "auto",
+    ),
+    Bug(
+        "a limit of a label's own without allowance for rounding",
+        "kernels/_compiled.py",
+        "_SLACK * (least + p.stabilizer)",
+        "0.0 * (least + p.stabilizer)",
+        _tests("test_limits"),
+        "auto",
+    ),
+    Bug(
         "a rank one too high",
         "reliability.py",
         "return ceil((n + 1) * coverage)",
