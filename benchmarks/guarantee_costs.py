@@ -1,4 +1,4 @@
-"""Claim: a guarantee costs at most about twice the marginal one; sets by class more, and less than marginal ones as large."""
+"""Claim: a guarantee costs about twice the marginal one at most; sets by class, as much as marginal ones as large."""
 
 from __future__ import annotations
 
