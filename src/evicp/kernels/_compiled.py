@@ -81,7 +81,7 @@ def _element(kind: Any) -> Any:
 
 def _like(kind: Any, element: Any) -> Any:
     """The LLVM type of one element, or of as many as `kind` has."""
-    return _vector(element) if isinstance(kind, ir.VectorType) else element
+    return _vector(element, kind.count) if isinstance(kind, ir.VectorType) else element
 
 
 def _constant(like: Any, value: float) -> Any:
@@ -251,17 +251,21 @@ def _emit_unless_at_least(builder: Any, x: Any, y: Any, result: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">=", x, y), _constant(result.type, 0.0), result)
 
 
-def _emit_if_above(builder: Any, x: Any, y: Any, result: Any) -> Any:
+def _emit_if_above(builder: Any, result: Any, x: Any, y: Any) -> Any:
     """`result` where x > y, 0 elsewhere."""
     return builder.select(builder.fcmp_ordered(">", x, y), result, _constant(result.type, 0))
 
 
+def _widen(builder: Any, x: Any) -> Any:
+    """X in float64."""
+    return x if isinstance(_element(x.type), ir.DoubleType) else builder.fpext(x, _like(x.type, ir.DoubleType()))
+
+
 def _emit_units(builder: Any, x: Any) -> Any:
     """Probabilities as integer multiples of 2^-61."""
-    double, whole = (_like(x.type, element) for element in (ir.DoubleType(), ir.IntType(64)))
-    wide = x if x.type == double else builder.fpext(x, double)
-    scaled = builder.fmul(wide, _constant(double, _UNITS))
-    return builder.fptosi(builder.fadd(scaled, _constant(double, 0.5)), whole)
+    wide = _widen(builder, x)
+    scaled = builder.fmul(wide, _constant(wide.type, _UNITS))
+    return builder.fptosi(builder.fadd(scaled, _constant(wide.type, 0.5)), _like(x.type, ir.IntType(64)))
 
 
 def _elementwise(emit: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
@@ -314,9 +318,7 @@ _mix32 = _unary(_emit_mix32)
 _add_whole = _binary(lambda builder, x, y: builder.add(x, y))
 _below = _binary(_emit_below)
 _fma = _intrinsic(lambda _typing, x, y, z: _elementwise(_emit_fma, (x, y, z)))
-_if_above = _intrinsic(
-    lambda _typing, x, y, result: (result(x, y, result), _elementwise(_emit_if_above, (x, y, result))[1])
-)
+_if_above = _intrinsic(lambda _typing, result, x, y: _elementwise(_emit_if_above, (result, x, y)))
 _units = _intrinsic(lambda _typing, x: (_whole_of(x)(x), _elementwise(_emit_units, (x,))[1]))
 _unless_at_least = _intrinsic(lambda _typing, x, y, result: _elementwise(_emit_unless_at_least, (x, y, result)))
 
@@ -427,12 +429,6 @@ def _fold(builder: Any, vector: Any, emit: Callable[..., Any], width: int = 1) -
     while vector.type.count > width:
         vector = emit(builder, *_halves(builder, vector))
     return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0)) if width == 1 else vector
-
-
-def _widen(builder: Any, vector: Any) -> Any:
-    if isinstance(vector.type.element, ir.DoubleType):
-        return vector
-    return builder.fpext(vector, _vector(ir.DoubleType(), vector.type.count))
 
 
 def _emit_sum(builder: Any, vector: Any, width: int = 1) -> Any:
@@ -943,7 +939,7 @@ def _mass_above(row: Any, p: _Parameters, s: _Row, z: Any) -> int:
     mass = _units(_lanes(row, 0.0))
     for i in range(0, len(row), LANES):
         others = _load(row, i)
-        mass = _add_whole(mass, _if_above(others, z, _fixed(row, p, s, others)))
+        mass = _add_whole(mass, _if_above(_fixed(row, p, s, others), others, z))
     return int(_sum_whole(mass))
 
 
