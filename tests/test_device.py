@@ -57,6 +57,17 @@ def test_evaluation_of_sets_that_stayed(problem):
     assert there.to_dict() == here.to_dict()
 
 
+@pytest.mark.parametrize("reached", [-0.1, 0.7, 1.1])
+@pytest.mark.parametrize("allow_empty", [True, False])
+def test_adaptive_levels(problem, reached, allow_empty):
+    logits, labels = problem
+    calibration, level = evicp.calibrate(logits[:300], labels[:300]), evicp.AdaptiveLevel(0.9)
+    level.level = reached
+    there = level.predict(calibration, torch.from_numpy(logits[300:]), allow_empty=allow_empty)
+    assert isinstance(there, DeviceSets)
+    assert there.cpu() == level.predict(calibration, logits[300:], allow_empty=allow_empty)
+
+
 def test_several_coverages_one_row_and_no_empty_sets(problem):
     logits, labels = problem
     z, y = torch.from_numpy(logits), torch.from_numpy(labels)

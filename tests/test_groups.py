@@ -199,6 +199,8 @@ def test_whole_numbers_and_truth_values_are_groups_too():
         ([0, 1], InputTypeError, r"^groups must be strings, as in the calibration; got whole numbers\.$"),
         ([0.5, 1.5], InputTypeError, r"^groups must be whole numbers or strings; got dtype float64\.$"),
         (["day"], InputError, r"^groups must have one entry per row of logits; got 1 for 2 rows\.$"),
+        (np.ma.array(["day", "night"], mask=[0, 1]), InputTypeError, r"^groups must not be masked: "),
+        ([["day"], ["day", "night"]], InputError, r"^groups must be rectangular; "),
         ([["day", "day"]], InputError, r"^groups must be one-dimensional; got shape \(1, 2\)\.$"),
         (None, InputError, r'^by="group" needs the group of each row: pass groups=\.$'),
         (["day", "d\0y"], InputError, r"must be printable"),

@@ -370,6 +370,23 @@ def test_levels_beyond_the_calibration_give_full_or_empty_sets():
     assert level.predict(calibration, new).coverage == Fraction(9, 10)
 
 
+@pytest.mark.parametrize("reached", [-0.1, 0.3, 1.1])
+def test_sets_at_any_level_are_made_as_those_of_a_calibration(reached):
+    z, y = make(500)
+    calibration = calibrate(z, y, by="class", class_names=list("abcde"))
+    level = AdaptiveLevel(0.9)
+    level.level = reached
+    sets = level.predict(calibration, z[:20], allow_empty=False)
+    assert (sets.guarantee, sets.filled, sets.coverage) == ("class", True, Fraction(9, 10))
+    assert sets.sizes.min() >= 1
+    if reached < 0:
+        assert sets.to_lists() == [[label] for label in z[:20].argmax(1)]
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        level.predict(calibration, z, allowempty=False)
+    with pytest.raises(InputError, match="groups are only taken"):
+        level.predict(calibration, z, groups=y)
+
+
 def test_the_level_of_grouped_calibrations():
     z, y = make(500)
     calibration = calibrate(z, y, by=ByClass(clusters=[0, 0, 0, 1, 1]))

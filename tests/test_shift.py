@@ -90,6 +90,14 @@ def test_each_row_has_the_threshold_of_its_weight(cpu_backend):
     np.testing.assert_array_equal(calibration.p_values(new, truth, weights=new_weights), p[np.arange(40), truth])
 
 
+def test_the_weights_of_a_caller_stay_writeable():
+    given = np.array([1.0, 2.0])
+    weights = shift.Weights(given)
+    given[0] = 3.0
+    with pytest.raises(ValueError, match="read-only"):
+        weights.rows[0] = 1.0
+
+
 def test_weights_stay_with_their_scores():
     z, y = make(300)
     weights = np.random.default_rng(1).exponential(size=300)

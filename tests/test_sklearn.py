@@ -70,6 +70,14 @@ def test_a_share_keeps_calibration_rows_out_of_training(digits):
     assert model.calibration_.threshold(0.9) > seen.threshold(0.9)
 
 
+def test_an_ensemble_keeps_its_probabilities(digits):
+    X, X_new, y, _ = digits
+    model = ConformalClassifier(RandomForestClassifier(10, random_state=0), score="lac", cv=0.5)
+    assert hasattr(model, "predict_proba")  # an unfitted forest has no length, and so no truth value
+    model.fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X_new), model.estimator_.predict_proba(X_new))
+
+
 def test_string_labels_and_names():
     iris = load_iris()
     y = iris.target_names[iris.target]

@@ -277,9 +277,7 @@ class Calibration:
     chosen_on: int | None = None
 
     def __post_init__(self) -> None:
-        view = self.scores.view()  # the caller's own array stays as writeable as it was
-        view.flags.writeable = False
-        object.__setattr__(self, "scores", view)
+        object.__setattr__(self, "scores", checks.frozen(self.scores))
 
     @property
     def n(self) -> int:
@@ -373,29 +371,55 @@ class Calibration:
         weights : (n,) weights of the rows, for a weighted calibration
         allow_empty : if False, an empty set gets its top label, which can only raise coverage
         """
-        if not isinstance(allow_empty, bool | np.bool_):
-            raise InputTypeError(f"allow_empty must be True or False; got {allow_empty!r}.")
         wanted = [checks.as_coverage(c) for c in (coverage if checks.is_many(coverage) else [coverage])]  # type: ignore[union-attr]
         if not wanted:
             raise InputError("coverage must be a number or a non-empty sequence of numbers; got an empty one.")
+        results = self.predict_levels(
+            logits, wanted, wanted, confidence=confidence, groups=groups, weights=weights, allow_empty=allow_empty
+        )
+        return results if checks.is_many(coverage) else results[0]
+
+    def predict_levels(
+        self,
+        logits: Any,
+        levels: Sequence[Fraction],
+        coverages: Sequence[Fraction],
+        *,
+        confidence: float | None = None,
+        groups: Any = None,
+        weights: Any = None,
+        allow_empty: bool = True,
+    ) -> list[PredictionSets]:
+        """As `predict`, at levels that an adaptive method has moved away from the coverages the sets remember.
+
+        A level of 1 or more gives full sets, one of 0 or less empty ones.
+        """
+        if not isinstance(allow_empty, bool | np.bool_):
+            raise InputTypeError(f"allow_empty must be True or False; got {allow_empty!r}.")
+        if confidence is not None:
+            confidence = checks.as_probability(confidence, "confidence")
+        about = [self.no_sets(exact, confidence, filled=not allow_empty) for exact in coverages]
         if self._stays_on_device(logits, groups, weights):
             from evicp import device
 
-            there: Any = device.predict(self, logits, wanted, confidence, allow_empty=bool(allow_empty))
-            return there if checks.is_many(coverage) else there[0]
+            asked = [float(limit.item()) for limit in self._limits(logits, levels, confidence, groups, weights)]
+            there: Any = device.predict(self.score, logits, asked, about)
+            return there
         array = checks.as_logits(logits, self.n_classes, row_allowed=True)
-        asked = self._limits(array, wanted, confidence, groups, weights)
+        asked_for = self._limits(array, levels, confidence, groups, weights)
         checks.warn_if_probabilities(array)
-        if len(asked) == 1:
-            found = [kernels.ragged_labels(self.score, array, asked[0])]
+        if len(asked_for) == 1:
+            found = [kernels.ragged_labels(self.score, array, asked_for[0])]
         else:
-            loosest = kernels.ragged_sets(self.score, array, np.maximum.reduce(asked))
-            found = [limits.within(loosest, limit)[:2] for limit in asked]
-        results = [self._sets(*ragged, exact, confidence) for ragged, exact in zip(found, wanted, strict=True)]
+            loosest = kernels.ragged_sets(self.score, array, np.maximum.reduce(asked_for))
+            found = [limits.within(loosest, limit)[:2] for limit in asked_for]
+        results = [
+            replace(like, offsets=offsets, labels=labels) for like, (offsets, labels) in zip(about, found, strict=True)
+        ]
         if not allow_empty:
             top = kernels.top_labels(self.score, array)
             results = [limits.fill_empty(sets, top) for sets in results]
-        return results if checks.is_many(coverage) else results[0]
+        return results
 
     def _stays_on_device(self, logits: Any, groups: Any, weights: Any) -> bool:
         """Whether tensors on an accelerator are scored there: groups and weights are looked up on the CPU."""
@@ -406,20 +430,9 @@ class Calibration:
 
     def no_sets(self, coverage: Fraction, confidence: float | None, *, filled: bool = False) -> PredictionSets:
         """Sets of no rows, with all that this calibration's sets remember."""
-        return self._sets(np.zeros(1, np.int64), np.empty(0, np.int32), coverage, confidence, filled=filled)
-
-    def _sets(
-        self,
-        offsets: I64,
-        labels: NDArray[np.int32],
-        coverage: Fraction,
-        confidence: float | None,
-        *,
-        filled: bool = False,
-    ) -> PredictionSets:
         return PredictionSets(
-            offsets,
-            labels,
+            np.zeros(1, np.int64),
+            np.empty(0, np.int32),
             n_classes=self.n_classes,
             coverage=coverage,
             score=self.score.name,
@@ -431,14 +444,22 @@ class Calibration:
         )
 
     def _limits(
-        self, array: NDArray[Any], wanted: list[Fraction], confidence: float | None, groups: Any, weights: Any
+        self, array: Any, levels: Sequence[Fraction], confidence: float | None, groups: Any, weights: Any
     ) -> list[F64]:
-        """The thresholds at each coverage, each broadcastable to (n, K)."""
+        """The thresholds at each level, each broadcastable to (n, K)."""
         if self.weights is not None:
             new = self.weights.of_new(len(array), weights)
-            return [self.weights.limit(self.scores, exact, confidence, new) for exact in wanted]
-        numbers = self._group_numbers(array, groups, weights)
-        return [self.thresholds(exact, confidence)[numbers] for exact in wanted]
+        else:
+            numbers = self._group_numbers(array, groups, weights)
+
+        def limit(level: Fraction) -> F64:
+            if not 0 < level < 1:
+                return np.full((1, 1), np.inf if level >= 1 else -np.inf)
+            if self.weights is not None:
+                return self.weights.limit(self.scores, level, confidence, new)
+            return self.thresholds(level, confidence)[numbers]
+
+        return [limit(level) for level in levels]
 
     def _group_numbers(self, array: NDArray[Any], groups: Any, weights: Any) -> I64:
         """The group of each label of each row, broadcastable to (n, K)."""

@@ -13,7 +13,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from os import PathLike
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from evicp.errors import (
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+Element = TypeVar("Element", bound=np.generic)
 
 #: A block of rows holds about this many logits: small enough for the cache, large enough to hide NumPy's overhead.
 BLOCK_LOGITS = 1 << 17
@@ -125,39 +126,40 @@ def same_device(logits: Any, labels: Any) -> None:
         )
 
 
-def blocks(logits: NDArray[Any], first_row: int = 0) -> Iterator[tuple[slice, F64]]:
+def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
     """Row blocks of logits as C-contiguous float64, each checked for values no score can be computed from."""
     rows_per_block = max(1, BLOCK_LOGITS // logits.shape[1])
     for start in range(0, len(logits), rows_per_block):
         rows = slice(start, min(start + rows_per_block, len(logits)))
         block = np.ascontiguousarray(logits[rows], dtype=np.float64)
         largest = block.max(1)
-        if not np.all((largest > -np.inf) & (largest <= LARGEST_LOGIT)):  # NaN fails both
-            _raise_bad_row(block, largest, first_row + start)
+        usable = (largest > -np.inf) & (largest <= LARGEST_LOGIT)  # NaN fails both
+        if not usable.all():
+            bad = int(usable.argmin())
+            raise_bad_row(block[bad], start + bad)
         yield rows, block
 
 
-def _raise_bad_row(block: F64, largest: F64, first_row: int) -> None:
-    """Name the first bad row and what is wrong with it."""
-    index = int(np.flatnonzero(~((largest > -np.inf) & (largest <= LARGEST_LOGIT)))[0])
-    row = first_row + index
-    if np.isnan(largest[index]):
-        column = int(np.flatnonzero(np.isnan(block[index]))[0])
+def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
+    """Say what is wrong with the (K,) logits of a row from which no score can be computed."""
+    largest = float(logits.max())
+    if np.isnan(largest):
+        column = int(np.flatnonzero(np.isnan(logits))[0])
         raise LogitsError(
             f"logits must not be NaN; got NaN at row {row}, class {column}. Check the model's output for overflow."
         )
-    if largest[index] == -np.inf:
+    if largest == -np.inf:
         raise LogitsError(
             f"logits must have a finite value in every row; row {row} is all -inf. Leave one class unmasked."
         )
-    column = int(block[index].argmax())
-    if largest[index] == np.inf:
+    column = int(logits.argmax())
+    if largest == np.inf:
         raise LogitsError(
             f"logits must not be +inf; got +inf at row {row}, class {column}. "
             "Use -inf for impossible classes, finite values otherwise."
         )
     raise LogitsError(
-        f"logits must be at most {LARGEST_LOGIT:g}; got {largest[index]:g} at row {row}, class {column}: "
+        f"logits must be at most {LARGEST_LOGIT:g}; got {largest:g} at row {row}, class {column}: "
         "the Dirichlet's sum would overflow. Rescale the logits."
     )
 
@@ -373,6 +375,13 @@ def as_printable(names: Sequence[str], what: str) -> None:
     for index, name in enumerate(names):
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
             raise InputError(f"{what} must be printable; name {index}, {name!r}, holds a control character.")
+
+
+def frozen(array: NDArray[Element]) -> NDArray[Element]:
+    """A read-only view: the array itself, which may be the caller's own, stays as writeable as it was."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def is_many(coverage: Any) -> bool:

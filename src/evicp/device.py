@@ -92,24 +92,18 @@ def _offsets(sizes: Tensor) -> Tensor:
 
 
 def predict(
-    calibration: Calibration,
-    logits: Tensor,
-    coverage: Sequence[Fraction],
-    confidence: float | None,
-    *,
-    allow_empty: bool,
+    score: Score, logits: Tensor, thresholds: Sequence[float], about: Sequence[PredictionSets]
 ) -> list[DeviceSets]:
-    """Sets of a marginal calibration at each coverage, on the logits' device."""
-    tensor = checks.as_device_logits(logits, calibration.n_classes, row_allowed=True)
+    """Sets at each threshold, on the logits' device; `about` has for each, without rows, what its sets remember."""
+    tensor = checks.as_device_logits(logits, about[0].n_classes, row_allowed=True)
     checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
-    backend = kernels.on_device(calibration.score, tensor)
+    backend = kernels.on_device(score, tensor)
     results = []
-    for exact in coverage:
-        threshold = float(calibration.thresholds(exact, confidence)[0])
-        offsets, labels, _ = backend.ragged_sets(calibration.score, tensor, threshold)
-        if not allow_empty:
-            offsets, labels = _filled(offsets, labels, backend.top_labels(calibration.score, tensor))
-        results.append(DeviceSets(offsets, labels, calibration.no_sets(exact, confidence, filled=not allow_empty)))
+    for threshold, like in zip(thresholds, about, strict=True):
+        offsets, labels, _ = backend.ragged_sets(score, tensor, threshold)
+        if like.filled:
+            offsets, labels = _filled(offsets, labels, backend.top_labels(score, tensor))
+        results.append(DeviceSets(offsets, labels, like))
     return results
 
 

@@ -312,7 +312,7 @@ def _word(names: NDArray[Any]) -> str:
 
 def _as_group_array(given: Any) -> NDArray[Any]:
     """Group names as an array of int64 or of strings."""
-    names = np.asarray(given)
+    names = checks.as_array(given, "groups")
     if names.ndim != 1:
         raise InputError(f"groups must be one-dimensional; got shape {names.shape}.")
     if names.dtype.kind == "O" and all(isinstance(name, str) for name in names):
@@ -425,5 +425,4 @@ def _group_thresholds(scores: F64, counts: I64, coverage: Fraction, confidence: 
     k = np.array(ranks)[which]
     position = np.cumsum(counts) - counts + k - 1
     thresholds: F64 = np.where(k <= counts, np.append(scores, np.inf)[np.minimum(position, len(scores))], np.inf)
-    thresholds.flags.writeable = False
-    return thresholds
+    return checks.frozen(thresholds)

@@ -8,7 +8,6 @@ urn: after c of t were covered, the next one is with probability (k + c) / (n + 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from math import exp, log
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
+from evicp import checks
 from evicp.calibration import Calibration
 from evicp.errors import InputError, InputTypeError
 from evicp.kernels._numpy import mix32
@@ -170,11 +169,7 @@ class Monitor:
 
     def update(self, covered: Any) -> Monitor:
         """Add labels that have arrived: whether each one's set held it, one bool or (m,) of them."""
-        array = np.atleast_1d(checks.as_array(covered, "covered"))
-        if array.dtype.kind != "b" and array.size:
-            raise InputTypeError(f"covered must be True or False; got dtype {array.dtype}. Pass sets.contains(labels).")
-        if array.ndim != 1:
-            raise InputError(f"covered must be one-dimensional; got shape {array.shape}.")
+        array = _as_covered(covered)
         if self._gaps is not None:
             raise InputError("this monitor is fed with p-values; use another one for covered labels.")
         for start in range(0, len(array), _AT_ONCE):
@@ -300,6 +295,16 @@ class Monitor:
         return f"{head}{self.seen:,} labels, {self.observed:.4f} covered, e-value {self.e_value:.3g}; {verdict})"
 
 
+def _as_covered(covered: Any) -> NDArray[np.bool_]:
+    """Whether labels were covered, (m,)."""
+    array = np.atleast_1d(checks.as_array(covered, "covered"))
+    if array.dtype.kind != "b" and array.size:
+        raise InputTypeError(f"covered must be True or False; got dtype {array.dtype}. Pass sets.contains(labels).")
+    if array.ndim != 1:
+        raise InputError(f"covered must be one-dimensional; got shape {array.shape}.")
+    return array
+
+
 def _rows_of(calibration: Calibration | int, group: str | None) -> int:
     """The calibration rows behind the threshold that is watched."""
     if not isinstance(calibration, Calibration):
@@ -345,34 +350,37 @@ class AdaptiveLevel:
         self.step = checks.as_probability(step, "step")
         self.level = float(self.coverage)
 
-    def predict(self, calibration: Calibration, logits: Any, **options: Any) -> PredictionSets:
-        """Sets at the current level: full ones at a level of 1 or more, empty ones at 0 or less.
+    def predict(
+        self,
+        calibration: Calibration,
+        logits: Any,
+        *,
+        confidence: float | None = None,
+        groups: Any = None,
+        weights: Any = None,
+        allow_empty: bool = True,
+    ) -> PredictionSets:
+        """Sets at the current level, as `Calibration.predict` makes them; the level may leave (0, 1).
 
-        `options` are those of `Calibration.predict`. The sets remember the coverage asked for in the long run.
+        They are full at a level of 1 or more and empty at 0 or less, and remember the coverage asked for in the long
+        run.
         """
-        if 0.0 < self.level < 1.0 and not self._beyond(calibration):
-            return replace(calibration.predict(logits, self.level, **options), coverage=self.coverage)
-        array = checks.as_logits(logits, calibration.n_classes, row_allowed=True)
-        offsets, labels = kernels.ragged_labels(calibration.score, array, np.inf if self.level > 0.0 else -np.inf)
-        return PredictionSets(
-            offsets,
-            labels,
-            n_classes=calibration.n_classes,
-            coverage=self.coverage,
-            score=calibration.score.name,
-            n_calibration=calibration.n,
-            class_names=calibration.class_names,
-        )
-
-    def _beyond(self, calibration: Calibration) -> bool:
-        """Whether the level is past the last calibration score: full sets, which here are no cause to warn."""
-        return calibration.weights is None and calibration.groups is None and rows_needed(self.level) > calibration.n
+        level = Fraction(self.level).limit_denominator(10**9)
+        if 0 < level < 1 and calibration.guarantee == "marginal" and rows_needed(level, confidence) > calibration.n:
+            level = Fraction(1)  # past the last calibration score sets are full, which here is no cause to warn
+        return calibration.predict_levels(
+            logits,
+            [level],
+            [self.coverage],
+            confidence=confidence,
+            groups=groups,
+            weights=weights,
+            allow_empty=allow_empty,
+        )[0]
 
     def update(self, covered: Any) -> AdaptiveLevel:
         """Learn whether the sets made at the current level held their labels, one bool or (m,) of them."""
-        array = np.atleast_1d(checks.as_array(covered, "covered"))
-        if array.dtype.kind != "b" and array.size:
-            raise InputTypeError(f"covered must be True or False; got dtype {array.dtype}. Pass sets.contains(labels).")
+        array = _as_covered(covered)
         misses = array.size - int(array.sum())
         self.level += self.step * (misses - array.size * float(1 - self.coverage))
         return self

@@ -92,8 +92,9 @@ def rows_needed(coverage: float | Fraction, confidence: float | None = None) -> 
     exact = checks.as_coverage(coverage)
     if confidence is None:
         return int(-(-1 // (1 - exact))) - 1
-    n = max(1, int(log(1 - confidence) / log(exact)) - 2)
-    while pac_rank(n, exact, confidence) > n:
+    sure = checks.as_probability(confidence, "confidence")
+    n = max(1, int(log(1 - sure) / log(exact)) - 2)
+    while pac_rank(n, exact, sure) > n:
         n += 1
     return n
 

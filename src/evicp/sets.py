@@ -64,9 +64,7 @@ class PredictionSets:
 
     def __post_init__(self) -> None:
         for name in ("offsets", "labels"):
-            view = getattr(self, name).view()  # the caller's own array stays as writeable as it was
-            view.flags.writeable = False
-            object.__setattr__(self, name, view)
+            object.__setattr__(self, name, checks.frozen(getattr(self, name)))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

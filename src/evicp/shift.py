@@ -61,7 +61,7 @@ class Weights:
     def __post_init__(self) -> None:
         if not self.rows.any():
             raise InputError("weights must not all be 0.")
-        self.rows.flags.writeable = False
+        object.__setattr__(self, "rows", checks.frozen(self.rows))
 
     def of_new(self, n: int, given: Any) -> F64:
         """The weights of new points: of each label, (1, K), or of each row, (n, 1)."""

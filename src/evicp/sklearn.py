@@ -54,7 +54,7 @@ def logits_of(estimator: Any, X: Any) -> NDArray[np.float64]:
 
 def _inner_has(method: str) -> Callable[[ConformalClassifier], bool]:
     def check(self: ConformalClassifier) -> bool:
-        return hasattr(getattr(self, "estimator_", self.estimator or LogisticRegression()), method)
+        return hasattr(self.estimator_ if hasattr(self, "estimator_") else self._base(), method)
 
     return check
 
@@ -117,6 +117,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """The constructor's parameters."""
         return {**super().get_params(deep), "score": self.__dict__["score"]}
 
+    def _base(self) -> Any:
+        return LogisticRegression() if self.estimator is None else self.estimator
+
     def fit(self, X: Any, y: Any) -> ConformalClassifier:
         """Fit the estimator (unless it is prefit) and calibrate."""
         check_classification_targets(y)
@@ -136,8 +139,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _fit_and_score(self, X: Any, y: NDArray[Any]) -> Calibrator:
         """Fit on a part and calibrate on the rest, once or fold by fold."""
-        base = LogisticRegression() if self.estimator is None else self.estimator
-        calibrator = None
+        base, calibrator = self._base(), None
         for train, held_out in self._splits(y):
             self.estimator_ = clone(base).fit(_safe_indexing(X, train), y[train])
             if len(self.estimator_.classes_) < len(np.unique(y)):
@@ -195,7 +197,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        inner = LogisticRegression() if self.estimator is None else self.estimator
+        inner = self._base()
         if hasattr(inner, "__sklearn_tags__"):
             tags.input_tags = inner.__sklearn_tags__().input_tags
         return tags

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evicp import checks
 from evicp.errors import FileError
 
 __all__ = ["HeldArray", "PackedArray", "RawArray", "Stored", "open_npy", "open_npz", "open_safetensors"]
@@ -174,11 +175,8 @@ class RawArray:
 
     def _shown(self, piece: NDArray[Any], rows: int) -> NDArray[Any]:
         """A piece as users see it: by rows, read-only, in a type that NumPy knows."""
-        shown = piece[:, :rows].T if self.by_column else piece.view()
-        if self.bfloat16:
-            shown = (shown.astype(np.uint32) << 16).view(np.float32)
-        shown.flags.writeable = False
-        return shown
+        shown = piece[:, :rows].T if self.by_column else piece
+        return checks.frozen((shown.astype(np.uint32) << 16).view(np.float32) if self.bfloat16 else shown)
 
 
 @dataclass(frozen=True)
@@ -200,9 +198,7 @@ class PackedArray:
                 piece = buffer[: end - first]
                 _fill(file, None, piece)
                 if first >= start:
-                    shown = piece.view()
-                    shown.flags.writeable = False
-                    yield shown
+                    yield checks.frozen(piece)
             if last == self.shape[0]:
                 file.read(1)  # the archive's checksum is looked at when its end is
 

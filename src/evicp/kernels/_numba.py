@@ -51,13 +51,6 @@ def _pool(helpers: int) -> ThreadPoolExecutor:
     return _pools.get(key) or _pools.setdefault(key, ThreadPoolExecutor(helpers, "evicp"))
 
 
-def _locked(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view: Numba would compile a kernel twice, for read-only and for writable arrays."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
 def _is_ready(logits: NDArray[Any]) -> bool:
     """Whether a kernel can read these rows where they lie."""
     flags = logits.flags
@@ -70,16 +63,19 @@ def _own_type(logits: NDArray[Any]) -> Any:
 
 
 def _ready(block: NDArray[Any]) -> NDArray[Any]:
-    """A block of rows as kernels read it: C-contiguous float32 or float64, of at least 16 columns."""
+    """A block of rows as kernels read it: C-contiguous float32 or float64, of at least 16 columns.
+
+    Kernels get read-only views of their input: for arrays of either kind Numba would compile them twice.
+    """
     if _is_ready(block):
-        return _locked(block)
+        return checks.frozen(block)
     n, n_classes = block.shape
     copy = np.full((n, max(n_classes, _compiled.LANES)), -np.inf, block.dtype)
     copy[:, :n_classes] = block
     if copy.dtype == np.float16:
         half, copy = copy, np.empty(copy.shape, np.float32)
         _compiled.widen_kernel(half.view(np.uint16).ravel(), copy.ravel())
-    return _locked(copy)
+    return checks.frozen(copy)
 
 
 def _each_block(logits: NDArray[Any], work: Callable[[NDArray[Any], slice], int]) -> None:
@@ -93,7 +89,7 @@ def _each_block(logits: NDArray[Any], work: Callable[[NDArray[Any], slice], int]
     elif logits.size:
         bad = work(_ready(logits), slice(0, len(logits)))
     if bad >= 0:
-        next(checks.blocks(logits[bad : bad + 1], first_row=bad))
+        checks.raise_bad_row(logits[bad], bad)
 
 
 def _share_out(logits: NDArray[Any], work: Callable[[NDArray[Any], slice], int]) -> int:
@@ -172,7 +168,7 @@ def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
 
 
 def _label_values(values: F64, logits: NDArray[Any], labels: I64) -> F64:
-    labels, scores = _locked(np.ascontiguousarray(labels)), np.empty(len(logits))
+    labels, scores = checks.frozen(np.ascontiguousarray(labels)), np.empty(len(logits))
     _each_block(
         logits,
         lambda block, rows: _compiled.label_kernel(block, labels[rows], values, _compiled.make_batch(), scores[rows]),
@@ -203,7 +199,7 @@ def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: b
     limits = (
         _spread_limits(score, limit[0], _own_type(logits))
         if by_label
-        else (_locked(np.ascontiguousarray(limit.reshape(-1))),)
+        else (checks.frozen(np.ascontiguousarray(limit.reshape(-1))),)
     )
 
     def work(block: NDArray[Any], rows: slice) -> int:
@@ -235,7 +231,8 @@ def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, F64, F64, 
             demands, tight = np.where(infinite, 0.0, -np.inf), float(limits.max(where=~infinite, initial=-np.inf))
         padded[: len(limits)] = demands
         needs, loosest = np.exp(-limits), limits.max(keepdims=True)
-    return _locked(np.ascontiguousarray(limits)), _locked(needs), _locked(loosest), tight, _locked(padded)
+    each, needs, loosest, padded = map(checks.frozen, (np.ascontiguousarray(limits), needs, loosest, padded))
+    return each, needs, loosest, tight, padded
 
 
 def _block_sets(
@@ -275,7 +272,7 @@ def label_ranks(logits: NDArray[Any], labels: I64) -> I64:
 
 
 def _likelihoods(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> F64:
-    labels, result = _locked(np.ascontiguousarray(labels)), np.empty((len(logits), 5))
+    labels, result = checks.frozen(np.ascontiguousarray(labels)), np.empty((len(logits), 5))
     beta = float(inverse_temperature)
 
     def work(block: NDArray[Any], rows: slice) -> int:

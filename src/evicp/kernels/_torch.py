@@ -8,7 +8,7 @@ own place, so that it has the same bits whether it was asked for alone or in a s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -138,10 +138,9 @@ def blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield rows, z
 
 
-def raise_bad_row(logits: Tensor, row: int, first_row: int = 0) -> None:
+def raise_bad_row(logits: Tensor, row: int, first_row: int = 0) -> NoReturn:
     """The reference's error for a row that no score can be computed from; the message counts from `first_row`."""
-    block = logits[row : row + 1].detach().to("cpu", torch.float64).numpy()
-    checks._raise_bad_row(block, block.max(1), first_row + row)
+    checks.raise_bad_row(logits[row].detach().to("cpu", torch.float64).numpy(), first_row + row)
 
 
 def _empty(logits: Tensor, shape: tuple[int, ...]) -> Tensor:
