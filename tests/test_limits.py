@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK, kernels, limits
+from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK, checks, kernels, limits
 
 SCORES = [
     ECP(),
@@ -124,8 +124,8 @@ def test_every_way_to_look_for_labels_gives_the_same_sets(monkeypatch, score, k)
                 (-np.inf, anything),
             ):
                 needs, largest_of_all = np.exp(-limit), limit.max(keepdims=True)
-                arrays = (numba._locked(array) for array in (limit.copy(), needs, largest_of_all))
-                way = *arrays, float(tight), numba._locked(demands)
+                arrays = (checks.frozen(array) for array in (limit.copy(), needs, largest_of_all))
+                way = *arrays, float(tight), checks.frozen(demands)
                 with monkeypatch.context() as patch:
                     patch.setattr(numba, "_spread_limits", lambda *_, way=way: way)
                     results.append(kernels.ragged_sets(score, logits, limit[None, :]))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evicp import checks, kernels, limits, shift
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
-from evicp.reliability import Certificate, Reliability, conformal_rank
+from evicp.reliability import Certificate, Reliability
 from evicp.scores import ECP, Score, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
@@ -315,9 +315,7 @@ class Calibration:
             return self.weights.limit(self.scores, exact, confidence, self.weights.of_new(0, None))[0]
         if self.groups is not None:
             return self.groups.thresholds(self.scores, exact, confidence)
-        if confidence is not None:
-            return np.array([limits.pac_threshold(self.scores, exact, confidence)])
-        return np.array([conformal_threshold(self.scores, exact)])
+        return np.array([limits.threshold(self.scores, exact, confidence)])
 
     def label_thresholds(self, coverage: Coverage, confidence: float | None = None) -> F64:
         """The threshold of each label, (K,), or of all, (1,): for graphs that cannot know a row's group or weight."""
@@ -547,15 +545,6 @@ class Calibration:
         kind = kind if self.weights is None else f", weighted ({self.effective_n:.1f} effective rows)"
         kind += "" if self.chosen_on is None else f"; {self.chosen_on:,} other rows chose the score"
         return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
-
-
-def conformal_threshold(ascending: F64, coverage: Fraction) -> float:
-    """The threshold for a coverage from sorted calibration scores."""
-    k = conformal_rank(len(ascending), coverage)
-    if k > len(ascending):
-        checks.warn_small_calibration(len(ascending), coverage)
-        return np.inf
-    return float(ascending[k - 1])
 
 
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:

@@ -27,7 +27,6 @@ from evicp.errors import (
     LabelsError,
     LogitsError,
     ScoreError,
-    SmallCalibrationWarning,
     SuspiciousInputWarning,
 )
 
@@ -425,13 +424,3 @@ def warn_if_no_evidence(logits: NDArray[Any]) -> None:
             "Pass raw logits, or use ECP(evidence='softplus') or another score.",
             SuspiciousInputWarning,
         )
-
-
-def warn_small_calibration(n: int, coverage: Fraction) -> None:
-    """k > n: no finite threshold can promise this coverage."""
-    needed = -(-1 // (1 - coverage)) - 1
-    warn(
-        f"{n} calibration row(s) cannot promise coverage {float(coverage):g}: every set is full. "
-        f"Calibrate on at least {needed} rows.",
-        SmallCalibrationWarning,
-    )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from evicp import checks, kernels
 from evicp.clusters import cluster_classes
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
-from evicp.reliability import conformal_rank, pac_rank, rows_needed
+from evicp.reliability import rows_needed, threshold_rank
 from evicp.scores import Score
 
 __all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups", "uncertainties"]
@@ -419,10 +419,7 @@ def divide(by: Groups, scores: F64, keys: NDArray[Any], n_classes: int, names: A
 def _group_thresholds(scores: F64, counts: I64, coverage: Fraction, confidence: float | None) -> F64:
     """The k-th smallest score of each group, k from its own row count; +inf where there is none."""
     sizes, which = np.unique(counts, return_inverse=True)
-    ranks = [
-        conformal_rank(n, coverage) if confidence is None else pac_rank(n, coverage, confidence) for n in sizes.tolist()
-    ]
-    k = np.array(ranks)[which]
+    k = np.array([threshold_rank(n, coverage, confidence) for n in sizes.tolist()])[which]
     position = np.cumsum(counts) - counts + k - 1
     thresholds: F64 = np.where(k <= counts, np.append(scores, np.inf)[np.minimum(position, len(scores))], np.inf)
     return checks.frozen(thresholds)

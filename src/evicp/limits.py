@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
+from evicp import checks, kernels
 from evicp.errors import SmallCalibrationWarning
-from evicp.reliability import pac_rank, rows_needed
+from evicp.reliability import rows_needed, threshold_rank
+from evicp.scores import Score
 from evicp.sets import PredictionSets
 
 F64 = NDArray[np.float64]
@@ -48,6 +49,23 @@ def _limit_of_each(offsets: I64, labels: NDArray[np.int32], limit: F64) -> F64 |
     return limit[0, labels] if limit.shape[0] == 1 and limit.shape[1] > 1 else np.repeat(limit[:, 0], np.diff(offsets))
 
 
+def set_sizes(score: Score, logits: NDArray[Any], thresholds: F64) -> I64:
+    """The size of every row's set at every threshold, (*thresholds.shape, n), from one pass over the logits.
+
+    The largest threshold's sets hold every other one's, so that only counts are left.
+    """
+    n, n_classes = logits.shape
+    is_finite = np.isfinite(thresholds)
+    known, where = np.unique(thresholds[is_finite], return_inverse=True)
+    sizes = np.full((thresholds.size, n), n_classes, np.int64)
+    if known.size:
+        offsets, _, scores = kernels.ragged_sets(score, logits, float(known[-1]))
+        cell = np.repeat(np.arange(n) * known.size, np.diff(offsets)) + np.searchsorted(known, scores)
+        counts = np.bincount(cell, minlength=n * known.size).reshape(n, known.size).cumsum(1)
+        sizes[is_finite.ravel()] = counts.T[where.ravel()]
+    return sizes.reshape(*thresholds.shape, n)
+
+
 def at_labels(values: NDArray[Any], labels: I64 | None) -> NDArray[Any]:
     """What is known of each label, (1, K), or of each row, (n, 1), at one label of each row, (n,)."""
     if labels is None:
@@ -64,15 +82,16 @@ def fill_empty(sets: PredictionSets, top: NDArray[np.int32]) -> PredictionSets:
     return replace(sets, offsets=offsets, labels=labels, filled=True)
 
 
-def pac_threshold(ascending: F64, coverage: Fraction, confidence: float) -> float:
-    """The threshold for a coverage with a confidence over the draw of the calibration scores."""
+def threshold(ascending: F64, coverage: Fraction, confidence: float | None = None) -> float:
+    """The k-th smallest of sorted calibration scores; +inf, with a warning, where they are too few."""
     n = len(ascending)
-    k = pac_rank(n, coverage, confidence)
-    if k > n:
-        checks.warn(
-            f"{n} calibration row(s) cannot promise coverage {float(coverage):g} with confidence {confidence:g}: "
-            f"every set is full. Calibrate on at least {rows_needed(coverage, confidence)} rows.",
-            SmallCalibrationWarning,
-        )
-        return np.inf
-    return float(ascending[k - 1])
+    k = threshold_rank(n, coverage, confidence)
+    if k <= n:
+        return float(ascending[k - 1])
+    sure = "" if confidence is None else f" with confidence {confidence:g}"
+    checks.warn(
+        f"{n} calibration row(s) cannot promise coverage {float(coverage):g}{sure}: every set is full. "
+        f"Calibrate on at least {rows_needed(coverage, confidence)} rows.",
+        SmallCalibrationWarning,
+    )
+    return np.inf

@@ -28,6 +28,7 @@ __all__ = [
     "pac_rank",
     "plan",
     "rows_needed",
+    "threshold_rank",
 ]
 
 F64 = NDArray[np.float64]
@@ -68,6 +69,11 @@ def pac_rank(n: int, coverage: float | Fraction, confidence: float) -> int:
         else:
             enough = k
     return enough
+
+
+def threshold_rank(n: int, coverage: float | Fraction, confidence: float | None = None) -> int:
+    """The rank of the threshold: the conformal one, or with a confidence the training-conditional one."""
+    return conformal_rank(n, coverage) if confidence is None else pac_rank(n, coverage, confidence)
 
 
 def _risk_exceeds(n: int, k: int, coverage: Fraction, risk: Fraction) -> bool:
@@ -144,9 +150,7 @@ class Reliability:
     @property
     def k(self) -> int:
         """The rank of the threshold: the conformal one, or with a confidence the training-conditional one."""
-        if self.confidence is not None:
-            return pac_rank(self.n, self.coverage, self.confidence)
-        return conformal_rank(self.n, self.coverage)
+        return threshold_rank(self.n, self.coverage, self.confidence)
 
     @property
     def l(self) -> int:  # noqa: E743 - the paper's letter

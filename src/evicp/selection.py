@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
-from evicp.calibration import conformal_threshold, warn_suspicious
+from evicp import checks, kernels, limits
+from evicp.calibration import warn_suspicious
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.metrics import Evaluation, evaluate_counts
 from evicp.scores import Base, Score, as_score
@@ -304,38 +304,27 @@ def _evaluate_splits(
     difficulty: I64 | None = None,
     min_count: int = 1,
 ) -> list[Evaluation]:
-    """Calibrate and evaluate on each (calibration rows, test rows), scoring the logits once for all of them.
-
-    The largest threshold's sets hold every other threshold's: per split only a count is left.
-    """
-    n_classes = logits.shape[1]
+    """Calibrate and evaluate on each (calibration rows, test rows), scoring the logits once for all of them."""
     true_scores = kernels.label_scores(score, logits, labels)
     thresholds = [
-        float(coverage) if isinstance(score, Base) else conformal_threshold(np.sort(true_scores[rows]), coverage)
+        float(coverage) if isinstance(score, Base) else limits.threshold(np.sort(true_scores[rows]), coverage)
         for rows, _ in splits
     ]
-    finite = [q for q in thresholds if q < np.inf]
-    offsets, _, scores = kernels.ragged_sets(score, logits, max(finite, default=-np.inf))
-    results = []
-    for (rows, test), threshold in zip(splits, thresholds, strict=True):
-        if threshold == np.inf:
-            sizes = np.full(len(labels), n_classes)
-        else:
-            sizes = np.diff(np.concatenate([[0], np.cumsum(scores <= threshold)])[offsets])
-        results.append(
-            evaluate_counts(
-                sizes[test],
-                true_scores[test] <= threshold,
-                labels[test],
-                None if difficulty is None else difficulty[test],
-                n_classes=n_classes,
-                target=coverage,
-                score=score.name,
-                n_calibration=None if isinstance(score, Base) else len(rows),
-                min_count=min_count,
-            )
+    all_sizes = limits.set_sizes(score, logits, np.array(thresholds))
+    return [
+        evaluate_counts(
+            sizes[test],
+            true_scores[test] <= threshold,
+            labels[test],
+            None if difficulty is None else difficulty[test],
+            n_classes=logits.shape[1],
+            target=coverage,
+            score=score.name,
+            n_calibration=None if isinstance(score, Base) else len(rows),
+            min_count=min_count,
         )
-    return results
+        for (rows, test), threshold, sizes in zip(splits, thresholds, all_sizes, strict=True)
+    ]
 
 
 def _plain(value: float) -> float | None:

@@ -24,10 +24,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
+from evicp import checks, kernels, limits
 from evicp.errors import InputError, LogitsError
 from evicp.metrics import SSCV_ENDS
-from evicp.reliability import conformal_rank
+from evicp.reliability import conformal_rank, rows_needed
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK, as_score
 from evicp.tables import html_table, markdown_table, text_table
 
@@ -347,7 +347,7 @@ def _judge(score: Score, logits: NDArray[Any], labels: I64, coverage: Fraction, 
     levels = [coverage + (1 - coverage) * step for step in _AROUND]
     true_scores = kernels.label_scores(score, logits, labels)
     thresholds = np.array([[_threshold(true_scores[part], level) for level in levels] for part in parts])
-    sizes = _sizes(score, logits, thresholds)
+    sizes = limits.set_sizes(score, logits, thresholds)
     merits = [
         np.mean(
             [
@@ -385,19 +385,6 @@ def _threshold(scores: F64, coverage: Fraction) -> float:
     """The conformal threshold, +inf without a warning where the rows are too few."""
     k = conformal_rank(len(scores), coverage)
     return float(np.partition(scores, k - 1)[k - 1]) if k <= len(scores) else np.inf
-
-
-def _sizes(score: Score, logits: NDArray[Any], thresholds: F64) -> I64:
-    """The size of every row's set at every threshold, (*thresholds.shape, n), from one pass over the logits."""
-    n, n_classes = logits.shape
-    known, where = np.unique(thresholds[np.isfinite(thresholds)], return_inverse=True)
-    sizes = np.full((thresholds.size, n), n_classes, np.int64)
-    if known.size:
-        offsets, _, scores = kernels.ragged_sets(score, logits, float(known[-1]))
-        cell = np.repeat(np.arange(n) * known.size, np.diff(offsets)) + np.searchsorted(known, scores)
-        counts = np.bincount(cell, minlength=n * known.size).reshape(n, known.size).cumsum(1)
-        sizes[np.isfinite(thresholds).ravel()] = counts.T[where.ravel()]
-    return sizes.reshape(*thresholds.shape, n)
 
 
 def _figures(
@@ -449,9 +436,9 @@ def _checked(logits: Any, labels: Any, coverage: Any) -> tuple[NDArray[Any], I64
     array = checks.as_logits(logits)
     truth = checks.as_labels(labels, *array.shape)
     exact = checks.as_coverage(coverage)
-    if conformal_rank(len(array), exact) > len(array):
+    if len(array) < rows_needed(exact):
         raise LogitsError(
-            f"tuning at coverage {float(exact):g} needs at least {-(-1 // (1 - exact)) - 1} rows; got {len(array)}."
+            f"tuning at coverage {float(exact):g} needs at least {rows_needed(exact)} rows; got {len(array)}."
         )
     return array, truth, exact
 

@@ -98,7 +98,7 @@ def test_control_one_threshold_for_all_breaks_the_law_of_groups(way, long_run):
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_control_a_rank_off_by_one_is_noticed(shift, monkeypatch):
     monkeypatch.setattr(
-        "evicp.groups.conformal_rank", lambda n, coverage: min(max(conformal_rank(n, coverage) + shift, 1), n)
+        "evicp.groups.threshold_rank", lambda n, coverage, _: min(max(conformal_rank(n, coverage) + shift, 1), n)
     )
     z, _ = experiment("class", evicp.ECP(), 0.9, 120)
     assert z * shift > 4

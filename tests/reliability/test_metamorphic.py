@@ -380,10 +380,10 @@ def test_control_randomisation_by_call_is_caught_by_row_order():
 
 
 def test_control_a_threshold_one_bit_too_low_is_caught(monkeypatch):
-    from evicp import calibration
+    from evicp import limits
 
-    exact = calibration.conformal_threshold
-    monkeypatch.setattr(calibration, "conformal_threshold", lambda s, c: np.nextafter(exact(s, c), -np.inf))
+    exact = limits.threshold
+    monkeypatch.setattr(limits, "threshold", lambda *given: np.nextafter(exact(*given), -np.inf))
     with pytest.raises(AssertionError):
         check_own_threshold(fixed_problem(ECP()))
     with pytest.raises(AssertionError):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Annotated
 
 import typer
 
 import evicp
-from evicp.checks import as_coverage
 from evicp.cli.common import Coverage, Json, examples, print_json, print_table, print_text, progress
-from evicp.reliability import Reliability
+from evicp.reliability import Reliability, rows_needed
 
 __all__ = ["plan"]
 
@@ -31,7 +29,7 @@ def plan(
     """
     with progress("planning"):
         rows = evicp.plan(coverage, tolerance, confidence)
-    smallest = ceil(1 / (1 - as_coverage(coverage))) - 1
+    smallest = rows_needed(coverage)
     laws = [Reliability(n, coverage) for n in sorted({smallest, 100, 300, 1000, 3000, 10_000, 30_000, rows}) if n >= 1]
     table = [{"rows": law.n, "interval": list(law.interval(confidence))} for law in laws]
     if as_json:

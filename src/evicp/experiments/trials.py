@@ -15,8 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
-from evicp.calibration import conformal_threshold
+from evicp import checks, kernels, limits
 from evicp.errors import InputError
 from evicp.experiments.published import Lam, paper_name
 from evicp.metrics import Evaluation, evaluate_counts
@@ -248,19 +247,15 @@ def _outcomes(
 
 
 def _one_pass(score: Score, network: Network, difficulty: I64, asked: Sequence[Asked]) -> list[Outcome]:
-    """Several splits and coverages of one score: the sets of the largest threshold hold those of all others."""
+    """Several splits and coverages of one score, from one pass over the logits."""
     n_classes = network.logits.shape[1]
     true_scores = kernels.label_scores(score, network.logits, network.labels)
     thresholds = [_threshold(one, true_scores) for one in asked]
-    largest = max((q for q in thresholds if q < np.inf), default=-np.inf)
-    offsets, _, scores = kernels.ragged_sets(score, network.logits, largest)
+    all_sizes = limits.set_sizes(score, network.logits, np.array(thresholds))
     results = []
-    for one, threshold in zip(asked, thresholds, strict=True):
+    for one, threshold, everywhere in zip(asked, thresholds, all_sizes, strict=True):
         test = one.split.test
-        if threshold == np.inf:
-            sizes = np.full(len(test), n_classes)
-        else:
-            sizes = np.diff(np.concatenate([[0], np.cumsum(scores <= threshold)])[offsets])[test]
+        sizes = everywhere[test]
         evaluation = evaluate_counts(
             sizes,
             true_scores[test] <= threshold,
@@ -280,4 +275,4 @@ def _one_pass(score: Score, network: Network, difficulty: I64, asked: Sequence[A
 def _threshold(asked: Asked, true_scores: NDArray[np.float64]) -> float:
     if asked.method == BASE:
         return asked.coverage
-    return conformal_threshold(np.sort(true_scores[asked.split.calibration]), checks.as_coverage(asked.coverage))
+    return limits.threshold(np.sort(true_scores[asked.split.calibration]), checks.as_coverage(asked.coverage))
