@@ -213,6 +213,7 @@ def test_any_safetensors_reader_can_open_it(rows: Any, tmp_path: Path) -> None:
         "n": 80,
         "n_classes": K,
         "class_names": list("abcd"),
+        "arithmetic": calibration.arithmetic,
     }
     assert metadata["evicp"] == json.dumps(json.loads(metadata["evicp"]), sort_keys=True, separators=(",", ":"))
     body = metadata["evicp"].encode() + b"\0scores\0" + calibration.scores.astype("<f8").tobytes()

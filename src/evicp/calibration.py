@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -105,11 +106,12 @@ def _choose(logits: Any, labels: Any) -> tuple[Score, tuple[Any, I64], Callable[
 
 
 class _Batch(NamedTuple):
-    """What is kept of a batch: scores, what the grouping needs of each row, and weights."""
+    """What is kept of a batch: scores, what the grouping needs of each row, weights, and what made the scores."""
 
     scores: F64
     keys: NDArray[Any]
     weights: F64 | None
+    arithmetic: str
 
 
 class Calibrator:
@@ -164,6 +166,8 @@ class Calibrator:
         array: Any = (checks.as_device_logits if stays else checks.as_logits)(logits, self.n_classes)
         truth = checks.as_labels(labels, *array.shape)
         checks.as_class_names(self._class_names, array.shape[1])
+        if not stays and self._batches:
+            array = kernels.in_precision_of(self._batches[0].arithmetic, self.score, array)
         if not self._batches:
             warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
@@ -178,7 +182,8 @@ class Calibrator:
         keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
         self.n_classes = array.shape[1]
         # Copies: whoever reads rows in blocks fills the same buffers again.
-        self._batches.append(_Batch(scores, keys.copy(), None if row_weights is None else row_weights.copy()))
+        kept = None if row_weights is None else row_weights.copy()
+        self._batches.append(_Batch(scores, keys.copy(), kept, kernels.arithmetic(self.score, array)))
         return self
 
     def _row_weights(self, weights: Any, labels: I64, n_classes: int) -> F64 | None:
@@ -193,21 +198,28 @@ class Calibrator:
             raise InputError("weights must be given with every batch or with none.")
         return None if weights is None else shift.as_weights(weights, len(labels))
 
-    def content(self) -> tuple[F64, NDArray[Any], F64 | None]:
-        """What is kept so far, to be sent elsewhere: scores, what the grouping knows of their rows, weights if any."""
+    def content(self) -> tuple[F64, NDArray[Any], F64 | None, str]:
+        """What is kept so far, to be sent elsewhere, as one batch."""
         if not self._batches:
-            return np.empty(0), np.empty(0), None
-        scores, keys, weights = zip(*self._batches, strict=True)
+            return _Batch(np.empty(0), np.empty(0), None, kernels.MIXED)
+        scores, keys, weights, _ = zip(*self._batches, strict=True)
         some = [part for part in keys if len(part)]
         kept = None if weights[0] is None else np.concatenate(weights)
-        return np.concatenate(scores), np.concatenate(some) if some else keys[0], kept
+        return _Batch(np.concatenate(scores), np.concatenate(some) if some else keys[0], kept, self._arithmetic())
 
-    def restore(self, scores: F64, keys: NDArray[Any], weights: F64 | None, n_classes: int) -> Calibrator:
+    def _arithmetic(self) -> str:
+        """What made the scores; "mixed" where it was not one thing."""
+        used = {batch.arithmetic for batch in self._batches if len(batch.scores)}
+        return used.pop() if len(used) == 1 else kernels.MIXED
+
+    def restore(
+        self, scores: F64, keys: NDArray[Any], weights: F64 | None, arithmetic: str, n_classes: int
+    ) -> Calibrator:
         """Add the content of a calibrator that was made as this one, elsewhere."""
         if self.n_classes not in (None, n_classes):
             raise LogitsError(f"logits must have {self.n_classes} classes in every batch; got {n_classes}.")
         self.n_classes = n_classes
-        self._batches.append(_Batch(scores, keys, weights))
+        self._batches.append(_Batch(scores, keys, weights, arithmetic))
         return self
 
     def merge(self, *others: Calibrator) -> Calibrator:
@@ -237,20 +249,21 @@ class Calibrator:
         if self.n_classes is None or self.n == 0:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
         names = checks.as_class_names(self._class_names, self.n_classes)
-        scores = np.concatenate([batch.scores for batch in self._batches])
+        scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
         if self._batches[0].weights is not None:
             weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
             order = np.argsort(scores, kind="stable")
-            return Calibration(
-                self.score, scores[order], self.n_classes, names, weights=Weights(weights[order], self._class_weights)
-            )
-        if self.by is None:
-            return Calibration(self.score, np.sort(scores), self.n_classes, names)
-        keys = [batch.keys for batch in self._batches if len(batch.scores)]
-        if len({part.dtype.kind for part in keys}) > 1:
-            raise InputTypeError("groups must be whole numbers in every batch, or strings in every batch; got both.")
-        scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, names)
-        return Calibration(self.score, scores, self.n_classes, names, groups)
+            scores, row_weights = scores[order], Weights(weights[order], self._class_weights)
+        elif self.by is None:
+            scores = np.sort(scores)
+        else:
+            keys = [batch.keys for batch in self._batches if len(batch.scores)]
+            if len({part.dtype.kind for part in keys}) > 1:
+                raise InputTypeError("groups must be whole numbers in every batch, or strings in every one; got both.")
+            scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, names)
+        return Calibration(
+            self.score, scores, self.n_classes, names, groups, row_weights, arithmetic=self._arithmetic()
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -266,6 +279,8 @@ class Calibration:
     groups : how scores are divided into groups with a threshold each, optional
     weights : the weight of each score, optional
     chosen_on : how many other rows chose the score, used up, where it was "auto"
+    arithmetic : the backend and the precision that made the scores, "numba float32"; "mixed" if several did; None if
+        that is not known
     """
 
     score: Score
@@ -275,6 +290,7 @@ class Calibration:
     groups: Partition | None = None
     weights: Weights | None = None
     chosen_on: int | None = None
+    arithmetic: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", checks.frozen(self.scores))
@@ -396,28 +412,45 @@ class Calibration:
             raise InputTypeError(f"allow_empty must be True or False; got {allow_empty!r}.")
         if confidence is not None:
             confidence = checks.as_probability(confidence, "confidence")
-        about = [self.no_sets(exact, confidence, filled=not allow_empty) for exact in coverages]
         if self._stays_on_device(logits, groups, weights):
             from evicp import device
 
-            asked = [float(limit.item()) for limit in self._limits(logits, levels, confidence, groups, weights)]
+            own = self._compared_with(logits)
+            asked = [float(limit.item()) for limit in own._limits(logits, levels, confidence, groups, weights)]
+            about = [self.no_sets(exact, confidence, filled=not allow_empty) for exact in coverages]
             there: Any = device.predict(self.score, logits, asked, about)
             return there
-        array = checks.as_logits(logits, self.n_classes, row_allowed=True)
-        asked_for = self._limits(array, levels, confidence, groups, weights)
+        own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
+        asked_for = own._limits(array, levels, confidence, groups, weights)
         checks.warn_if_probabilities(array)
         if len(asked_for) == 1:
             found = [kernels.ragged_labels(self.score, array, asked_for[0])]
         else:
             loosest = kernels.ragged_sets(self.score, array, np.maximum.reduce(asked_for))
             found = [limits.within(loosest, limit)[:2] for limit in asked_for]
-        results = [
-            replace(like, offsets=offsets, labels=labels) for like, (offsets, labels) in zip(about, found, strict=True)
-        ]
+        results = [self._sets(*ragged, exact, confidence) for ragged, exact in zip(found, coverages, strict=True)]
         if not allow_empty:
             top = kernels.top_labels(self.score, array)
             results = [limits.fill_empty(sets, top) for sets in results]
         return results
+
+    def alike(self, logits: NDArray[Any]) -> tuple[Calibration, NDArray[Any]]:
+        """The calibration, and new logits, such that their scores can be compared.
+
+        Scores may pile up at one value (of a sure network, or of ties), and rounding must not move the threshold to the
+        other side of it. So new rows are scored in the precision of the calibration rows. Where the backend is not the
+        same either, calibration scores are raised by more than rounding can do: coverage can only rise.
+        """
+        array = logits if self.arithmetic is None else kernels.in_precision_of(self.arithmetic, self.score, logits)
+        return self._compared_with(array), array
+
+    def _compared_with(self, logits: Any) -> Calibration:
+        return self if self.arithmetic in (None, kernels.arithmetic(self.score, logits)) else self._raised
+
+    @cached_property
+    def _raised(self) -> Calibration:
+        groups = None if self.groups is None else replace(self.groups, _thresholds={})
+        return replace(self, scores=limits.raised(self.scores), groups=groups, arithmetic=None)
 
     def _stays_on_device(self, logits: Any, groups: Any, weights: Any) -> bool:
         """Whether tensors on an accelerator are scored there: groups and weights are looked up on the CPU."""
@@ -428,9 +461,20 @@ class Calibration:
 
     def no_sets(self, coverage: Fraction, confidence: float | None, *, filled: bool = False) -> PredictionSets:
         """Sets of no rows, with all that this calibration's sets remember."""
+        return self._sets(np.zeros(1, np.int64), np.empty(0, np.int32), coverage, confidence, filled=filled)
+
+    def _sets(
+        self,
+        offsets: I64,
+        labels: NDArray[np.int32],
+        coverage: Fraction,
+        confidence: float | None,
+        *,
+        filled: bool = False,
+    ) -> PredictionSets:
         return PredictionSets(
-            np.zeros(1, np.int64),
-            np.empty(0, np.int32),
+            offsets,
+            labels,
             n_classes=self.n_classes,
             coverage=coverage,
             score=self.score.name,
@@ -478,9 +522,11 @@ class Calibration:
         if self._stays_on_device(logits, groups, weights):
             from evicp import device
 
-            there: Any = device.p_values(self, logits, labels)
+            there: Any = device.p_values(self._compared_with(logits), logits, labels)
             return there
-        array = checks.as_logits(logits, self.n_classes, row_allowed=True)
+        own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
+        if own is not self:
+            return own.p_values(array, labels, groups=groups, weights=weights)
         if labels is None:
             truth, scores = None, kernels.dense_scores(self.score, array)
         else:
@@ -534,7 +580,7 @@ class Calibration:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Calibration):
             return NotImplemented
-        names = ("score", "n_classes", "class_names", "groups", "weights", "chosen_on")
+        names = ("score", "n_classes", "class_names", "groups", "weights", "chosen_on", "arithmetic")
         same = all(getattr(self, name) == getattr(other, name) for name in names)
         return same and np.array_equal(self.scores, other.scores)
 

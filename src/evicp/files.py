@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
+from evicp import checks, kernels
 from evicp.calibration import Calibration
 from evicp.errors import (
     ArtifactError,
@@ -145,6 +145,8 @@ def _description(calibration: Calibration) -> str:
         content["weights"] = "rows" if calibration.weights.classes is None else "classes"
     if calibration.chosen_on is not None:
         content["chosen_on"] = calibration.chosen_on
+    if calibration.arithmetic is not None:
+        content["arithmetic"] = calibration.arithmetic
     try:
         return _canonical(content)
     except (TypeError, ValueError) as error:
@@ -305,7 +307,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, NDArray[np.float64]], s
             f"its format is version {content.get('version')!r}; this evicp reads version {FORMAT_VERSION}."
         )
     special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
-    if set(content) - {"chosen_on"} != {"version", "score", "n", "n_classes", "class_names", *special}:
+    if set(content) - {"arithmetic", "chosen_on"} != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
     n_classes = checks.as_count(content["n_classes"], "n_classes", at_least=2)
     parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
@@ -326,7 +328,10 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, NDArray[np.float64]], s
     groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
     weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
     chosen_on = checks.as_count(content["chosen_on"], "chosen_on") if "chosen_on" in content else None
-    return Calibration(score, scores, n_classes, class_names, groups, weights, chosen_on)
+    arithmetic = content.get("arithmetic")
+    if "arithmetic" in content and arithmetic not in kernels.ARITHMETICS:
+        raise ArtifactError(f"it says its scores were made by {arithmetic!r}, which this evicp does not know.")
+    return Calibration(score, scores, n_classes, class_names, groups, weights, chosen_on, arithmetic)
 
 
 def _rebuild_groups(

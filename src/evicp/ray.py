@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
+from evicp import checks, kernels
 from evicp.blocks import ArrayPart, Part, Progress, Rows, as_rows, calibrator_for, located, row_wise, typed, write_sets
 from evicp.calibration import Calibration, Calibrator, Coverage
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
@@ -142,7 +142,7 @@ def calibrate(
     with _own_errors():
         for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
             if table.num_rows:
-                calibrator.restore(*_from_table(table))
+                _restore(calibrator, table)
     return calibrator.finish()
 
 
@@ -154,16 +154,25 @@ def _score_batch(
         own = Calibrator(calibrator.score, by=calibrator.by)
         given = None if groups is None else _column(batch, groups)
         own.update(_matrix(_column(batch, logits)), _column(batch, labels), groups=given)
-    scores, keys, _ = own.content()
-    columns = {"score": pa.array(scores), "n_classes": pa.array(np.full(len(scores), own.n_classes, np.int32))}
+    scores, keys, _, arithmetic = own.content()
+    columns = {
+        "score": pa.array(scores),
+        "n_classes": pa.array(np.full(len(scores), own.n_classes, np.int32)),
+        "arithmetic": pa.array(np.full(len(scores), kernels.ARITHMETICS.index(arithmetic), np.int8)),
+    }
     return pa.table(columns if calibrator.by is None else {**columns, "key": pa.array(keys)})
 
 
-def _from_table(table: Any) -> tuple[NDArray[Any], NDArray[Any], None, int]:
-    """What `Calibrator.restore` takes, from a table of scores."""
+def _restore(calibrator: Calibrator, table: Any) -> None:
+    """Add a table of scores, which may come from several batches."""
     keys = table["key"].to_numpy() if "key" in table.column_names else np.empty(0)
     keys = keys.astype(str) if keys.dtype == object else keys
-    return table["score"].to_numpy(), keys, None, table["n_classes"][0].as_py()
+    used = table["arithmetic"].unique().to_pylist()
+    arithmetic = kernels.ARITHMETICS[used[0]] if len(used) == 1 else kernels.MIXED
+    first, *others = table["n_classes"].unique().to_pylist()
+    if others:
+        raise LogitsError(f"logits must have {first} classes in every batch; got {others[0]}.")
+    calibrator.restore(table["score"].to_numpy(), keys, None, arithmetic, first)
 
 
 def predict(

@@ -82,6 +82,31 @@ def _tensor_backend(name: str) -> ModuleType | None:
         return None
 
 
+#: What can have made scores: a backend and a precision, or more than one of them.
+MIXED = "mixed"
+ARITHMETICS = (MIXED, *(f"{b} {p}" for b in ("numpy", "numba", "torch", "triton") for p in ("float32", "float64")))
+
+
+def arithmetic(score: Any, logits: Any) -> str:
+    """What scores these logits, one of `ARITHMETICS`: scores that another one makes differ by rounding."""
+    if not isinstance(logits, np.ndarray):
+        there = on_device(score, logits)
+        return f"{there.__name__.rpartition('_')[2]} {there.precision(logits)}"
+    if _backend_for(score) is _numpy:
+        return "numpy float64"
+    return "numba float64" if logits.dtype == np.float64 else "numba float32"
+
+
+def in_precision_of(made_by: str, score: Any, logits: NDArray[Any]) -> NDArray[Any]:
+    """Logits in the precision of an arithmetic, where the backend at hand scores in more than one."""
+    precision = made_by.rpartition(" ")[2]
+    own = arithmetic(score, logits)
+    if made_by == MIXED or not own.startswith("numba") or own.endswith(precision):
+        return logits
+    with np.errstate(over="ignore"):  # what becomes infinite is refused by name
+        return logits.astype(precision)
+
+
 def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
     """Every label's score, (n, K)."""
     return _backend_for(score).dense_scores(score, logits)

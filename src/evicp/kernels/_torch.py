@@ -124,6 +124,11 @@ def working_type(device: torch.device) -> torch.dtype:
     return torch.float64
 
 
+def precision(logits: Tensor) -> str:
+    """The name of the type in which logits are scored."""
+    return str(working_type(logits.device)).removeprefix("torch.")
+
+
 def blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Row blocks in the working type, each checked for values no score can be computed from."""
     logits = logits.detach()

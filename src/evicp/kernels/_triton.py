@@ -180,6 +180,11 @@ def _readable(logits: Tensor) -> bool:
     return logits.dtype in (torch.float32, torch.float16, torch.bfloat16)
 
 
+def precision(logits: Tensor) -> str:
+    """The name of the type in which logits are reduced."""
+    return "float32" if _readable(logits) else _torch.precision(logits)
+
+
 def _groups(logits: Tensor, rows: int) -> Iterator[tuple[int, Tensor]]:
     """Groups of rows, at least one of them, with the classes of a row side by side in memory."""
     logits = logits.detach()

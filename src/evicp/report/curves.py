@@ -209,6 +209,8 @@ def curves_of(
     grid: tuple[Fraction, ...] = GRID,
 ) -> Curves:
     """One score on the test rows, block by block: nothing larger than a block is kept."""
+    if not isinstance(method, Base):
+        method, logits = method.alike(logits)
     n_classes, positions = logits.shape[1], len(grid)
     limits = limits_of(method, logits, grid, groups)
     bins, strata = histogram_bins(n_classes), Bins.ending(SIZE_ENDS, n_classes, 1)

@@ -1,0 +1,113 @@
+"""Calibrated here and used there: in another precision, by another backend. The promise must not depend on it.
+
+A sure network's scores pile up within a rounding error of one value. A threshold from one arithmetic then lies on the
+wrong side of nearly all scores of another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import product
+
+import numpy as np
+import pytest
+
+import evicp
+from evicp import APS, LAC, RAPS, SAPS, Calibrator, calibrate, kernels
+from evicp.errors import ArtifactError, LogitsError
+
+WAYS = [*product(["numba", "numpy"], [np.float16, np.float32, np.float64])]
+SCORES = [
+    "ecp",
+    evicp.ECP(stabilizer=0.0),
+    LAC(),
+    APS(randomized=False),
+    APS(),
+    RAPS(randomized=False),
+    SAPS(),
+    "topk",
+    "margin",
+]
+
+
+def sure(n: int, seed: int = 0, scale: float = 20.0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a sure network, exact in every precision, so that only what is done with them differs."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, n)
+    logits = (rng.normal(size=(n, 10)) + 3 * np.eye(10)[labels]) * scale
+    return logits.astype(np.float16).astype(np.float64), labels
+
+
+@pytest.mark.parametrize("score", SCORES, ids=str)
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+def test_coverage_survives_every_change_of_arithmetic(score, coverage):
+    (z, y), (new, truth) = sure(1000), sure(1000, 1)
+    for (backend, dtype), (other_backend, other_dtype) in product(WAYS, WAYS):
+        with kernels.backend(backend):
+            calibration = calibrate(z.astype(dtype), y, score)
+            usual = calibration.predict(new.astype(dtype), coverage)
+        with kernels.backend(other_backend):
+            sets = calibration.predict(new.astype(other_dtype), coverage)
+            p = calibration.p_values(new.astype(other_dtype), truth)
+        # The rows are those of the usual way: what it covers is covered, or the calibration's own rounding is to blame.
+        assert sets.contains(truth).mean() >= usual.contains(truth).mean() - 1e-9, (backend, dtype, other_dtype)
+        np.testing.assert_array_equal(sets.contains(truth), p > 1 - coverage + 1e-12)
+
+
+def test_control_thresholds_taken_as_they_are_lose_coverage():
+    (z, y), (new, truth) = sure(1000, scale=10.0), sure(1000, 1, scale=10.0)
+    careful = calibrate(z, y, APS(randomized=False))
+    careless = dataclasses.replace(careful, arithmetic=None)
+    covered = [one.predict(new.astype(np.float32), 0.9).contains(truth).mean() for one in (careful, careless)]
+    assert covered[0] > 0.87
+    assert covered[1] < 0.7
+
+
+@pytest.mark.parametrize("by", ["class", "uncertainty"])
+def test_groups_are_raised_too_and_on_their_own(by):
+    (z, y), (new, truth) = sure(2000), sure(1000, 1)
+    calibration = calibrate(z, y, "lac", by=by)
+    usual, before = calibration.predict(new, 0.8), calibration.thresholds(0.8).copy()
+    with kernels.backend("numpy"):
+        assert calibration.predict(new, 0.8).contains(truth).mean() >= usual.contains(truth).mean()
+    np.testing.assert_array_equal(calibration.thresholds(0.8), before)  # raised ones are not remembered as these
+    assert calibration.predict(new, 0.8) == usual
+
+
+@pytest.mark.parametrize(("first", "second"), [(np.float32, np.float64), (np.float64, np.float32)])
+def test_batches_are_scored_in_the_precision_of_the_first(first, second):
+    z, y = sure(200)
+    together = calibrate(z.astype(first), y, "lac")
+    calibrator = Calibrator("lac").update(z[:90].astype(first), y[:90]).update(z[90:].astype(second), y[90:])
+    assert calibrator.finish() == together
+    assert together.arithmetic == f"numba {np.dtype(first)}"
+
+
+def test_what_was_made_in_several_ways_is_used_with_care():
+    z, y = sure(200)
+    one, other = (Calibrator("lac").update(z.astype(dtype), y) for dtype in (np.float32, np.float64))
+    calibration = one.merge(other).finish()
+    assert calibration.arithmetic == "mixed"
+    assert calibration.predict(z, 0.5).contains(y).mean() > 0.5
+
+
+def test_half_precision_is_read_as_single():
+    z, y = sure(100)
+    assert calibrate(z.astype(np.float16), y) == calibrate(z.astype(np.float32), y)
+
+
+def test_the_file_knows_how_scores_were_made(tmp_path):
+    z, y = sure(100)
+    calibration = calibrate(z.astype(np.float32), y, "lac")
+    calibration.save(tmp_path / "a.safetensors")
+    assert evicp.load(tmp_path / "a.safetensors") == calibration
+    dataclasses.replace(calibration, arithmetic="abacus").save(tmp_path / "b.safetensors")
+    with pytest.raises(ArtifactError, match="made by 'abacus', which this evicp does not know"):
+        evicp.load(tmp_path / "b.safetensors")
+
+
+def test_a_logit_beyond_single_precision_is_refused_where_that_is_the_precision():
+    z, y = sure(100)
+    calibration = calibrate(z.astype(np.float32), y, "lac")
+    with pytest.raises(LogitsError, match="got \\+inf at row 0, class 3"):
+        calibration.predict([[0.0, 1.0, 2.0, 1e40, *range(6)]], 0.9)
