@@ -311,7 +311,69 @@ def test_merge_refuses_what_does_not_belong_together_and_changes_nothing():
         mine.merge(Calibrator(LAC(temperature=2.0)).update(z, y))
     with pytest.raises(InputError, match="only calibrators of one K can be merged; got 6 and 5"):
         mine.merge(good, Calibrator("lac").update(z[:, :5], y % 5))
+    with pytest.raises(InputError, match="a calibrator cannot be merged twice"):
+        mine.merge(good, good)
+    with pytest.raises(InputError, match="a calibrator cannot be merged twice"):
+        mine.merge(mine)
     assert mine.finish() == before
+
+
+def test_what_merges_into_an_empty_calibrator_must_fit_together():
+    z, y = make(20)
+
+    def one(**more):
+        return Calibrator("lac").update(z, y, **more)
+
+    with pytest.raises(InputError, match="only calibrators of one K can be merged; got 6 and 5"):
+        Calibrator("lac").merge(one(), Calibrator("lac").update(z[:, :5], y % 5))
+    for pair in ((one(), one(weights=np.ones(20))), (one(weights=np.ones(20)), one())):
+        with pytest.raises(InputError, match="the same kind of weights"):
+            Calibrator("lac").merge(*pair)
+    empty = Calibrator("lac")
+    with pytest.raises(InputError, match="the same kind of weights"):
+        empty.merge(one(), one(weights=np.ones(20)))
+    assert empty.n == 0
+    assert empty.merge(one(), one()).finish().n == 40
+
+
+def test_names_are_merged_if_they_are_the_same():
+    z, y = make(20)
+    names, others = list("abcdef"), list("bacdef")
+    named = Calibrator("lac", class_names=names).update(z, y)
+    with pytest.raises(InputError, match="the same class names in the same order"):
+        named.merge(Calibrator("lac", class_names=others).update(z, y))
+    assert Calibrator("lac").update(z, y).merge(named).finish().class_names == tuple(names)
+
+
+def test_an_empty_first_batch_does_not_silence_warnings():
+    z, y = make(50)
+    calibrator = Calibrator().update(z[:0], y[:0])
+    with pytest.warns(SuspiciousInputWarning, match="most rows have no positive logit"):
+        calibrator.update(z - 50, y)
+
+
+def test_log_probabilities_at_prediction_are_noticed():
+    z, y = make(200)
+    calibration = calibrate(z, y)
+    with pytest.warns(SuspiciousInputWarning, match="most rows have no positive logit"):
+        calibration.predict(z - 50, 0.9)
+    calibration.predict(z[:1] - 50, 0.9)  # one row may be like that
+    calibrate(z, y, "lac").predict(z - 50, 0.9)
+
+
+def test_ecp_of_two_classes_says_where_it_says_nothing():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 400)
+    z = rng.normal(size=(400, 2)) + 1.2 * np.eye(2)[y] + 2
+    right = np.mean(z[np.arange(400), y] > z[np.arange(400), 1 - y])
+    with pytest.warns(SuspiciousInputWarning, match=rf"above a coverage of about {right:.2f} every set is full"):
+        calibration = calibrate(z, y)
+    assert calibration.predict(z, 0.9).sizes.min() == 2
+    certificate = calibration.certificate(0.9, evicp.evaluate(calibration.predict(z, 0.9), y))
+    assert certificate.tied
+    assert certificate.observed["compatible"]  # all rows are covered: more is no contradiction
+    assert "scores tie at the threshold" in str(certificate)
+    assert not calibrate(z, y, "lac").certificate(0.9).tied
 
 
 @pytest.mark.parametrize(
@@ -448,6 +510,24 @@ def test_a_certificate_refuses_an_evaluation_of_something_else(calibration):
         calibration.certificate(0.95, evaluation)
     with pytest.raises(InputError, match="n = 200"):
         calibrate(*make(100)).certificate(0.9, evaluation)
+    with pytest.raises(InputError, match=r"of this calibration \(lac, marginal\); got sets of ecp, marginal\."):
+        calibrate(*make(200), "lac").certificate(0.9, evaluation)
+    with pytest.raises(InputError, match=r"of this calibration \(ecp, class\); got sets of ecp, marginal\."):
+        calibrate(*make(200), by="class").certificate(0.5, evicp.evaluate(calibration.predict(z, 0.5), y))
+    with pytest.raises(InputError, match="n = None"):
+        calibration.certificate(0.9, evicp.evaluate(evicp.Base().predict(z, 0.9), y))
+
+
+def test_filled_sets_may_cover_more():
+    z, y = make(400)
+    calibration = calibrate(z, y, "lac")
+    new, truth = make(400, seed=1)
+    filled = evicp.evaluate(calibration.predict(new, 0.3, allow_empty=False), truth)
+    observed = calibration.certificate(0.3, filled).observed
+    assert filled.coverage > calibration.reliability(0.3).observed_interval(400)[1]
+    assert (observed["compatible"], observed["high"]) == (True, 1.0)
+    as_if = dataclasses.replace(filled, filled=False)
+    assert "MORE than" in str(calibration.certificate(0.3, as_if))
 
 
 def test_a_certificate_prints_and_travels(calibration):
@@ -467,6 +547,7 @@ def test_a_certificate_prints_and_travels(calibration):
 def test_a_certificate_without_a_finite_threshold_is_still_json():
     with pytest.warns(SmallCalibrationWarning):
         certificate = calibrate(*make(5)).certificate(0.9)
+    assert "none: 5 rows are too few, and every set is full" in str(certificate)
     assert json.loads(certificate.to_json())["threshold"] == "inf"
     assert certificate.coverage_interval == (1.0, 1.0)
     assert certificate.expected_coverage == 1

@@ -523,7 +523,7 @@ def test_standard_input_takes_npz_npy_and_json(folder: Path) -> None:
 
 def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:
     """Someone reads one line and leaves, as `head -n 1` does."""
-    rows = json.dumps(np.zeros((20_000, K)).tolist()).encode()
+    rows = json.dumps(np.ones((20_000, K)).tolist()).encode()
     command = [sys.executable, "-c", "from evicp.cli import main; main()", "predict", "cal.safetensors", "-", "-o", "-"]
     with subprocess.Popen(
         command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -13,7 +13,7 @@ import pytest
 import evicp
 from evicp import APS, ECP, LAC, ByClass, ByGroup, ByUncertainty, Calibrator, calibrate, clusters, files
 from evicp.errors import ArtifactError, InputError, InputTypeError, LogitsError, SmallCalibrationWarning
-from evicp.groups import uncertainties
+from evicp.kernels import uncertainties
 from evicp.reliability import rows_needed
 from oracles import reference_rank
 
@@ -198,7 +198,7 @@ def test_whole_numbers_and_truth_values_are_groups_too():
         (["zzz", "day"], InputError, r"got zzz at row 0"),
         ([0, 1], InputTypeError, r"^groups must be strings, as in the calibration; got whole numbers\.$"),
         ([0.5, 1.5], InputTypeError, r"^groups must be whole numbers or strings; got dtype float64\.$"),
-        (["day"], InputError, r"^groups must have one entry per row of logits; got 1 for 2 rows\.$"),
+        (["day"], InputError, r"^groups must have one entry per row; got 1 for 2 rows\.$"),
         (np.ma.array(["day", "night"], mask=[0, 1]), InputTypeError, r"^groups must not be masked: "),
         ([["day"], ["day", "night"]], InputError, r"^groups must be rectangular; "),
         ([["day", "day"]], InputError, r"^groups must be one-dimensional; got shape \(1, 2\)\.$"),
@@ -705,6 +705,37 @@ def test_an_evaluation_has_coverage_and_size_of_each_group():
     assert found.mean_gap == pytest.approx(np.abs(found.coverage - 0.8).mean())
 
 
+def test_groups_of_true_and_false_have_one_name_everywhere():
+    z, y = make(600)
+    calibration = calibrate(z, y, by=z[:, 0] > 0)
+    sets = calibration.predict(z, 0.8, groups=z[:, 0] > 0)
+    evaluation = evicp.evaluate(sets, y, groups=z[:, 0] > 0)
+    assert evaluation.group_coverage.names == calibration.groups.names == ("0", "1")
+    assert calibration.certificate(0.8, evaluation).observed["groups"] == 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "error", "message"),
+    [
+        ([1, "1"], InputTypeError, r"^groups must be whole numbers or strings, not both\.$"),
+        (np.array([1, 2**64 - 1], np.uint64), InputError, r"^groups must be below 2\^63; got 18446744073709551615\.$"),
+        (np.array(["a", None], object), InputTypeError, r"got dtype object\. Are some missing\?$"),
+    ],
+)
+def test_groups_that_would_be_mistaken_for_others(groups, error, message):
+    z, y = make(2)
+    with pytest.raises(error, match=message):
+        calibrate(z, y, by=groups)
+    with pytest.raises(error, match=message):
+        evicp.evaluate(calibrate(z, y, "lac").predict(z, 0.5), y, groups=groups)
+
+
+def test_rows_per_group_cannot_be_changed():
+    calibration = calibrate(*make(50), by="class")
+    with pytest.raises(ValueError, match="read-only"):
+        calibration.groups.counts[0] = 7
+
+
 def test_an_evaluation_of_groups_prints_and_travels():
     z, y = make(600, 1)
     numbers = np.arange(600) % 25
@@ -717,7 +748,7 @@ def test_an_evaluation_of_groups_prints_and_travels():
     assert "and 5 more" in text  # the twenty groups covered least
     assert evaluation.guarantee == "group"
     assert evicp.evaluate(sets, y).to_dict()["group_coverage"] is None
-    with pytest.raises(InputError, match=r"^groups must have one entry per set; got shape \(3,\) for 600 sets\.$"):
+    with pytest.raises(InputError, match=r"^groups must have one entry per row; got 3 for 600 rows\.$"):
         evicp.evaluate(sets, y, groups=[1, 2, 3])
 
 

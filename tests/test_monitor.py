@@ -353,6 +353,33 @@ def test_coverage_approaches_what_was_asked_whatever_the_labels_do(step, world):
         assert fixed.contains(labels).mean() < 0.6
 
 
+def test_a_level_that_rounds_to_an_end_is_there():
+    calibration = calibrate(*make(50), "lac")
+    new, _ = make(3, 1)
+    up, down = AdaptiveLevel(0.5, step=0.2), AdaptiveLevel(0.9, step=0.1)
+    for _ in range(5):
+        up.update(False)
+    for _ in range(90):
+        down.update(True)
+    assert 1 - 1e-9 < up.level < 1
+    assert abs(down.level) < 1e-9
+    assert up.predict(calibration, new).sizes.tolist() == [5, 5, 5]
+    assert down.predict(calibration, new).sizes.tolist() == [0, 0, 0]
+
+
+def test_batches_have_a_bound_of_their_own():
+    """Fed m labels at a time the level overshoots by up to m steps: the bound of single labels does not hold."""
+    step, m = 0.05, 500
+    calibration, level, total, hits = calibrate(*make(200), "lac"), AdaptiveLevel(0.9, step=step), 0, 0
+    for batch in range(4):
+        z, _ = make(m, batch)
+        covered = np.array([len(labels) == 5 for labels in level.predict(calibration, z)])  # labels against us
+        level.update(covered)
+        hits, total = hits + int(covered.sum()), total + m
+        assert abs(hits / total - 0.9) <= (1 + m * step) / (step * total)
+    assert abs(hits / total - 0.9) > (1 + step) / (step * total)
+
+
 def test_levels_beyond_the_calibration_give_full_or_empty_sets():
     calibration = calibrate(*make(50))
     new, _ = make(3, 1)
@@ -394,6 +421,18 @@ def test_the_level_of_grouped_calibrations():
     assert level.predict(calibration, z).to_lists() == calibration.predict(z, 0.9).to_lists()
     grouped = calibrate(z, y, by=y % 2)
     assert level.predict(grouped, z, groups=y % 2).to_lists() == grouped.predict(z, 0.9, groups=y % 2).to_lists()
+
+
+def test_no_p_values_decide_nothing():
+    monitor = Monitor(50, 0.9).update_p_values([]).update([True])
+    assert monitor.seen == 1
+
+
+def test_a_name_of_two_groups_says_which_is_not_meant():
+    calibration = calibrate(*make(200), by="class", class_names=["x", "x", "y", "z", "w"])
+    with pytest.raises(InputError, match=r"^2 groups are called 'x'; monitor the rows of one"):
+        Monitor(calibration, 0.5, group="x")
+    assert Monitor(calibration, 0.5, group="y").n == calibration.groups.counts[2]
 
 
 def test_levels_that_cannot_be_used():

@@ -109,8 +109,19 @@ def test_compatibility_says_yes_inside_and_no_outside():
     for observed, verdict in ((low, True), (high, True), (low - step, False), (high + step, False), (0.9, True)):
         check = law.compatible(observed, 500)
         assert check.compatible is verdict
-        assert ("NOT" in str(check)) is not verdict
+        assert check.kept is (observed >= low)  # more than was promised breaks no promise
+        assert ("NOT compatible with" in str(check)) is not check.kept
+        assert ("MORE than" in str(check)) is (check.kept and not verdict)
     assert (check.low, check.high, check.m) == (low, high, 500)
+
+
+def test_a_law_that_is_a_bound_lets_more_pass_but_not_less():
+    law = Reliability(1000, 0.9)
+    low, high = law.observed_interval(500)
+    assert law.compatible(1.0, 500, at_least=True).compatible
+    assert (law.compatible(0.9, 500, at_least=True).low, law.compatible(0.9, 500, at_least=True).high) == (low, 1.0)
+    assert not law.compatible(low - 1 / 500, 500, at_least=True).compatible
+    assert high < 1
 
 
 def test_compatible_coverages_are_as_frequent_as_promised():

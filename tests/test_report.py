@@ -413,8 +413,10 @@ def test_the_certificate_is_the_librarys(page: Page, reported: tuple[Path, list[
         assert lines["95 % interval"].startswith(f"{low:.4f} to {high:.4f}")
         assert lines["checksum"] == expected.checksum
         observed = expected.observed
-        word = "compatible" if observed["compatible"] else "NOT compatible"
-        assert f"{word} with {observed['low']:.4f} to {observed['high']:.4f}" in lines["observed coverage"]
+        word = (
+            "compatible with" if observed["compatible"] else "MORE than" if observed["kept"] else "NOT compatible with"
+        )
+        assert f"{word} {observed['low']:.4f} to {observed['high']:.4f}" in lines["observed coverage"]
         assert lines["n needed for ± 1 %"].startswith(f"{evicp.plan(coverage, 0.01):,} calibration rows")
         assert float(lines["threshold"].split()[0]) == pytest.approx(expected.threshold, rel=1e-5)
 

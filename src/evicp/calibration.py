@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits, shift
-from evicp.errors import InputError, InputTypeError, LogitsError
+from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
 from evicp.scores import ECP, Score, as_score
@@ -28,6 +28,9 @@ __all__ = ["Calibration", "Calibrator", "calibrate"]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Coverage = float | Fraction
+
+#: Of fewer new rows than this no evidence in most is no sign that they are not logits.
+_ENOUGH_TO_JUDGE = 32
 
 
 def calibrate(
@@ -168,7 +171,7 @@ class Calibrator:
         checks.as_class_names(self._class_names, array.shape[1])
         if not stays and self._batches:
             array = kernels.in_precision_of(self._batches[0].arithmetic, self.score, array)
-        if not self._batches:
+        if not self.n:
             warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
@@ -224,10 +227,15 @@ class Calibrator:
 
     def merge(self, *others: Calibrator) -> Calibrator:
         """Add the scores of other calibrators (other shards, other machines)."""
-        for other in others:
-            self._check_mergeable(other)
+        everyone = (self, *others)
+        if len(set(map(id, everyone))) < len(everyone):
+            raise InputError("a calibrator cannot be merged twice: its rows would count twice.")
+        for number, other in enumerate(others):
+            for earlier in everyone[: number + 1]:
+                earlier._check_mergeable(other)
         for other in others:
             self.n_classes = self.n_classes or other.n_classes
+            self._class_names = self._class_names if self._class_names is not None else other._class_names
             self._batches.extend(other._batches)
         return self
 
@@ -238,6 +246,11 @@ class Calibrator:
             raise InputError(
                 f"only calibrators of one K can be merged; got {self.n_classes} and {other.n_classes} classes."
             )
+        n_classes = self.n_classes or other.n_classes
+        if n_classes is not None:
+            names = {checks.as_class_names(one._class_names, n_classes) for one in (self, other)} - {None}
+            if len(names) > 1:
+                raise InputError("only calibrators with the same class names in the same order can be merged.")
         if other.by != self.by:
             raise InputError(f"only calibrators with the same groups can be merged; got {self.by} and {other.by}.")
         weighted = {batch.weights is not None for batch in (*self._batches, *other._batches)}
@@ -250,6 +263,7 @@ class Calibrator:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
         names = checks.as_class_names(self._class_names, self.n_classes)
         scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
+        _warn_of_two_classes(self.score, scores, self.n_classes)
         if self._batches[0].weights is not None:
             weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
             order = np.argsort(scores, kind="stable")
@@ -422,7 +436,10 @@ class Calibration:
             return there
         own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
         asked_for = own._limits(array, levels, confidence, groups, weights)
-        checks.warn_if_probabilities(array)
+        if len(array) < _ENOUGH_TO_JUDGE:
+            checks.warn_if_probabilities(array)
+        else:
+            warn_suspicious([self.score], array)
         if len(asked_for) == 1:
             found = [kernels.ragged_labels(self.score, array, asked_for[0])]
         else:
@@ -598,3 +615,14 @@ def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
     checks.warn_if_probabilities(logits)
     if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
         checks.warn_if_no_evidence(logits)
+
+
+def _warn_of_two_classes(score: Score, scores: F64, n_classes: int) -> None:
+    """Warn where ECP can say nothing: the less plausible of two labels has the largest score whatever its logit is."""
+    right = float(np.mean(scores < 0.0))
+    if n_classes == 2 and isinstance(score, ECP) and right < 0.95:
+        checks.warn(
+            "ECP cannot tell rows of 2 classes apart where the less plausible label is true: above a coverage of about "
+            f'{right:.2f} every set is full. Use score="lac".',
+            SuspiciousInputWarning,
+        )

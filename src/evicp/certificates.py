@@ -38,6 +38,7 @@ def certify(
     if promises:
         law = Reliability(max(1, weakest(promises).n), coverage, law.confidence)
     weighted = calibration.weights is not None
+    tied = _is_tied(_headline(calibration, promises), law.k)
     return Certificate(
         coverage=float(law.coverage),
         n=calibration.n,
@@ -54,12 +55,13 @@ def certify(
         checksum=files.checksum(calibration),
         version=__version__,
         date=date or datetime.now(UTC).strftime("%Y-%m-%d"),
-        observed=_observed(law, promises, evaluation, confidence),
+        observed=_observed(law, promises, evaluation, confidence, tied=tied),
         by=None if calibration.groups is None else calibration.groups.by.kind,
         groups=promises,
         effective_n=calibration.effective_n if weighted else None,
         pac=pac,
         chosen_on=calibration.chosen_on,
+        tied=tied,
     )
 
 
@@ -67,10 +69,15 @@ def _check_same(calibration: Calibration, law: Reliability, evaluation: Evaluati
     """An evaluation says something about the promise only if it is of sets made by it."""
     if evaluation is None:
         return
-    if evaluation.target != law.coverage or evaluation.n_calibration not in (None, calibration.n):
+    if evaluation.target != law.coverage or evaluation.n_calibration != calibration.n:
         raise InputError(
             f"the evaluation must be of sets of this calibration at coverage {float(law.coverage):g}; "
             f"got coverage {float(evaluation.target):g}, n = {evaluation.n_calibration}."
+        )
+    if (evaluation.score, evaluation.guarantee) != (calibration.score.name, calibration.guarantee):
+        raise InputError(
+            f"the evaluation must be of sets of this calibration ({calibration.score.name}, {calibration.guarantee}); "
+            f"got sets of {evaluation.score}, {evaluation.guarantee}."
         )
     if evaluation.target_confidence != law.confidence:
         raise InputError(
@@ -101,23 +108,43 @@ def _promises(
     for number, (name, n) in enumerate(zip(groups.names, groups.counts.tolist(), strict=True)):
         own = Reliability(max(1, n), law.coverage, law.confidence)
         observed = None
-        if hits is not None and counts is not None and counts[number]:
+        if evaluation is not None and hits is not None and counts is not None and counts[number]:
             # Of many groups some stray by chance: all of them are compatible together with the confidence stated.
-            observed = _compatibility(
-                own, hits[number] / counts[number], counts[number], 1 - (1 - confidence) / checked
-            )
+            observed = own.compatible(
+                hits[number] / counts[number],
+                counts[number],
+                1 - (1 - confidence) / checked,
+                at_least=n == 0 or evaluation.filled or _is_tied(groups.part(calibration.scores, number), own.k),
+            ).to_dict()
         result.append(
             GroupPromise(
                 name=name,
                 n=n,
                 rank=own.k if n else 1,
                 threshold=float(thresholds[number]),
-                expected_coverage=own.expected_coverage,
-                coverage_interval=own.interval(confidence),
+                expected_coverage=own.expected_coverage if n else 1.0,
+                coverage_interval=own.interval(confidence) if n else (1.0, 1.0),
                 observed=observed,
             )
         )
     return tuple(result)
+
+
+def _is_tied(ascending: NDArray[np.float64], k: int) -> bool:
+    """Whether the k-th calibration score is not the only one of its value: the Beta law then is a bound."""
+    if not 1 <= k <= len(ascending):
+        return False
+    first, after = (np.searchsorted(ascending, ascending[k - 1], side) for side in ("left", "right"))
+    return bool(after - first > 1)
+
+
+def _headline(calibration: Calibration, promises: tuple[GroupPromise, ...]) -> NDArray[np.float64]:
+    """The scores behind the threshold of the headline; none where there are weights."""
+    if calibration.weights is not None:
+        return calibration.scores[:0]
+    if calibration.groups is None:
+        return calibration.scores
+    return calibration.groups.part(calibration.scores, promises.index(weakest(promises)))
 
 
 def _hits(calibration: Calibration, evaluation: Evaluation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -139,31 +166,28 @@ def _hits(calibration: Calibration, evaluation: Evaluation) -> tuple[NDArray[np.
     return np.rint(hits).astype(np.int64), np.bincount(of_row, found.counts, len(hits)).astype(np.int64)
 
 
-def _compatibility(law: Reliability, observed: float, m: int, confidence: float) -> dict[str, Any]:
-    check = law.compatible(observed, int(m), confidence)
-    return {
-        "coverage": check.observed,
-        "m": check.m,
-        "low": check.low,
-        "high": check.high,
-        "compatible": check.compatible,
-    }
-
-
 def _observed(
-    law: Reliability, promises: tuple[GroupPromise, ...], evaluation: Evaluation | None, confidence: float
+    law: Reliability,
+    promises: tuple[GroupPromise, ...],
+    evaluation: Evaluation | None,
+    confidence: float,
+    *,
+    tied: bool,
 ) -> dict[str, Any] | None:
     """What was observed over all rows; with groups, in which of them it is not compatible with their promise."""
     if evaluation is None:
         return None
     if not promises:
-        return _compatibility(law, evaluation.coverage, evaluation.n, confidence)
+        at_least = tied or evaluation.filled
+        return law.compatible(evaluation.coverage, evaluation.n, confidence, at_least=at_least).to_dict()
     seen = [promise for promise in promises if promise.observed is not None]
     incompatible = [promise.name for promise in seen if promise.observed and not promise.observed["compatible"]]
+    kept = all(promise.observed["kept"] for promise in seen if promise.observed)
     return {
         "coverage": evaluation.coverage,
         "m": evaluation.n,
         "groups": len(seen),
         "incompatible": incompatible,
         "compatible": not incompatible,
+        "kept": kept,
     }

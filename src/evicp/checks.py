@@ -116,6 +116,28 @@ def as_labels(labels: Any, n: int, n_classes: int) -> I64:
     return array.astype(np.int64, copy=False)
 
 
+def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
+    """Groups as an (n,) array of int64 or of strings."""
+    array = as_array(groups, "groups")
+    if array.ndim != 1:
+        raise InputError(f"groups must be one-dimensional; got shape {array.shape}.")
+    if n is not None and len(array) != n:
+        raise InputError(f"groups must have one entry per row; got {len(array)} for {n} rows.")
+    if array.dtype.kind == "U" and isinstance(groups, list | tuple) and not all(isinstance(one, str) for one in groups):
+        raise InputTypeError("groups must be whole numbers or strings, not both.")  # NumPy makes strings of all
+    if array.dtype.kind == "O" and all(isinstance(one, str) for one in array):
+        array = array.astype(str)
+    if array.dtype.kind not in "iubU" and array.size:
+        hint = " Are some missing?" if array.dtype.kind == "O" else ""
+        raise InputTypeError(f"groups must be whole numbers or strings; got dtype {array.dtype}.{hint}")
+    if array.dtype.kind == "U":
+        as_printable(np.unique(array).tolist(), "groups")
+        return array
+    if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
+        raise InputError(f"groups must be below 2^63; got {array.max()}.")
+    return array.astype(np.int64)
+
+
 def same_device(logits: Any, labels: Any) -> None:
     """Two torch tensors must live on one device: a silent copy of one to the other would hide a mistake."""
     devices = [str(x.device) for x in (logits, labels) if _is_torch(x)]

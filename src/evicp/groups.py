@@ -23,7 +23,7 @@ from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.reliability import rows_needed, threshold_rank
 from evicp.scores import Score
 
-__all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups", "uncertainties"]
+__all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -49,13 +49,14 @@ class ByClass:
     ----------
     rare : "full" or "cluster"
         What becomes of classes with few calibration rows. "full": where a class has too few for the coverage asked
-        for, its label is in every set. "cluster": classes with fewer than `rare_below` rows are pooled with others of
-        similar scores and share a threshold; the coverage then holds in each cluster.
+        for, its label is in every set. "cluster": classes with fewer than about `rare_below` rows are pooled with
+        others of similar scores and share a threshold; the coverage then holds in each cluster.
     clusters : a number, or K cluster numbers
         How many clusters to look for (by default one for about 200 rows, at most the square root of the number of
         rare classes); or the cluster of each class, given.
-    rare_below : the rows below which a class is rare
-    share : of the rare classes' rows, set aside to find the clusters and used for nothing else
+    rare_below : the rows below which a class is rare, judged by its share of the rows set aside
+    share : of the rows, set aside to tell which classes are rare and to find their clusters; those of rare classes are
+        used for nothing else
     seed : which rows are set aside, and where the clustering starts
     """
 
@@ -94,8 +95,12 @@ class ByClass:
         """Find clusters where they are wanted, on rows that are then left out, and group the other rows."""
         rows, fitted = np.arange(len(scores)), self
         if not self.fitted:
-            rare = np.bincount(keys, minlength=n_classes) < self.rare_below
-            aside, rows = _set_aside(np.flatnonzero(rare[keys]), len(scores), self.share, self.seed)
+            # Rows that are calibrated must not tell which classes are rare: a class would be pooled just when few of
+            # its rows were drawn, and its cluster calibrated without them. Within a class this does not matter.
+            aside = _set_aside(len(scores), self.share, self.seed)
+            rare = np.bincount(keys[aside], minlength=n_classes) < self.share * self.rare_below
+            aside = aside[rare[keys[aside]]]
+            rows = np.delete(rows, aside)
             most = min(int(rare[keys[rows]].sum()) // _ROWS_PER_CLUSTER, isqrt(int(rare.sum())))
             wanted = self.clusters if isinstance(self.clusters, int) else max(1, most)
             clusters = cluster_classes(scores[aside], keys[aside], rare, wanted, self.seed)
@@ -146,16 +151,13 @@ class ByGroup:
 
     def __post_init__(self) -> None:
         if self.groups is not None:
-            object.__setattr__(self, "groups", tuple(np.unique(_as_group_array(self.groups)).tolist()))
+            object.__setattr__(self, "groups", tuple(np.unique(checks.as_groups(self.groups)).tolist()))
 
     def keys(self, score: Score, logits: NDArray[Any], labels: I64, given: Any) -> NDArray[Any]:  # noqa: ARG002
         """What `fit` needs of each calibration row, (n,): the group given for it."""
         if given is None:
             raise InputError('by="group" needs the group of each row: pass groups=.')
-        array = _as_group_array(given)
-        if len(array) != len(logits):
-            raise InputError(f"groups must have one entry per row of logits; got {len(array)} for {len(logits)} rows.")
-        return array
+        return checks.as_groups(given, len(logits))
 
     def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:  # noqa: ARG002
         """The groups are those seen."""
@@ -227,13 +229,14 @@ class ByUncertainty:
     def keys(self, score: Score, logits: NDArray[Any], labels: I64, given: Any) -> NDArray[Any]:  # noqa: ARG002
         """What `fit` needs of each calibration row, (n,): its uncertainty."""
         _none_expected(given, self.kind)
-        return uncertainties(score, logits)
+        return kernels.uncertainties(score, logits)
 
     def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:  # noqa: ARG002
         """Find the edges of the bands, on rows that are then left out, and group the other rows."""
         rows, fitted = np.arange(len(scores)), self
         if isinstance(self.bands, int):
-            aside, rows = _set_aside(rows, len(scores), self.share, self.seed)
+            aside = _set_aside(len(scores), self.share, self.seed)
+            rows = np.delete(rows, aside)
             if len(aside) < self.bands or not len(rows):
                 raise InputError(
                     f"{self.bands} bands of uncertainty need at least as many rows set aside; {self.share:g} of "
@@ -268,7 +271,7 @@ class ByUncertainty:
     def numbers(self, score: Score, logits: NDArray[Any], given: Any) -> I64:
         """The band of each new row, (m, 1)."""
         _none_expected(given, self.kind)
-        return self._find(uncertainties(score, logits))[:, None]
+        return self._find(kernels.uncertainties(score, logits))[:, None]
 
 
 Groups = ByClass | ByGroup | ByUncertainty
@@ -301,40 +304,17 @@ def _none_expected(given: Any, kind: str) -> None:
         raise InputError(f'groups are only taken by a calibration by="group"; this one is by="{kind}".')
 
 
-def uncertainties(score: Score, logits: NDArray[Any]) -> F64:
-    """Eq. 3: u = K / alpha_0 of each row, (m,), with the evidence of the score (relu where it has none)."""
-    return kernels.uncertainties(score, logits)
-
-
 def _word(names: NDArray[Any]) -> str:
     return "strings" if names.dtype.kind == "U" else "whole numbers"
 
 
-def _as_group_array(given: Any) -> NDArray[Any]:
-    """Group names as an array of int64 or of strings."""
-    names = checks.as_array(given, "groups")
-    if names.ndim != 1:
-        raise InputError(f"groups must be one-dimensional; got shape {names.shape}.")
-    if names.dtype.kind == "O" and all(isinstance(name, str) for name in names):
-        names = names.astype(str)
-    if names.dtype.kind not in "iubU" and names.size:
-        raise InputTypeError(f"groups must be whole numbers or strings; got dtype {names.dtype}.")
-    if names.dtype.kind == "U":
-        checks.as_printable(np.unique(names).tolist(), "groups")
-    return names if names.dtype.kind == "U" else names.astype(np.int64)
-
-
-def _set_aside(candidates: I64, n: int, share: float, seed: int) -> tuple[I64, I64]:
-    """A share of the candidate rows to learn from, and all rows left.
+def _set_aside(n: int, share: float, seed: int) -> I64:
+    """A share of n rows to learn from.
 
     The choice is made by position, never by score: rows chosen by the order of their scores would leave the others
     no longer exchangeable with new ones.
     """
-    order = np.random.default_rng(seed).permutation(len(candidates))
-    aside = np.sort(candidates[order[: round(share * len(candidates))]])
-    left = np.ones(n, bool)
-    left[aside] = False
-    return aside, np.flatnonzero(left)
+    return np.sort(np.random.default_rng(seed).permutation(n)[: round(share * n)])
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -356,6 +336,9 @@ class Partition:
     names: tuple[str, ...]
     counts: I64
     _thresholds: dict[tuple[Fraction, float | None], F64] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", checks.frozen(self.counts))
 
     def part(self, scores: F64, group: int) -> F64:
         """The ascending scores of one group."""

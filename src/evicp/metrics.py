@@ -231,15 +231,8 @@ def _as_sets(sets: Any) -> PredictionSets:
 
 def group_coverage(sets: PredictionSets, labels: Any, groups: Any) -> GroupCoverage:
     """Coverage and size in each group of rows, given one name or number per row."""
-    names = _as_group_names(groups, len(sets))
+    names = checks.as_groups(groups, len(sets)).astype(str)
     return _group_coverage(_count_groups(names, _hits(sets, labels), sets.sizes), sets.coverage)
-
-
-def _as_group_names(groups: Any, n: int) -> NDArray[Any]:
-    names = checks.as_array(groups, "groups")
-    if names.shape != (n,):
-        raise InputError(f"groups must have one entry per set; got shape {names.shape} for {n} sets.")
-    return names.astype(str)
 
 
 def _count_groups(names: NDArray[Any], covered: Bools, sizes: I64) -> dict[str, I64]:
@@ -283,6 +276,7 @@ class Evaluation:
     target_confidence: float | None = None
     guarantee: str = "marginal"
     group_coverage: GroupCoverage | None = None
+    filled: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -437,7 +431,7 @@ class Evaluator:
         covered = _contains(sets, labels)
         truth = checks.as_labels(labels, len(sets), sets.n_classes)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
-        names = None if groups is None else _as_group_names(groups, len(sets))
+        names = None if groups is None else checks.as_groups(groups, len(sets)).astype(str)
         return self._add(_Tally.of(sets.sizes, covered, truth, ranks, names, sets.n_classes), sets[:0])
 
     def merge(self, other: Evaluator) -> Evaluator:
@@ -465,7 +459,8 @@ class Evaluator:
             confidence=self.confidence,
         )
         by_group = None if groups is None else _group_coverage(groups, like.coverage)
-        return replace(result, target_confidence=like.confidence, guarantee=like.guarantee, group_coverage=by_group)
+        about = {"target_confidence": like.confidence, "guarantee": like.guarantee, "filled": like.filled}
+        return replace(result, group_coverage=by_group, **about)  # type: ignore[arg-type]
 
 
 def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes: int) -> I64 | None:

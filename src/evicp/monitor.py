@@ -192,6 +192,8 @@ class Monitor:
                 f"p_values must be multiples of 1 / (n + 1) in (0, 1], n = {self.n}; take them from "
                 "calibration.p_values(logits, labels)."
             )
+        if not len(gaps):
+            return self
         counts = np.zeros(self.n + 1, np.int64) if self._gaps is None else self._gaps
         self._gaps = counts
         for start in range(0, len(gaps), _AT_ONCE):
@@ -318,6 +320,8 @@ def _rows_of(calibration: Calibration | int, group: str | None) -> int:
             raise InputError(f"this calibration has no groups; got group={group!r}.")
         return calibration.n
     names = calibration.groups.names
+    if names.count(group) > 1:
+        raise InputError(f"{names.count(group)} groups are called {group!r}; monitor the rows of one: Monitor(n, ...).")
     if group not in names:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise InputError(f"group must be one of the calibration's groups ({shown}); got {group!r}.")
@@ -332,8 +336,9 @@ class AdaptiveLevel:
     """Adaptive conformal inference: a level that rises after each miss and falls after each hit.
 
     Whatever the labels do, even against us, the share of covered labels approaches the coverage asked for: over T
-    labels they differ by at most (1 + step) / (step T). It says nothing about any single label. A small step moves
-    slowly; a large one makes sets jump in size.
+    labels, fed one after the other, they differ by at most (1 + step) / (step T); where sets are made and labels fed m
+    at a time, by at most (1 + m step) / (step T). It says nothing about any single label. A small step moves slowly; a
+    large one makes sets jump in size.
 
     Parameters
     ----------

@@ -120,12 +120,29 @@ class Compatibility:
         """Whether the observed coverage lies inside the interval."""
         return self.low <= self.observed <= self.high
 
+    @property
+    def kept(self) -> bool:
+        """Whether the promise, which is one of at least so much, was kept."""
+        return self.observed >= self.low
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        names = ("m", "low", "high", "compatible", "kept")
+        return {"coverage": self.observed, **{name: getattr(self, name) for name in names}}
+
     def __str__(self) -> str:
-        verdict = "compatible" if self.compatible else "NOT compatible"
-        return (
-            f"observed {self.observed:.4f} on {self.m:,} rows: {verdict} with "
-            f"[{self.low:.4f}, {self.high:.4f}] ({self.confidence:.4g} of runs)"
-        )
+        return f"observed {verdict_line(self.to_dict())} ({self.confidence:.4g} of runs)"
+
+
+def verdict_line(observed: dict[str, Any]) -> str:
+    """What was observed, against what was promised, in words: of all rows, or of groups."""
+    verdict = "compatible" if observed["compatible"] else "NOT compatible"
+    seen = f"{observed['coverage']:.4f} on {observed['m']:,} rows"
+    if "low" in observed:
+        verdict = "MORE than" if observed["kept"] and not observed["compatible"] else f"{verdict} with"
+        return f"{seen}: {verdict} [{observed['low']:.4f}, {observed['high']:.4f}]"
+    named = ", ".join(observed["incompatible"][:8])
+    return f"{seen}: {observed['groups']:,} groups {verdict}" + (f" ({named})" if named else "")
 
 
 @dataclass(frozen=True)
@@ -202,8 +219,11 @@ class Reliability:
         high = int(np.searchsorted(cdf, 1 - tail, side="left"))
         return low / m, min(high, m) / m
 
-    def compatible(self, observed: float, m: int, confidence: float = 0.95) -> Compatibility:
+    def compatible(self, observed: float, m: int, confidence: float = 0.95, *, at_least: bool = False) -> Compatibility:
         """Is a coverage observed on m exchangeable rows compatible with the promise?
+
+        With `at_least`, the law is only a bound from below, as where scores tie at the threshold or empty sets were
+        filled: then any larger coverage is compatible, too.
 
         >>> Reliability(n=1000, coverage=0.9).compatible(observed=0.85, m=1000).compatible
         False
@@ -212,7 +232,7 @@ class Reliability:
         if not 0 <= observed <= 1:
             raise InputError(f"observed coverage must be between 0 and 1; got {observed}.")
         low, high = self.observed_interval(m, confidence)
-        return Compatibility(float(observed), m, low, high, confidence)
+        return Compatibility(float(observed), m, low, 1.0 if at_least else high, confidence)
 
     def __str__(self) -> str:
         low, high = self.interval()
@@ -298,7 +318,8 @@ class Certificate:
     Where there are groups, each has its promise in `groups`, and the figures here (rank, threshold, gamma, expected
     coverage, interval) are those of the group with the fewest rows that has a threshold. Where there are weights, they
     are those of `effective_n` equally weighted rows, an approximation. With `pac`, the rank is the one at which
-    coverage is at least what was asked with the confidence stated.
+    coverage is at least what was asked with the confidence stated. Where calibration scores are `tied` at the
+    threshold, expected coverage and interval are bounds from below.
     """
 
     coverage: float
@@ -322,6 +343,7 @@ class Certificate:
     effective_n: float | None = None
     pac: bool = False
     chosen_on: int | None = None
+    tied: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON (an infinite threshold as the string "inf")."""
@@ -341,16 +363,17 @@ class Certificate:
         low, high = self.coverage_interval
         n = weakest(self.groups).n if self.groups else self.n
         sure = f", with confidence {self.confidence:g} over calibration sets" if self.pac else ""
+        law = "Beta law of coverage given the calibration set"
+        if self.tied:
+            law += "; scores tie at the threshold, so that coverage is at least this"
+        place = f"{self.threshold:.6g} (score {self.rank:,} of {n:,} in ascending order)"
         lines = [
             ("coverage asked for", f"{self.coverage:g}{_where(self.by)}{sure}"),
             ("calibration rows n", f"{self.n:,}"),
             *self._group_lines(),
-            ("threshold", f"{self.threshold:.6g} (score {self.rank:,} of {n:,} in ascending order)"),
+            ("threshold", place if self.threshold < np.inf else f"none: {n:,} rows are too few, and every set is full"),
             ("expected coverage", f"{self.expected_coverage:.6f} over calibration sets"),
-            (
-                f"{self.confidence:.0%} interval",
-                f"[{low:.4f}, {high:.4f}] (Beta law of coverage given the calibration set)",
-            ),
+            (f"{self.confidence:.0%} interval", f"[{low:.4f}, {high:.4f}] ({law})"),
             ("gamma", f"{self.gamma:.6f} (Theorem 2: belief mass of coverage, not a statistical confidence)"),
             ("U_C", f"{self.uncertainty:.2g} (Theorem 2: 2 / (n + 1))"),
             ("score", f"{self.score} {self.parameters}" if self.parameters else self.score),
@@ -359,7 +382,7 @@ class Certificate:
         if self.chosen_on is not None:
             lines.append(("score chosen on", f"{self.chosen_on:,} other rows, which were not calibrated"))
         if self.observed is not None:
-            lines.append(("observed coverage", self._observed_line(self.observed)))
+            lines.append(("observed coverage", verdict_line(self.observed)))
         return [*lines, ("checksum", self.checksum), ("made by", f"evicp {self.version}, {self.date}")]
 
     def _group_lines(self) -> list[tuple[str, str]]:
@@ -375,14 +398,6 @@ class Certificate:
             named = ", ".join(full[:8]) + (f" and {len(full) - 8} more" if len(full) > 8 else "")
             lines.append(("without threshold", f"{len(full):,}, too few rows: {named}"))
         return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]
-
-    def _observed_line(self, observed: dict[str, Any]) -> str:
-        verdict = "compatible" if observed["compatible"] else "NOT compatible"
-        seen = f"{observed['coverage']:.4f} on {observed['m']:,} rows"
-        if "low" in observed:
-            return f"{seen}: {verdict} with [{observed['low']:.4f}, {observed['high']:.4f}]"
-        named = ", ".join(observed["incompatible"][:8])
-        return f"{seen}: {observed['groups']:,} groups {verdict}" + (f" ({named})" if named else "")
 
     #: Printed under every certificate of one threshold for all.
     assumption = (

@@ -62,6 +62,8 @@ class Weights:
         if not self.rows.any():
             raise InputError("weights must not all be 0.")
         object.__setattr__(self, "rows", checks.frozen(self.rows))
+        if self.classes is not None:
+            object.__setattr__(self, "classes", checks.frozen(self.classes))
 
     def of_new(self, n: int, given: Any) -> F64:
         """The weights of new points: of each label, (1, K), or of each row, (n, 1)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import scipy.stats
 import evicp
 from evicp import ByClass, ByUncertainty, Calibration, Custom, calibrate, conformal_rank, label_shift_weights, pac_rank
 from evicp.errors import SmallCalibrationWarning
+from evicp.groups import divide
 
 pytestmark = [pytest.mark.reliability, pytest.mark.filterwarnings("ignore::evicp.errors.SmallCalibrationWarning")]
 
@@ -102,6 +104,34 @@ def test_control_a_rank_off_by_one_is_noticed(shift, monkeypatch):
     )
     z, _ = experiment("class", evicp.ECP(), 0.9, 120)
     assert z * shift > 4
+
+
+def cluster_coverage(by: Callable[[np.ndarray], ByClass], repeats: int) -> tuple[float, float]:
+    """Coverage in the cluster of rare classes, and its standard error: one hard class near the limit, 15 easy ones."""
+    shares = np.array([0.25, *[0.05] * 15])
+    rng, found = np.random.default_rng(3), []
+    for _ in range(repeats):
+        labels = rng.choice(16, 80, p=shares)
+        scores, parts = divide(by(labels), rng.random(80) + (labels == 0), labels, 16, None)
+        of_label = parts.by.of_labels(16)
+        limits = parts.thresholds(scores, Fraction(4, 5), None)[of_label]
+        covered = np.clip(limits - (np.arange(16) == 0), 0, 1)  # scores are uniform, one higher in the hard class
+        together = of_label == of_label[-1]
+        found.append((shares * covered)[together].sum() / shares[together].sum())
+    return float(np.mean(found)), float(np.std(found) / np.sqrt(repeats))
+
+
+def test_coverage_holds_in_a_cluster_of_rare_classes(long_run):
+    by = ByClass(rare="cluster", clusters=1, rare_below=20)
+    coverage, error = cluster_coverage(lambda _: by, 4000 if long_run else 1000)
+    assert coverage >= 0.8 - 4 * error
+
+
+def test_control_classes_called_rare_by_the_rows_they_are_calibrated_on():
+    """A class is then pooled just when few of its rows were drawn, and the cluster's threshold is too low for it."""
+    own = lambda labels: np.where(np.bincount(labels, minlength=16) < 20, 16, np.arange(16))  # noqa: E731
+    coverage, error = cluster_coverage(lambda labels: ByClass(clusters=tuple(own(labels).tolist())), 1000)
+    assert coverage < 0.8 - 4 * error
 
 
 def test_control_bands_chosen_by_the_scores_break_the_law():

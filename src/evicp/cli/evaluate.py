@@ -27,6 +27,7 @@ from evicp.cli.inputs import Groups, Memory, Rows, read_groups, read_rows
 from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
 from evicp.errors import FileError
 from evicp.metrics import Evaluation
+from evicp.reliability import verdict_line
 
 __all__ = ["evaluate"]
 
@@ -91,7 +92,7 @@ def evaluate(
             print_text(f"\n{_sentence(verdict)}")
         if target is not None:
             note(f"wrote {target}")
-    if check and (verdict is None or not verdict["compatible"]):
+    if check and (verdict is None or not verdict["kept"]):
         raise typer.Exit(1)
 
 
@@ -115,18 +116,11 @@ def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:
     if evaluation.n_calibration is None or evaluation.guarantee != "marginal":
         return None
     law = evicp.Reliability(evaluation.n_calibration, evaluation.target, evaluation.target_confidence)
-    check = law.compatible(evaluation.coverage, evaluation.n)
-    names = ("m", "low", "high", "compatible")
-    return {"coverage": check.observed, **{name: getattr(check, name) for name in names}}
+    return law.compatible(evaluation.coverage, evaluation.n, at_least=evaluation.filled).to_dict()
 
 
 def _sentence(promise: dict[str, Any]) -> str:
-    verdict = "compatible" if promise["compatible"] else "NOT compatible"
-    if "low" in promise:
-        expected = f"[{promise['low']:.4f}, {promise['high']:.4f}], where 95 % of runs lie"
-        return f"observed {promise['coverage']:.4f} on {promise['m']:,} rows: {verdict} with {expected}"
-    strays = ", ".join(promise["incompatible"][:8])
-    return f"{promise['groups']:,} groups: {verdict} with what each was promised" + (f" ({strays})" if strays else "")
+    return f"observed {verdict_line(promise)}" + (", where 95 % of runs lie" if "low" in promise else "")
 
 
 def _as_dict(evaluation: Evaluation, promise: dict[str, Any] | None) -> dict[str, Any]:

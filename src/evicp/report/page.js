@@ -126,7 +126,7 @@
 
   function renderTiles(now) {
     const method = current();
-    const kept = within(now);
+    const kept = !now.band || now.coverage >= now.band[0];
     show("observed", now.coverage, fixed(now.coverage, 4));
     $("observed-aside").textContent = now.band
       ? `band: ${confidence} of runs, ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}; dashed: asked`
@@ -141,7 +141,7 @@
     renderGauge(now);
     const full = method.threshold && method.threshold.values[state.position] === Infinity;
     const verdict = now.band
-      ? `${kept ? "compatible" : "not compatible"} with the promise (${confidence} of runs give ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)})`
+      ? `${verdictOf(now)} the promise (${confidence} of runs give ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)})`
       : promiseOf(method);
     const note = full ? ` ${whole(method.n)} calibration rows cannot promise this coverage, so every set is full.` : "";
     sayLater(
@@ -171,7 +171,8 @@
 
   // ---- Certificate ------------------------------------------------------------------------------------------
 
-  const within = (now) => !now.band || (now.coverage >= now.band[0] && now.coverage <= now.band[1]);
+  // More than was promised breaks no promise: ties and filled sets cover more, and so may shifted rows.
+  const verdictOf = (now) => (now.coverage < now.band[0] ? "NOT compatible with" : now.coverage > now.band[1] ? "MORE than" : "compatible with");
 
   function certificateLines(method, now) {
     const law = method.law;
@@ -185,7 +186,7 @@
       [`${confidence} interval`, `${fixed(law.low.values[p], 4)} to ${fixed(law.high.values[p], 4)} (Beta law of coverage given the calibration set)`, law.low.values[p]],
       ["gamma", `${fixed((law.n - l) / (law.n + 1), 6)} (belief mass of coverage, Theorem 2; not a statistical confidence)`, (law.n - l) / (law.n + 1)],
       ["U_C", `${(2 / (law.n + 1)).toPrecision(2)} (Theorem 2: 2 / (n + 1))`, 2 / (law.n + 1)],
-      ["observed coverage", `${fixed(now.coverage, 4)} on ${whole(data.m)} rows${now.band ? `: ${within(now) ? "compatible" : "NOT compatible"} with ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}` : ", all groups together"}`, now.coverage],
+      ["observed coverage", `${fixed(now.coverage, 4)} on ${whole(data.m)} rows${now.band ? `: ${verdictOf(now)} ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}` : ", all groups together"}`, now.coverage],
     ];
     if (method.threshold) {
       const threshold = method.threshold.values[p];
