@@ -214,11 +214,9 @@ def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: b
     offsets = np.zeros(len(logits) + 1, np.int64)
     sizes.cumsum(out=offsets[1:])
     pieces = [piece for start in sorted(parts) for piece in parts[start]]
-    if len(pieces) == 1:
-        return offsets, *pieces[0]
     nothing = (np.empty(0, np.int32), np.empty(0))
     labels, scores = zip(nothing, *pieces, strict=True)
-    return offsets, np.concatenate(labels), np.concatenate(scores)
+    return offsets, np.concatenate(labels), np.concatenate(scores)  # also of one piece: what was too much is given back
 
 
 def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, F64, F64, float, NDArray[Any]]:
@@ -246,7 +244,7 @@ def _block_sets(
     while done < n and bad < 0:
         labels, scores = np.empty(room, np.int32), np.empty(room if scored else 0)
         done, used, bad = kernel(block, done, values, *limits, *scratch, sizes, labels, scores)
-        pieces.append((labels[:used].copy(), scores[:used].copy()))
+        pieces.append((labels[:used], scores[:used]))
         room *= 2
     return bad, pieces
 
