@@ -159,12 +159,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     calibration = evicp.calibrate(logits[:300], labels[:300], class_names=HOSTILE)
     calibration.save(here / "cal.safetensors")
     evicp.calibrate(logits[:300], labels[:300], "lac").save(here / "lac.safetensors")
-    evicp.calibrate(logits[:300], labels[:300], by="class", class_names=HOSTILE).save(here / "class.safetensors")
+    by_class = evicp.calibrate(logits[:300], labels[:300], by="class", class_names=HOSTILE)
+    by_class.save(here / "class.safetensors")
     groups = np.arange(600) % 3
     evicp.calibrate(logits[:300], labels[:300], by=groups[:300]).save(here / "group.safetensors")
     np.save(here / "groups.npy", groups)
     np.save(here / "test-groups.npy", groups[300:])
     write_sets(calibration.predict(logits[300:], 0.9), here / "sets.parquet")
+    write_sets(by_class.predict(logits[300:], 0.9), here / "class-sets.npz")
     write_sets(evicp.Base().predict(logits[300:], 0.9), here / "base.npz")
     np.savez(here / "test.npz", logits=logits[300:], labels=labels[300:])
     np.save(here / "test-labels.npy", labels[300:])
@@ -259,6 +261,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "evaluate no sets": (["evaluate", "val.npz", "test.npz"], "cannot read val.npz"),
     "evaluate length": (["evaluate", "sets.parquet", "test.npz", "--labels", "short.npy"], "10 labels for 300 rows"),
     "evaluate labels only": (["evaluate", "cal.safetensors", "test-labels.npy"], "needs logits"),
+    "evaluate check class": (["evaluate", "class-sets.npz", "test.npz", "--check"], "Give the calibration instead"),
+    "evaluate check base": (["evaluate", "base.npz", "test.npz", "--check"], "there is none for base"),
     "compare score twice": (["compare", "val.npz", "-s", "ecp", "-s", "ecp"], "got ecp twice"),
     "compare temperature": (["compare", "val.npz", "--temperature", "hot"], "got 'hot'"),
     "compare auto page": (["compare", "val.npz", "-s", "auto", "-o", "x.html"], "evicp tune"),

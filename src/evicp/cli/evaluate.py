@@ -25,7 +25,7 @@ from evicp.cli.common import (
 )
 from evicp.cli.inputs import Groups, Memory, Rows, read_groups, read_rows
 from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
-from evicp.errors import FileError
+from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
 
 __all__ = ["evaluate"]
@@ -81,6 +81,8 @@ def evaluate(
         else:
             evaluation = blocks.evaluate(sets, rows, groups=of_rows, progress=advance)
             verdict = _of_sets(evaluation)
+    if check and verdict is None:
+        raise InputError(_why_not(sets, evaluation))
     if target is not None:
         _write(evaluation, verdict, target)
     if as_json:
@@ -91,7 +93,7 @@ def evaluate(
             print_text(f"\n{_sentence(verdict)}")
         if target is not None:
             note(f"wrote {target}")
-    if check and (verdict is None or not verdict["compatible"]):
+    if check and verdict is not None and not verdict["compatible"]:
         raise typer.Exit(1)
 
 
@@ -118,6 +120,17 @@ def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:
     check = law.compatible(evaluation.coverage, evaluation.n)
     names = ("m", "low", "high", "compatible")
     return {"coverage": check.observed, **{name: getattr(check, name) for name in names}}
+
+
+def _why_not(sets: str, evaluation: Evaluation) -> str:
+    """Why there is nothing to hold the observed coverage against."""
+    if evaluation.n_calibration is None:
+        return f"--check needs a promise, and there is none for {evaluation.score}, which takes no calibration."
+    kind = "weighted" if evaluation.guarantee == "weighted" else f"by {evaluation.guarantee}"
+    return (
+        f"{sets} cannot be checked by itself: its guarantee is {kind}, and sets do not say what was promised where. "
+        "Give the calibration instead of its sets."
+    )
 
 
 def _sentence(promise: dict[str, Any]) -> str:
