@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -221,6 +222,7 @@ GOOD: dict[str, list[str]] = {
     "explain json": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7", "--json", "--top", "3"],
     "demo json": ["demo", "--trials", "2", "--json"],
     "tune": ["tune", "val.npz", "--score", "raps", "--grid", "lam=0.01,0.1", "--json"],
+    "tune text": ["tune", "val.npz", "--score", "lac"],
     "monitor": ["monitor", "cal.safetensors", "test.npz"],
     "monitor json": ["monitor", "cal.safetensors", "test.npz", "--state", "made-state.json", "--json"],
     "bench": ["bench", "--rows", "200", "--classes", "10", "--rounds", "1", "--json"],
@@ -243,6 +245,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "calibrate one-based": (["calibrate", "one-based.npz", "-o", "x.safetensors"], "one-based labels?"),
     "calibrate no labels": (["calibrate", "unlabelled.npz", "-o", "x.safetensors"], "has no labels"),
     "calibrate score": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "nope"], "unknown score 'nope'"),
+    "calibrate auto": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "auto"], "run evicp tune on other rows"),
+    "report auto": (["report", "val.npz", "-o", "x.html", "-s", "auto"], "run evicp tune on other rows"),
     "calibrate parameter": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "lac(lam=1)"], "no parameter lam"),
     "calibrate taken": (["calibrate", "val.npz", "-o", "taken.safetensors"], "exists. Use --force"),
     "calibrate suffix": (["calibrate", "val.npz", "-o", "x.pkl"], "unknown suffix '.pkl'"),
@@ -437,6 +441,14 @@ def test_plan_and_explain_say_what_the_library_says(runs: dict[str, Run], folder
     assert [label["label"] for label in got] == expected.order[:3].tolist()
     assert got[0]["belief"] == pytest.approx(expected.belief[got[0]["label"]])
     assert [label["label"] for label in got if label["in_set"]] == members[:3].tolist()
+
+
+def test_tune_ends_with_a_call_that_works(runs: dict[str, Run], folder: Path, tmp_path: Path) -> None:
+    command = shlex.split(runs["tune text"].out.strip().splitlines()[-1].partition("Next: evicp ")[2])
+    assert command[command.index("--score") + 1].startswith("lac")
+    assert "-o" in command
+    words = [{"OTHER_ROWS": str(folder / "val.npz")}.get(word, word) for word in command]
+    assert evicp_process(words, tmp_path).code == 0
 
 
 def test_comparison_csv_has_every_score_and_metric(runs: dict[str, Run], folder: Path) -> None:

@@ -131,6 +131,10 @@ def parse_score(text: str, *, conformal: bool = True) -> Score:
     if match is None:
         raise ScoreError(f"cannot read the score {text!r}; write it as 'ecp' or 'raps(lam=0.5,k_reg=3)'.")
     name, arguments = match.group(1), (match.group(2) or "").strip()
+    if name.lower() == "auto":
+        raise ScoreError(
+            "auto is a choice, not a score: run evicp tune on other rows, and give the score that it names."
+        )
     plain = as_score(name, conformal=conformal)
     parameters = dict(_parse_parameter(part, text) for part in arguments.split(",")) if arguments else {}
     unknown = set(parameters) - set(plain.parameters())
