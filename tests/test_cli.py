@@ -207,6 +207,9 @@ GOOD: dict[str, list[str]] = {
         "lac",
         "--json",
     ],
+    "compare count": ["compare", "val.npz", "--trials", "1", "--calibration", "200", "-s", "ecp", "--json"],
+    "compare once": ["compare", "val.npz", "--trials", "1", "-s", "ecp"],
+    "report count": ["report", "val.npz", "-o", "made-rows.html", "-s", "ecp", "--calibration", "200", "--json"],
     "report": ["report", "val.npz", "-o", "made.html", "-s", "ecp", "--title", "<script>alert(2)</script>"],
     "report json": ["report", "test.npz", "--load", "cal.safetensors", "-o", "made2.html", "--json"],
     "by class": ["calibrate", "val.npz", "-o", "made-by-class.safetensors", "--by", "class", "--json"],
@@ -275,6 +278,12 @@ BAD: dict[str, tuple[list[str], str]] = {
     "tune labels": (["tune", "unlabelled.npz"], "has no labels"),
     "compare not npz": (["compare", "not.npz"], "cannot read not.npz"),
     "compare trials": (["compare", "val.npz", "--trials", "0"], "--trials"),
+    "compare calibration": (["compare", "val.npz", "--calibration", "most"], "a number of rows; got 'most'"),
+    "compare rows": (["compare", "val.npz", "--calibration", "600"], "a number of rows below 600; got 600"),
+    "report rows": (["report", "val.npz", "-o", "x.html", "--calibration", "600"], "below 600; got 600"),
+    "report load score": (["report", "test.npz", "--load", "cal.safetensors", "-o", "x.html", "-s", "lac"], "--score"),
+    "report load seed": (["report", "test.npz", "--load", "cal.safetensors", "-o", "x.html", "--seed", "0"], "--seed"),
+    "report groups": (["report", "val.npz", "-o", "x.html", "--groups", "groups.npy"], "give one with --load"),
     "report taken": (["report", "val.npz", "-o", "taken.html"], "exists. Use --force"),
     "report names": (["report", "test.npz", "-o", "x.html", "--class-names", "taken.txt"], "got 1 names for 5 classes"),
     "report coverage": (["report", "val.npz", "-o", "x.html", "--coverage", "0.3"], "from 0.5 to 0.999"),
@@ -331,7 +340,7 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
 MADE = (
     *("made.safetensors", "made2.safetensors", "made.csv", "made-evaluation.html", "made-comparison.csv"),
     *("made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
-    "made-state.json",
+    *("made-state.json", "made-rows.html"),
     *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
     *("made.html", "made2.html", "evicp-demo", "evicp-demo/report.html"),
 )
@@ -455,6 +464,19 @@ def test_comparison_csv_has_every_score_and_metric(runs: dict[str, Run], folder:
     rows = list(csv.DictReader(io.StringIO((folder / "made-comparison.csv").read_text())))
     assert {row["score"] for row in rows} == {"ecp", "lac", "aps", "raps", "base"}
     assert {row["metric"] for row in rows} == {"coverage", "mean_size", "sscv", "sat"}
+
+
+def test_rows_to_calibrate_on_are_a_share_or_a_count(runs: dict[str, Run]) -> None:
+    compared = runs["compare count"].json
+    assert (compared["n_calibration"], compared["n_test"]) == (200, 400)
+    assert runs["report count"].json["test_rows"] == 400
+
+
+def test_one_split_has_no_spread(runs: dict[str, Run]) -> None:
+    assert runs["compare count"].json["scores"]["ecp"]["coverage"]["std"] is None
+    text = runs["compare once"].out
+    assert "coverage 0.9; one split: 180 rows calibrated" in text
+    assert "(" not in text
 
 
 @pytest.mark.reliability
