@@ -165,6 +165,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     groups = np.arange(600) % 3
     evicp.calibrate(logits[:300], labels[:300], by=groups[:300]).save(here / "group.safetensors")
     np.save(here / "groups.npy", groups)
+    np.save(here / "floats.npy", groups / 2)
     np.save(here / "test-groups.npy", groups[300:])
     write_sets(calibration.predict(logits[300:], 0.9), here / "sets.parquet")
     write_sets(by_class.predict(logits[300:], 0.9), here / "class-sets.npz")
@@ -255,12 +256,28 @@ BAD: dict[str, tuple[list[str], str]] = {
     "calibrate suffix": (["calibrate", "val.npz", "-o", "x.pkl"], "unknown suffix '.pkl'"),
     "calibrate by": (["calibrate", "val.npz", "-o", "x.safetensors", "--by", "shape"], "by must be one of class"),
     "calibrate groups": (["calibrate", "val.npz", "-o", "x.safetensors", "--by", "group"], "belong together"),
-    "predict no groups": (["predict", "group.safetensors", "unlabelled.npz"], "needs the group of each row"),
+    "predict no groups": (["predict", "group.safetensors", "unlabelled.npz"], "each row with --groups FILE"),
+    "evaluate no groups": (["evaluate", "group.safetensors", "test.npz"], "each row with --groups FILE"),
+    "report no groups": (
+        ["report", "test.npz", "--load", "group.safetensors", "-o", "x.html"],
+        "each row with --groups FILE",
+    ),
+    "predict text groups": (
+        ["predict", "group.safetensors", "val.npz", "--groups", "names.txt"],
+        "cannot read groups from names.txt: unknown suffix '.txt'; known are .npy",
+    ),
+    "predict float groups": (
+        ["predict", "group.safetensors", "val.npz", "--groups", "floats.npy"],
+        "groups as whole numbers or strings; got dtype float64",
+    ),
+    "predict swapped": (["predict", "val.npz", "cal.safetensors"], "val.npz is not a calibration. CALIBRATION"),
     "predict short groups": (
         ["predict", "group.safetensors", "unlabelled.npz", "--groups", "groups.npy"],
         "for each of 50 rows; got shape (600,)",
     ),
     "predict coverage": (["predict", "cal.safetensors", "unlabelled.npz", "-c", "90"], "Did you mean 0.9?"),
+    "predict per cent": (["predict", "cal.safetensors", "unlabelled.npz", "-c", "90%"], "'90%'. Did you mean 0.9? Try"),
+    "plan words": (["plan", "-c", "most"], "between 0 and 1; got 'most'. Write it as 0.9."),
     "predict classes": (["predict", "cal.safetensors", "narrow.npz"], "must have 5 classes"),
     "predict not calibration": (["predict", "not.npz", "unlabelled.npz"], "not a calibration"),
     "predict taken": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "taken.csv"], "exists. Use --force"),
@@ -559,6 +576,14 @@ def test_standard_input_takes_npz_npy_and_json(folder: Path) -> None:
     assert results[3].err.startswith("error: cannot read standard input")
 
 
+def test_class_names_come_through_standard_input(folder: Path) -> None:
+    command = ["calibrate", "-", "-o", "made-stdin.safetensors"]
+    assert evicp_process(command, folder, (folder / "val.npz").read_bytes()).code == 0
+    made = folder / "made-stdin.safetensors"
+    assert evicp.load(made).class_names == HOSTILE
+    made.unlink()
+
+
 def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:
     """Someone reads one line and leaves, as `head -n 1` does."""
     rows = json.dumps(np.zeros((20_000, K)).tolist()).encode()
@@ -694,7 +719,15 @@ def test_class_names_from_text_and_json(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('["eins"')
     assert inputs.read_class_names(str(tmp_path / "names.txt")) == ("eins", "zwei drei")
     assert inputs.read_class_names(str(tmp_path / "names.json")) == ("eins", "zwei drei")
-    for bad in ("bad.json", "none.txt"):
+    (tmp_path / "marked.txt").write_text("eins\nzwei drei\n\n", encoding="utf-8-sig")
+    (tmp_path / "by-label.json").write_text('{"1": "zwei drei", "0": "eins"}')
+    (tmp_path / "config.json").write_text('{"model": "x", "id2label": {"0": "eins", "1": "zwei drei"}}')
+    for good in ("marked.txt", "by-label.json", "config.json"):
+        assert inputs.read_class_names(str(tmp_path / good)) == ("eins", "zwei drei")
+    (tmp_path / "gap.json").write_text('{"0": "eins", "2": "zwei drei"}')
+    (tmp_path / "turned.json").write_text('{"eins": 0, "zwei drei": 1}')
+    (tmp_path / "number.json").write_text('{"id2label": 5}')
+    for bad in ("bad.json", "none.txt", "gap.json", "turned.json", "number.json"):
         with pytest.raises(EvicpError, match="cannot read class names"):
             inputs.read_class_names(str(tmp_path / bad))
 

@@ -328,7 +328,7 @@ def open_rows(
     if source.is_dir():
         rows = Rows(tuple(_open_shards(source, readers)), str(path), budget)
     else:
-        rows = Rows((_open_one(source, readers),), str(path), budget, _names_in_npz(source))
+        rows = Rows((_open_one(source, readers),), str(path), budget, _names_beside(source))
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
@@ -400,16 +400,21 @@ def _natural(path: Path) -> list[Any]:
     return [int(piece) if piece.isdigit() else piece for piece in re.split(r"([0-9]+)", path.name)]
 
 
-def _names_in_npz(path: Path) -> tuple[str, ...] | None:
+def _names_beside(path: Path) -> tuple[str, ...] | None:
     """Class names that travel with the logits."""
     if path.suffix != ".npz":
         return None
     with np.load(path, allow_pickle=False) as arrays:
-        if "class_names" not in arrays.files:
-            return None
-        names = arrays["class_names"]
+        return names_in_npz(arrays, str(path))
+
+
+def names_in_npz(arrays: Any, source: str) -> tuple[str, ...] | None:
+    """Class names among the arrays of an opened npz file."""
+    if "class_names" not in arrays.files:
+        return None
+    names = arrays["class_names"]
     if names.ndim != 1 or names.dtype.kind != "U":
-        raise InputTypeError(f"class_names in {path} must be a one-dimensional array of strings; got {names.dtype}.")
+        raise InputTypeError(f"class_names in {source} must be a one-dimensional array of strings; got {names.dtype}.")
     return tuple(names.tolist())
 
 

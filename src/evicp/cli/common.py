@@ -59,6 +59,16 @@ def _complete_score(incomplete: str) -> list[str]:
     return [name for name in SCORES if name.startswith(incomplete)]
 
 
+def _parse_coverage(text: str) -> float:
+    """A number; whether it lies between 0 and 1 is for the library to say."""
+    try:
+        return float(text)
+    except ValueError:
+        per_cent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+        hint = f" Did you mean {float(per_cent[1]) / 100:g}?" if per_cent else " Write it as 0.9."
+        raise typer.BadParameter(f"coverage must be a number between 0 and 1; got {text!r}.{hint}") from None
+
+
 LogitsFiles = Annotated[
     str,
     typer.Argument(
@@ -73,9 +83,16 @@ Labels = Annotated[
 ]
 ClassNames = Annotated[
     str | None,
-    typer.Option("--class-names", metavar="FILE", help="Class names: a text file with one per line, or a JSON list."),
+    typer.Option(
+        "--class-names", metavar="FILE", help="Class names: text with one per line, or JSON: a list, or label to name."
+    ),
 ]
-Coverage = Annotated[float, typer.Option("--coverage", "-c", help="The coverage to ask for, between 0 and 1.")]
+Coverage = Annotated[
+    float,
+    typer.Option(
+        "--coverage", "-c", metavar="NUMBER", help="The coverage to ask for, between 0 and 1.", parser=_parse_coverage
+    ),
+]
 ScoreText = Annotated[
     str,
     typer.Option(

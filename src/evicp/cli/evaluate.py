@@ -23,7 +23,7 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import Groups, Memory, Rows, read_groups, read_rows
+from evicp.cli.inputs import Groups, Memory, Rows, load_calibration, read_groups, read_rows, require_groups
 from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
 from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
@@ -76,6 +76,7 @@ def evaluate(
     with progress("evaluating", len(rows)) as advance:
         if Path(sets).suffix == ".safetensors":
             calibration = _predictor(sets, rows)
+            require_groups(sets, calibration, groups)
             evaluation = blocks.evaluate(calibration, rows, coverage, groups=of_rows, progress=advance)
             verdict = calibration.certificate(coverage, evaluation).observed
         else:
@@ -109,7 +110,7 @@ def _predictor(path: str, rows: Rows) -> Calibration:
     """The calibration whose sets are evaluated, if there is something to predict them from."""
     if not rows.has_labels:
         raise FileError("a calibration needs logits to predict with; labels alone can only be held against sets.")
-    return evicp.load(path)
+    return load_calibration(path)
 
 
 def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:

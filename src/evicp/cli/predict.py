@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-import evicp
 from evicp import blocks
 from evicp.cli.common import (
     Coverage,
@@ -23,7 +22,15 @@ from evicp.cli.common import (
     progress,
 )
 from evicp.cli.engines import Address, Engine, engine
-from evicp.cli.inputs import CalibrationFile, Groups, Memory, read_groups, read_rows
+from evicp.cli.inputs import (
+    CalibrationFile,
+    Groups,
+    Memory,
+    load_calibration,
+    read_groups,
+    read_rows,
+    require_groups,
+)
 from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines, set_lines
 from evicp.errors import InputError
 from evicp.sets import PredictionSets, SetsSummary, join_sets
@@ -62,7 +69,8 @@ def predict(
     Without `--output` the first sets are shown.
     """
     target = None if output is None else check_output(output, force=force, suffixes=SET_SUFFIXES, stream=True)
-    loaded = evicp.load(calibration)
+    loaded = load_calibration(calibration)
+    require_groups(calibration, loaded, groups)
     rows = read_rows(logits, memory=memory).with_labels(None)
     how: dict[str, Any] = {
         "confidence": confidence,

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import evicp
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -24,7 +23,7 @@ from evicp.cli.common import (
     progress,
 )
 from evicp.cli.compare import CalibrationRows, Temperature, parse_row_count, parse_temperature
-from evicp.cli.inputs import Groups, Rows, read_class_names, read_groups, read_rows
+from evicp.cli.inputs import Groups, Rows, load_calibration, read_class_names, read_groups, read_rows, require_groups
 from evicp.errors import InputError
 from evicp.report import Report, build, split
 
@@ -68,7 +67,9 @@ def report(
     warm, used = parse_temperature(temperature), parse_row_count(calibration)
     if warm == "holdout":
         raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
-    calibrations = [evicp.load(path) for path in load]
+    calibrations = [load_calibration(path) for path in load]
+    for path, loaded in zip(load, calibrations, strict=True):
+        require_groups(path, loaded, groups)
     rows = read_rows(logits, labels, labelled=True)
     names = read_class_names(class_names) or rows.class_names
     with progress("writing the report"):
