@@ -224,6 +224,8 @@ GOOD: dict[str, list[str]] = {
     "plan json": ["plan", "-c", "0.8", "-t", "0.05", "--json"],
     "explain": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7"],
     "explain json": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7", "--json", "--top", "3"],
+    "explain class": ["explain", "class.safetensors", "unlabelled.npz", "--row", "7"],
+    "explain class json": ["explain", "class.safetensors", "unlabelled.npz", "--row", "7", "--json"],
     "demo json": ["demo", "--trials", "2", "--json"],
     "tune": ["tune", "val.npz", "--score", "raps", "--grid", "lam=0.01,0.1", "--json"],
     "tune text": ["tune", "val.npz", "--score", "lac"],
@@ -310,6 +312,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "plan confidence": (["plan", "--confidence", "95"], "confidence must be"),
     "explain row": (["explain", "cal.safetensors", "unlabelled.npz", "--row", "50"], "row 50 does not exist"),
     "explain score": (["explain", "lac.safetensors", "unlabelled.npz"], "only the evidential score"),
+    "explain group": (["explain", "group.safetensors", "unlabelled.npz"], "this one is by group"),
+    "explain classes": (["explain", "cal.safetensors", "narrow.npz"], "must have 5 classes"),
     "explain directory": (["explain", ".", "unlabelled.npz"], "it is a directory"),
     "demo coverage": (["demo", "--coverage", "nan"], "coverage must be strictly between"),
     "demo taken": (["demo", "-o", "taken.html"], "exists. Use --force"),
@@ -467,6 +471,17 @@ def test_plan_and_explain_say_what_the_library_says(runs: dict[str, Run], folder
     assert [label["label"] for label in got] == expected.order[:3].tolist()
     assert got[0]["belief"] == pytest.approx(expected.belief[got[0]["label"]])
     assert [label["label"] for label in got if label["in_set"]] == members[:3].tolist()
+
+
+def test_explain_uses_the_thresholds_of_the_classes(runs: dict[str, Run], folder: Path) -> None:
+    loaded = evicp.load(folder / "class.safetensors")
+    with np.load(folder / "unlabelled.npz") as data:
+        members = loaded.predict(data["logits"][7], 0.9)[0]
+    got = runs["explain class json"].json
+    assert got["threshold"] is None
+    assert {label["label"] for label in got["labels"] if label["in_set"]} == set(members.tolist())
+    assert {label["label"]: label["threshold"] for label in got["labels"]} == dict(enumerate(loaded.thresholds(0.9)))
+    assert "in the set if ln score <= threshold" in runs["explain class"].out
 
 
 def test_tune_ends_with_a_call_that_works(runs: dict[str, Run], folder: Path, tmp_path: Path) -> None:
