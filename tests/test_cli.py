@@ -192,6 +192,9 @@ GOOD: dict[str, list[str]] = {
     "predict file json": ["predict", "cal.safetensors", "unlabelled.npz", "-o", "made.csv", "--json"],
     "predict stream": ["predict", "cal.safetensors", "unlabelled.npz", "-o", "-", "-c", "0.5"],
     "evaluate": ["evaluate", "cal.safetensors", "test.npz", "--check"],
+    "evaluate pac": ["evaluate", "cal.safetensors", "test.npz", "--confidence", "0.9", "-c", "0.8", "--json"],
+    "evaluate class pac": ["evaluate", "class.safetensors", "test.npz", "--confidence", "0.9", "-c", "0.8", "--json"],
+    "evaluate filled": ["evaluate", "cal.safetensors", "test.npz", "-c", "0.5", "--no-empty", "--json"],
     "evaluate json": ["evaluate", "sets.parquet", "test.npz", "--json", "-o", "made-evaluation.html"],
     "evaluate labels": ["evaluate", "base.npz", "test-labels.npy", "--json"],
     "compare": ["compare", "val.npz", "--trials", "2", "-o", "made-comparison.csv"],
@@ -287,6 +290,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "evaluate no sets": (["evaluate", "val.npz", "test.npz"], "cannot read val.npz"),
     "evaluate length": (["evaluate", "sets.parquet", "test.npz", "--labels", "short.npy"], "10 labels for 300 rows"),
     "evaluate labels only": (["evaluate", "cal.safetensors", "test-labels.npy"], "needs logits"),
+    "evaluate sets pac": (["evaluate", "sets.parquet", "test.npz", "--confidence", "0.9"], "are for a calibration"),
+    "evaluate check filled": (["evaluate", "cal.safetensors", "test.npz", "--check", "--no-empty"], "Check without it"),
     "evaluate check class": (["evaluate", "class-sets.npz", "test.npz", "--check"], "Give the calibration instead"),
     "evaluate check base": (["evaluate", "base.npz", "test.npz", "--check"], "there is none for base"),
     "compare score twice": (["compare", "val.npz", "-s", "ecp", "-s", "ecp"], "got ecp twice"),
@@ -329,6 +334,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "bench rounds": (["bench", "--rounds", "x"], "--rounds"),
     "reproduce missing": (["reproduce", "val=nowhere.npz", "--no-figures", "-o", "x"], "nowhere.npz: no such file"),
     "reproduce name": (["reproduce", "v3=val.npz", "--no-figures", "-o", "x"], "val=FILE or v2=FILE"),
+    "reproduce twice": (
+        ["reproduce", "val=many.npz", "v2=m*y.npz", "--no-figures", "-o", "x"],
+        "many.npz is given as val and as v2",
+    ),
     "reproduce trials": (["reproduce", "val=val.npz", "--trials", "0"], "--trials"),
     "unknown command": (["predicate"], "No such command"),
     "unknown option": (["plan", "--tolerence", "0.1"], "No such option"),
@@ -440,6 +449,22 @@ def test_evaluate_gives_the_librarys_figures(runs: dict[str, Run], folder: Path)
     assert got["promise"]["compatible"] is True
     assert runs["evaluate labels"].json["promise"] is None  # nothing is promised for Base
     assert runs["evaluate labels"].json["accuracy"] is None  # and labels alone say nothing of the logits
+
+
+def test_evaluate_predicts_as_predict_does(runs: dict[str, Run], folder: Path) -> None:
+    loaded = evicp.load(folder / "cal.safetensors")
+    with np.load(folder / "test.npz") as data:
+        logits, labels = data["logits"], data["labels"]
+    pac = evicp.evaluate(loaded.predict(logits, 0.8, confidence=0.9), labels, logits)
+    got = runs["evaluate pac"].json
+    assert (got["mean_size"], got["target_confidence"]) == (pac.mean_size, 0.9)
+    law = evicp.Reliability(300, 0.8, 0.9).compatible(pac.coverage, 300)
+    assert (got["promise"]["low"], got["promise"]["high"]) == (law.low, law.high)
+    assert runs["evaluate class pac"].json["promise"]["groups"] == K
+    filled = evicp.evaluate(loaded.predict(logits, 0.5, allow_empty=False), labels, logits)
+    got = runs["evaluate filled"].json
+    assert (got["mean_size"], got["empty_share"]) == (filled.mean_size, 0)
+    assert got["promise"] is None  # the law is that of sets as they are
 
 
 def test_groups_reach_the_library(runs: dict[str, Run], folder: Path) -> None:
@@ -597,6 +622,12 @@ def test_class_names_come_through_standard_input(folder: Path) -> None:
     made = folder / "made-stdin.safetensors"
     assert evicp.load(made).class_names == HOSTILE
     made.unlink()
+
+
+def test_figures_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(evicp.errors.MissingExtraError, match=r"evicp\[paper\]', or leave .* --no-figures"):
+        app(["reproduce"], standalone_mode=False)
 
 
 def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:

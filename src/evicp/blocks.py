@@ -581,6 +581,8 @@ def evaluate(
     groups: Any = None,
     min_count: int = 1,
     confidence: float = 0.95,
+    target_confidence: float | None = None,
+    allow_empty: bool = True,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Evaluate sets against labelled rows on disk, or those a calibration gives; only counts stay in memory.
@@ -592,6 +594,7 @@ def evaluate(
     coverage : for a calibration
     groups : (n,) groups of the rows
     min_count, confidence : as for `evicp.evaluate`
+    target_confidence, allow_empty : for a calibration, as `confidence` and `allow_empty` of `Calibration.predict`
     progress : called with the number of rows done after each block
     """
     source = as_rows(rows)
@@ -600,7 +603,16 @@ def evaluate(
     if isinstance(sets, Calibration):
         if coverage is None:
             raise InputError("coverage must be given to evaluate what a calibration predicts.")
-        pairs = predict_blocks(sets, source, coverage, groups=groups if sets.guarantee == "group" else None)
+        pairs = predict_blocks(
+            sets,
+            source,
+            coverage,
+            confidence=target_confidence,
+            groups=groups if sets.guarantee == "group" else None,
+            allow_empty=allow_empty,
+        )
+    elif target_confidence is not None or not allow_empty:
+        raise InputError("target_confidence and allow_empty are for a calibration; sets were predicted with their own.")
     else:
         pairs = _aligned(source, iter([sets]) if isinstance(sets, PredictionSets) else scan_sets(sets, source.step))
     for block, part in pairs:

@@ -33,10 +33,12 @@ __all__ = [
     "Json",
     "Labels",
     "LogitsFiles",
+    "NoEmpty",
     "Output",
     "ScoreText",
     "Scores",
     "Seed",
+    "SetsConfidence",
     "check_output",
     "examples",
     "note",
@@ -93,6 +95,13 @@ Coverage = Annotated[
         "--coverage", "-c", metavar="NUMBER", help="The coverage to ask for, between 0 and 1.", parser=_parse_coverage
     ),
 ]
+SetsConfidence = Annotated[
+    float | None,
+    typer.Option(
+        "--confidence", help="With this confidence over calibrations, cover at least what is asked (PAC sets)."
+    ),
+]
+NoEmpty = Annotated[bool, typer.Option("--no-empty", help="Give every empty set its most plausible label.")]
 ScoreText = Annotated[
     str,
     typer.Option(

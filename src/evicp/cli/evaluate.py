@@ -15,7 +15,9 @@ from evicp.cli.common import (
     Force,
     Json,
     Labels,
+    NoEmpty,
     Output,
+    SetsConfidence,
     check_output,
     examples,
     note,
@@ -57,6 +59,8 @@ def evaluate(
     ],
     labels: Labels = None,
     coverage: Coverage = 0.9,
+    confidence: SetsConfidence = None,
+    fill: NoEmpty = False,
     groups: Groups = None,
     output: Output = None,
     check: Annotated[
@@ -68,17 +72,24 @@ def evaluate(
 ) -> None:
     """Coverage, size, SSCV, SAT, strata and classes of prediction sets, and whether the promise was kept.
 
-    `--coverage` is used with a calibration only: sets know theirs. `--output` writes json, csv, md or html.
+    `--coverage`, `--confidence` and `--no-empty` are for a calibration: sets have their own. `--output` writes json,
+    csv, md or html.
     """
+    is_calibration = Path(sets).suffix == ".safetensors"
+    if not is_calibration and (confidence is not None or fill):
+        raise InputError("--confidence and --no-empty are for a calibration: sets were predicted with their own.")
+    if check and fill:
+        raise InputError("--check cannot judge what --no-empty adds: filled sets cover more. Check without it.")
     target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
     rows = _labelled(read_rows(logits, labels, memory=memory))
     of_rows = read_groups(groups, len(rows))
     with progress("evaluating", len(rows)) as advance:
-        if Path(sets).suffix == ".safetensors":
+        if is_calibration:
             calibration = _predictor(sets, rows)
             require_groups(sets, calibration, groups)
-            evaluation = blocks.evaluate(calibration, rows, coverage, groups=of_rows, progress=advance)
-            verdict = calibration.certificate(coverage, evaluation).observed
+            how: dict[str, Any] = {"target_confidence": confidence, "allow_empty": not fill, "groups": of_rows}
+            evaluation = blocks.evaluate(calibration, rows, coverage, progress=advance, **how)
+            verdict = None if fill else _of_calibration(calibration, evaluation)
         else:
             evaluation = blocks.evaluate(sets, rows, groups=of_rows, progress=advance)
             verdict = _of_sets(evaluation)
@@ -111,6 +122,16 @@ def _predictor(path: str, rows: Rows) -> Calibration:
     if not rows.has_labels:
         raise FileError("a calibration needs logits to predict with; labels alone can only be held against sets.")
     return load_calibration(path)
+
+
+def _of_calibration(calibration: Calibration, evaluation: Evaluation) -> dict[str, Any] | None:
+    """Whether the coverage observed is what the calibration lets one expect, over all rows or in each group."""
+    if calibration.guarantee == "marginal":
+        return _of_sets(evaluation)
+    sure = evaluation.target_confidence
+    return calibration.certificate(
+        evaluation.target, evaluation, confidence=sure or 0.95, pac=sure is not None
+    ).observed
 
 
 def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from evicp import blocks
 from evicp.cli.common import (
@@ -12,7 +10,9 @@ from evicp.cli.common import (
     Force,
     Json,
     LogitsFiles,
+    NoEmpty,
     Output,
+    SetsConfidence,
     check_output,
     examples,
     note,
@@ -52,12 +52,9 @@ def predict(
     logits: LogitsFiles,
     output: Output = None,
     coverage: Coverage = 0.9,
-    confidence: Annotated[
-        float | None,
-        typer.Option(help="With this confidence over calibrations, cover at least what is asked (PAC sets)."),
-    ] = None,
+    confidence: SetsConfidence = None,
     groups: Groups = None,
-    fill: Annotated[bool, typer.Option("--no-empty", help="Give every empty set its most plausible label.")] = False,
+    fill: NoEmpty = False,
     memory: Memory = blocks.DEFAULT_MEMORY,
     engine_name: Engine = "local",
     address: Address = None,
