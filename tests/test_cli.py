@@ -169,6 +169,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(here / "test-groups.npy", groups[300:])
     write_sets(calibration.predict(logits[300:], 0.9), here / "sets.parquet")
     write_sets(by_class.predict(logits[300:], 0.9), here / "class-sets.npz")
+    weighted = evicp.calibrate(logits[:300], labels[:300], weights=np.ones(300))
+    write_sets(weighted.predict(logits[300:], 0.9, weights=np.ones(300)), here / "weighted.npz")
     write_sets(evicp.Base().predict(logits[300:], 0.9), here / "base.npz")
     np.savez(here / "test.npz", logits=logits[300:], labels=labels[300:])
     np.save(here / "test-labels.npy", labels[300:])
@@ -293,6 +295,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "evaluate sets pac": (["evaluate", "sets.parquet", "test.npz", "--confidence", "0.9"], "are for a calibration"),
     "evaluate check filled": (["evaluate", "cal.safetensors", "test.npz", "--check", "--no-empty"], "Check without it"),
     "evaluate check class": (["evaluate", "class-sets.npz", "test.npz", "--check"], "Give the calibration instead"),
+    "evaluate check weights": (["evaluate", "weighted.npz", "test.npz", "--check"], "check in Python if rows have"),
     "evaluate check base": (["evaluate", "base.npz", "test.npz", "--check"], "there is none for base"),
     "compare score twice": (["compare", "val.npz", "-s", "ecp", "-s", "ecp"], "got ecp twice"),
     "compare temperature": (["compare", "val.npz", "--temperature", "hot"], "got 'hot'"),

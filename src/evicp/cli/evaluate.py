@@ -148,10 +148,11 @@ def _why_not(sets: str, evaluation: Evaluation) -> str:
     """Why there is nothing to hold the observed coverage against."""
     if evaluation.n_calibration is None:
         return f"--check needs a promise, and there is none for {evaluation.score}, which takes no calibration."
-    kind = "weighted" if evaluation.guarantee == "weighted" else f"by {evaluation.guarantee}"
+    weighted = evaluation.guarantee == "weighted"
+    kind = "weighted" if weighted else f"by {evaluation.guarantee}"
     return (
         f"{sets} cannot be checked by itself: its guarantee is {kind}, and sets do not say what was promised where. "
-        "Give the calibration instead of its sets."
+        f"Give the calibration instead of its sets{', or check in Python if rows have weights' if weighted else ''}."
     )
 
 
