@@ -54,21 +54,21 @@ def main() -> None:
     rows = len(sample.labels) - 6  # the last six are kept, to be shown if there is no network
     calibration = evicp.calibrate(sample.logits[:rows], sample.labels[:rows], class_names=sample.class_names)
     with tempfile.TemporaryDirectory() as folder:
-        found = network_logits(Path(folder))
-    if found is None:
+        pictures = network_logits(Path(folder))
+    if pictures is None:
         print("Showing rows of the embedded sample instead of photographs.")
-        found = [sample.class_names[label] for label in sample.labels[rows:]], sample.logits[rows:]
-    names, logits = found
+    names, logits = pictures or ([sample.class_names[label] for label in sample.labels[rows:]], sample.logits[rows:])
     sets = calibration.predict(logits, COVERAGE)
     opinion = evicp.opinion(logits)
     print(f"\n{calibration}; coverage {COVERAGE}\n")
     for i, name in enumerate(names):
         members = ", ".join(sets.names(i)) or "(empty: nothing fits as well as 90 % of true labels do)"
         print(f"{name:12s} uncertainty {opinion.uncertainty[i]:.2f}  {len(sets[i]):2d} labels: {members}")
-    print(
-        "\nThe promise holds for images drawn as the calibration images were. These photographs were not: the sets are"
-        "\nwhat the network makes of them, and nobody promises anything about an astronaut."
-    )
+    if pictures is not None:
+        print(
+            "\nThe promise holds for images drawn as the calibration images were. These photographs were not: the sets"
+            "\nare what the network makes of them, and nobody promises anything about an astronaut."
+        )
 
 
 if __name__ == "__main__":

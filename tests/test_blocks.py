@@ -247,6 +247,18 @@ def test_labels_from_a_file_of_their_own_are_cut_as_the_shards_are(stored: dict,
             list(blocks.open_rows(stored[kind], tmp_path / "short.npy"))
 
 
+def test_a_calibration_is_evaluated_as_it_predicts(stored: dict, data: tuple) -> None:
+    calibration, rows = evicp.calibrate(*data), blocks.open_rows(stored["npz"], memory=1 << 16)
+    for how, sets in (
+        ({"target_confidence": 0.9}, calibration.predict(data[0], 0.8, confidence=0.9)),
+        ({"allow_empty": False}, calibration.predict(data[0], 0.8, allow_empty=False)),
+    ):
+        expected = evicp.evaluate(sets, data[1], data[0]).to_dict()
+        assert blocks.evaluate(calibration, rows, 0.8, **how).to_dict() == expected
+        with pytest.raises(InputError, match="are for a calibration"):
+            blocks.evaluate(sets, rows, **how)
+
+
 def test_a_block_cannot_be_written_to(stored: dict) -> None:
     block = next(iter(blocks.open_rows(stored["npy"])))
     with pytest.raises(ValueError, match="read-only"):

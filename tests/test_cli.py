@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -159,12 +160,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     calibration = evicp.calibrate(logits[:300], labels[:300], class_names=HOSTILE)
     calibration.save(here / "cal.safetensors")
     evicp.calibrate(logits[:300], labels[:300], "lac").save(here / "lac.safetensors")
-    evicp.calibrate(logits[:300], labels[:300], by="class", class_names=HOSTILE).save(here / "class.safetensors")
+    by_class = evicp.calibrate(logits[:300], labels[:300], by="class", class_names=HOSTILE)
+    by_class.save(here / "class.safetensors")
     groups = np.arange(600) % 3
     evicp.calibrate(logits[:300], labels[:300], by=groups[:300]).save(here / "group.safetensors")
     np.save(here / "groups.npy", groups)
+    np.save(here / "floats.npy", groups / 2)
     np.save(here / "test-groups.npy", groups[300:])
     write_sets(calibration.predict(logits[300:], 0.9), here / "sets.parquet")
+    write_sets(by_class.predict(logits[300:], 0.9), here / "class-sets.npz")
+    weighted = evicp.calibrate(logits[:300], labels[:300], weights=np.ones(300))
+    write_sets(weighted.predict(logits[300:], 0.9, weights=np.ones(300)), here / "weighted.npz")
     write_sets(evicp.Base().predict(logits[300:], 0.9), here / "base.npz")
     np.savez(here / "test.npz", logits=logits[300:], labels=labels[300:])
     np.save(here / "test-labels.npy", labels[300:])
@@ -188,6 +194,9 @@ GOOD: dict[str, list[str]] = {
     "predict file json": ["predict", "cal.safetensors", "unlabelled.npz", "-o", "made.csv", "--json"],
     "predict stream": ["predict", "cal.safetensors", "unlabelled.npz", "-o", "-", "-c", "0.5"],
     "evaluate": ["evaluate", "cal.safetensors", "test.npz", "--check"],
+    "evaluate pac": ["evaluate", "cal.safetensors", "test.npz", "--confidence", "0.9", "-c", "0.8", "--json"],
+    "evaluate class pac": ["evaluate", "class.safetensors", "test.npz", "--confidence", "0.9", "-c", "0.8", "--json"],
+    "evaluate filled": ["evaluate", "cal.safetensors", "test.npz", "-c", "0.5", "--no-empty", "--json"],
     "evaluate json": ["evaluate", "sets.parquet", "test.npz", "--json", "-o", "made-evaluation.html"],
     "evaluate labels": ["evaluate", "base.npz", "test-labels.npy", "--json"],
     "compare": ["compare", "val.npz", "--trials", "2", "-o", "made-comparison.csv"],
@@ -204,6 +213,9 @@ GOOD: dict[str, list[str]] = {
         "lac",
         "--json",
     ],
+    "compare count": ["compare", "val.npz", "--trials", "1", "--calibration", "200", "-s", "ecp", "--json"],
+    "compare once": ["compare", "val.npz", "--trials", "1", "-s", "ecp"],
+    "report count": ["report", "val.npz", "-o", "made-rows.html", "-s", "ecp", "--calibration", "200", "--json"],
     "report": ["report", "val.npz", "-o", "made.html", "-s", "ecp", "--title", "<script>alert(2)</script>"],
     "report json": ["report", "test.npz", "--load", "cal.safetensors", "-o", "made2.html", "--json"],
     "by class": ["calibrate", "val.npz", "-o", "made-by-class.safetensors", "--by", "class", "--json"],
@@ -217,8 +229,11 @@ GOOD: dict[str, list[str]] = {
     "plan json": ["plan", "-c", "0.8", "-t", "0.05", "--json"],
     "explain": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7"],
     "explain json": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7", "--json", "--top", "3"],
+    "explain class": ["explain", "class.safetensors", "unlabelled.npz", "--row", "7"],
+    "explain class json": ["explain", "class.safetensors", "unlabelled.npz", "--row", "7", "--json"],
     "demo json": ["demo", "--trials", "2", "--json"],
     "tune": ["tune", "val.npz", "--score", "raps", "--grid", "lam=0.01,0.1", "--json"],
+    "tune text": ["tune", "val.npz", "--score", "lac"],
     "monitor": ["monitor", "cal.safetensors", "test.npz"],
     "monitor json": ["monitor", "cal.safetensors", "test.npz", "--state", "made-state.json", "--json"],
     "bench": ["bench", "--rows", "200", "--classes", "10", "--rounds", "1", "--json"],
@@ -241,17 +256,35 @@ BAD: dict[str, tuple[list[str], str]] = {
     "calibrate one-based": (["calibrate", "one-based.npz", "-o", "x.safetensors"], "one-based labels?"),
     "calibrate no labels": (["calibrate", "unlabelled.npz", "-o", "x.safetensors"], "has no labels"),
     "calibrate score": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "nope"], "unknown score 'nope'"),
+    "calibrate auto": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "auto"], "run evicp tune on other rows"),
+    "report auto": (["report", "val.npz", "-o", "x.html", "-s", "auto"], "run evicp tune on other rows"),
     "calibrate parameter": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "lac(lam=1)"], "no parameter lam"),
     "calibrate taken": (["calibrate", "val.npz", "-o", "taken.safetensors"], "exists. Use --force"),
     "calibrate suffix": (["calibrate", "val.npz", "-o", "x.pkl"], "unknown suffix '.pkl'"),
     "calibrate by": (["calibrate", "val.npz", "-o", "x.safetensors", "--by", "shape"], "by must be one of class"),
     "calibrate groups": (["calibrate", "val.npz", "-o", "x.safetensors", "--by", "group"], "belong together"),
-    "predict no groups": (["predict", "group.safetensors", "unlabelled.npz"], "needs the group of each row"),
+    "predict no groups": (["predict", "group.safetensors", "unlabelled.npz"], "each row with --groups FILE"),
+    "evaluate no groups": (["evaluate", "group.safetensors", "test.npz"], "each row with --groups FILE"),
+    "report no groups": (
+        ["report", "test.npz", "--load", "group.safetensors", "-o", "x.html"],
+        "each row with --groups FILE",
+    ),
+    "predict text groups": (
+        ["predict", "group.safetensors", "val.npz", "--groups", "names.txt"],
+        "cannot read groups from names.txt: unknown suffix '.txt'; known are .npy",
+    ),
+    "predict float groups": (
+        ["predict", "group.safetensors", "val.npz", "--groups", "floats.npy"],
+        "groups as whole numbers or strings; got dtype float64",
+    ),
+    "predict swapped": (["predict", "val.npz", "cal.safetensors"], "val.npz is not a calibration. CALIBRATION"),
     "predict short groups": (
         ["predict", "group.safetensors", "unlabelled.npz", "--groups", "groups.npy"],
         "for each of 50 rows; got shape (600,)",
     ),
     "predict coverage": (["predict", "cal.safetensors", "unlabelled.npz", "-c", "90"], "Did you mean 0.9?"),
+    "predict per cent": (["predict", "cal.safetensors", "unlabelled.npz", "-c", "90%"], "'90%'. Did you mean 0.9? Try"),
+    "plan words": (["plan", "-c", "most"], "between 0 and 1; got 'most'. Write it as 0.9."),
     "predict classes": (["predict", "cal.safetensors", "narrow.npz"], "must have 5 classes"),
     "predict not calibration": (["predict", "not.npz", "unlabelled.npz"], "not a calibration"),
     "predict taken": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "taken.csv"], "exists. Use --force"),
@@ -259,6 +292,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "evaluate no sets": (["evaluate", "val.npz", "test.npz"], "cannot read val.npz"),
     "evaluate length": (["evaluate", "sets.parquet", "test.npz", "--labels", "short.npy"], "10 labels for 300 rows"),
     "evaluate labels only": (["evaluate", "cal.safetensors", "test-labels.npy"], "needs logits"),
+    "evaluate sets pac": (["evaluate", "sets.parquet", "test.npz", "--confidence", "0.9"], "are for a calibration"),
+    "evaluate check class": (["evaluate", "class-sets.npz", "test.npz", "--check"], "Give the calibration instead"),
+    "evaluate check weights": (["evaluate", "weighted.npz", "test.npz", "--check"], "check in Python if rows have"),
+    "evaluate check base": (["evaluate", "base.npz", "test.npz", "--check"], "there is none for base"),
     "compare score twice": (["compare", "val.npz", "-s", "ecp", "-s", "ecp"], "got ecp twice"),
     "compare temperature": (["compare", "val.npz", "--temperature", "hot"], "got 'hot'"),
     "compare auto page": (["compare", "val.npz", "-s", "auto", "-o", "x.html"], "evicp tune"),
@@ -267,6 +304,12 @@ BAD: dict[str, tuple[list[str], str]] = {
     "tune labels": (["tune", "unlabelled.npz"], "has no labels"),
     "compare not npz": (["compare", "not.npz"], "cannot read not.npz"),
     "compare trials": (["compare", "val.npz", "--trials", "0"], "--trials"),
+    "compare calibration": (["compare", "val.npz", "--calibration", "most"], "a number of rows; got 'most'"),
+    "compare rows": (["compare", "val.npz", "--calibration", "600"], "a number of rows below 600; got 600"),
+    "report rows": (["report", "val.npz", "-o", "x.html", "--calibration", "600"], "below 600; got 600"),
+    "report load score": (["report", "test.npz", "--load", "cal.safetensors", "-o", "x.html", "-s", "lac"], "--score"),
+    "report load seed": (["report", "test.npz", "--load", "cal.safetensors", "-o", "x.html", "--seed", "0"], "--seed"),
+    "report groups": (["report", "val.npz", "-o", "x.html", "--groups", "groups.npy"], "give one with --load"),
     "report taken": (["report", "val.npz", "-o", "taken.html"], "exists. Use --force"),
     "report names": (["report", "test.npz", "-o", "x.html", "--class-names", "taken.txt"], "got 1 names for 5 classes"),
     "report coverage": (["report", "val.npz", "-o", "x.html", "--coverage", "0.3"], "from 0.5 to 0.999"),
@@ -276,6 +319,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "plan confidence": (["plan", "--confidence", "95"], "confidence must be"),
     "explain row": (["explain", "cal.safetensors", "unlabelled.npz", "--row", "50"], "row 50 does not exist"),
     "explain score": (["explain", "lac.safetensors", "unlabelled.npz"], "only the evidential score"),
+    "explain group": (["explain", "group.safetensors", "unlabelled.npz"], "this one is by group"),
+    "explain classes": (["explain", "cal.safetensors", "narrow.npz"], "must have 5 classes"),
     "explain directory": (["explain", ".", "unlabelled.npz"], "it is a directory"),
     "demo coverage": (["demo", "--coverage", "nan"], "coverage must be strictly between"),
     "demo taken": (["demo", "-o", "taken.html"], "exists. Use --force"),
@@ -291,6 +336,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "bench rounds": (["bench", "--rounds", "x"], "--rounds"),
     "reproduce missing": (["reproduce", "val=nowhere.npz", "--no-figures", "-o", "x"], "nowhere.npz: no such file"),
     "reproduce name": (["reproduce", "v3=val.npz", "--no-figures", "-o", "x"], "val=FILE or v2=FILE"),
+    "reproduce twice": (
+        ["reproduce", "val=many.npz", "v2=m*y.npz", "--no-figures", "-o", "x"],
+        "many.npz is given as val and as v2",
+    ),
     "reproduce trials": (["reproduce", "val=val.npz", "--trials", "0"], "--trials"),
     "unknown command": (["predicate"], "No such command"),
     "unknown option": (["plan", "--tolerence", "0.1"], "No such option"),
@@ -323,7 +372,7 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
 MADE = (
     *("made.safetensors", "made2.safetensors", "made.csv", "made-evaluation.html", "made-comparison.csv"),
     *("made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
-    "made-state.json",
+    *("made-state.json", "made-rows.html"),
     *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
     *("made.html", "made2.html", "evicp-demo", "evicp-demo/report.html"),
 )
@@ -404,6 +453,24 @@ def test_evaluate_gives_the_librarys_figures(runs: dict[str, Run], folder: Path)
     assert runs["evaluate labels"].json["accuracy"] is None  # and labels alone say nothing of the logits
 
 
+def test_evaluate_predicts_as_predict_does(runs: dict[str, Run], folder: Path) -> None:
+    loaded = evicp.load(folder / "cal.safetensors")
+    with np.load(folder / "test.npz") as data:
+        logits, labels = data["logits"], data["labels"]
+    pac = evicp.evaluate(loaded.predict(logits, 0.8, confidence=0.9), labels, logits)
+    got = runs["evaluate pac"].json
+    assert (got["mean_size"], got["target_confidence"]) == (pac.mean_size, 0.9)
+    law = evicp.Reliability(300, 0.8, 0.9).compatible(pac.coverage, 300)
+    assert (got["promise"]["low"], got["promise"]["high"]) == (law.low, law.high)
+    assert runs["evaluate class pac"].json["promise"]["groups"] == K
+    filled = evicp.evaluate(loaded.predict(logits, 0.5, allow_empty=False), labels, logits)
+    got = runs["evaluate filled"].json
+    assert (got["mean_size"], got["empty_share"]) == (filled.mean_size, 0)
+    promise = got["promise"]
+    assert (promise["high"], promise["compatible"]) == (1.0, True)  # filled sets may cover more
+    assert promise["coverage"] > evicp.Reliability(300, 0.5).observed_interval(300)[1]
+
+
 def test_groups_reach_the_library(runs: dict[str, Run], folder: Path) -> None:
     with np.load(folder / "val.npz") as data:
         logits, labels = data["logits"], data["labels"]
@@ -435,10 +502,42 @@ def test_plan_and_explain_say_what_the_library_says(runs: dict[str, Run], folder
     assert [label["label"] for label in got if label["in_set"]] == members[:3].tolist()
 
 
+def test_explain_uses_the_thresholds_of_the_classes(runs: dict[str, Run], folder: Path) -> None:
+    loaded = evicp.load(folder / "class.safetensors")
+    with np.load(folder / "unlabelled.npz") as data:
+        members = loaded.predict(data["logits"][7], 0.9)[0]
+    got = runs["explain class json"].json
+    assert got["threshold"] is None
+    assert {label["label"] for label in got["labels"] if label["in_set"]} == set(members.tolist())
+    assert {label["label"]: label["threshold"] for label in got["labels"]} == dict(enumerate(loaded.thresholds(0.9)))
+    assert "in the set if ln score <= threshold" in runs["explain class"].out
+
+
+def test_tune_ends_with_a_call_that_works(runs: dict[str, Run], folder: Path, tmp_path: Path) -> None:
+    command = shlex.split(runs["tune text"].out.strip().splitlines()[-1].partition("Next: evicp ")[2])
+    assert command[command.index("--score") + 1].startswith("lac")
+    assert "-o" in command
+    words = [{"OTHER_ROWS": str(folder / "val.npz")}.get(word, word) for word in command]
+    assert evicp_process(words, tmp_path).code == 0
+
+
 def test_comparison_csv_has_every_score_and_metric(runs: dict[str, Run], folder: Path) -> None:
     rows = list(csv.DictReader(io.StringIO((folder / "made-comparison.csv").read_text())))
     assert {row["score"] for row in rows} == {"ecp", "lac", "aps", "raps", "base"}
     assert {row["metric"] for row in rows} == {"coverage", "mean_size", "sscv", "sat"}
+
+
+def test_rows_to_calibrate_on_are_a_share_or_a_count(runs: dict[str, Run]) -> None:
+    compared = runs["compare count"].json
+    assert (compared["n_calibration"], compared["n_test"]) == (200, 400)
+    assert runs["report count"].json["test_rows"] == 400
+
+
+def test_one_split_has_no_spread(runs: dict[str, Run]) -> None:
+    assert runs["compare count"].json["scores"]["ecp"]["coverage"]["std"] is None
+    text = runs["compare once"].out
+    assert "coverage 0.9; one split: 180 rows calibrated" in text
+    assert "(" not in text
 
 
 @pytest.mark.reliability
@@ -519,6 +618,20 @@ def test_standard_input_takes_npz_npy_and_json(folder: Path) -> None:
         assert [json.loads(line)["labels"] for line in run.out.splitlines()] == expected
     assert results[3].code == 2
     assert results[3].err.startswith("error: cannot read standard input")
+
+
+def test_class_names_come_through_standard_input(folder: Path) -> None:
+    command = ["calibrate", "-", "-o", "made-stdin.safetensors"]
+    assert evicp_process(command, folder, (folder / "val.npz").read_bytes()).code == 0
+    made = folder / "made-stdin.safetensors"
+    assert evicp.load(made).class_names == HOSTILE
+    made.unlink()
+
+
+def test_figures_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(evicp.errors.MissingExtraError, match=r"evicp\[paper\]', or leave .* --no-figures"):
+        app(["reproduce"], standalone_mode=False)
 
 
 def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:
@@ -656,7 +769,15 @@ def test_class_names_from_text_and_json(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('["eins"')
     assert inputs.read_class_names(str(tmp_path / "names.txt")) == ("eins", "zwei drei")
     assert inputs.read_class_names(str(tmp_path / "names.json")) == ("eins", "zwei drei")
-    for bad in ("bad.json", "none.txt"):
+    (tmp_path / "marked.txt").write_text("eins\nzwei drei\n\n", encoding="utf-8-sig")
+    (tmp_path / "by-label.json").write_text('{"1": "zwei drei", "0": "eins"}')
+    (tmp_path / "config.json").write_text('{"model": "x", "id2label": {"0": "eins", "1": "zwei drei"}}')
+    for good in ("marked.txt", "by-label.json", "config.json"):
+        assert inputs.read_class_names(str(tmp_path / good)) == ("eins", "zwei drei")
+    (tmp_path / "gap.json").write_text('{"0": "eins", "2": "zwei drei"}')
+    (tmp_path / "turned.json").write_text('{"eins": 0, "zwei drei": 1}')
+    (tmp_path / "number.json").write_text('{"id2label": 5}')
+    for bad in ("bad.json", "none.txt", "gap.json", "turned.json", "number.json"):
         with pytest.raises(EvicpError, match="cannot read class names"):
             inputs.read_class_names(str(tmp_path / bad))
 

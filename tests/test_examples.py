@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,16 @@ def test_images_to_sets(tmp_path: Path) -> None:
         assert cat is not None
         assert "tabby" in cat[1]
         assert "espresso" in out
+        assert "These photographs were not" in out
     assert len(re.findall(r"^\S.* uncertainty 0\.\d\d +\d+ labels: ", out, re.MULTILINE)) == 6
+
+
+def test_images_to_sets_without_pictures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    runpy.run_path(str(EXAMPLES / "images_to_sets.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert out.startswith("Showing rows of the embedded sample")
+    assert "photographs were" not in out  # what is said of photographs is not true of these rows
 
 
 def test_text_classifier(tmp_path: Path) -> None:

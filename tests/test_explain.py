@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import ECP, LAC, explain
-from evicp.errors import EvicpError, InputTypeError, LogitsError
+from evicp import ECP, LAC, explain, kernels
+from evicp.errors import EvicpError, InputError, InputTypeError, LogitsError
+from evicp.explain import explain_set
 from oracles import FAMILIES, adversarial_row, reference_mpmath_ecp
 
 INGREDIENTS = (
@@ -92,6 +93,44 @@ def test_a_threshold_says_who_is_in():
     assert f"in the set if ln score <= {threshold:.4f}" in repr(explanation)
 
 
+@pytest.mark.parametrize("by", [None, "class"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_explanation_and_set_agree_on_every_label(by, dtype):
+    """Also where the calibration rows were scored by another backend, or in another precision, than the new row."""
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, 5, 60)
+    logits = rng.normal(size=(60, 5)).astype(np.float32)
+    with kernels.backend("numpy"):
+        calibration = evicp.calibrate(logits, labels, by=by)
+    on_threshold = 0
+    for row, label in zip(logits.astype(dtype), labels, strict=True):  # one of them made the threshold
+        explanation = explain_set(calibration, row, 0.8)
+        assert set(np.flatnonzero(explanation.in_set)) == set(calibration.predict(row, 0.8)[0])
+        limit = np.broadcast_to(explanation.threshold, 5)
+        on_threshold += bool(abs(explanation.score[label] - limit[label]) <= 3e-6 * max(1, abs(limit[label])))
+    assert on_threshold
+
+
+def test_every_label_may_have_its_threshold():
+    explanation = explain([2.0, 1.0, -1.0], threshold=np.array([-8.0, -4.0, -1.0]))
+    assert explanation.in_set.tolist() == [False, True, False]
+    assert "in the set if ln score <= threshold" in repr(explanation)
+    assert [line.split()[-2:] for line in explanation.table().splitlines()[2:]] == [
+        ["-8.0000", "no"],
+        ["-4.0000", "yes"],
+        ["-1.0000", "no"],
+    ]
+    assert explain([2.0, 1.0, -1.0]).in_set is None
+
+
+@pytest.mark.parametrize(("how", "message"), [({"by": np.arange(60) % 2}, "by group"), ({"by": "uncertainty"}, "by u")])
+def test_thresholds_that_depend_on_the_row_are_not_explained(how, message):
+    rng = np.random.default_rng(5)
+    calibration = evicp.calibrate(rng.normal(size=(60, 3)), rng.integers(0, 3, 60), **how)
+    with pytest.raises(InputError, match=f"this one is {message}"):
+        explain_set(calibration, [1.0, 2.0, 3.0], 0.5)
+
+
 def test_class_names_are_shown():
     text = repr(explain([2.0, 1.0, -1.0], class_names=["cat", "dog", "axolotl"]))
     assert "0 cat" in text
@@ -112,6 +151,7 @@ def test_one_row_of_either_shape():
         (([1.0, np.nan],), {}, LogitsError, "NaN"),
         (([1.0, 2.0], LAC()), {}, InputTypeError, "only the evidential score can be explained"),
         (([1.0, 2.0],), {"class_names": ["a"]}, EvicpError, "one name per class"),
+        (([1.0, 2.0],), {"threshold": [1.0, 2.0, 3.0]}, EvicpError, "one number, or one per class"),
     ],
 )
 def test_what_cannot_be_explained(arguments, options, error, message):

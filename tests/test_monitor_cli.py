@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import evicp
+from evicp import kernels
 
 SCHEMA = Path(__file__).parent / "schemas" / "monitor.json"
 
@@ -23,6 +25,13 @@ def make(n: int, seed: int, strength: float) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(n, 5)) + strength * np.eye(5)[labels], labels
 
 
+@pytest.fixture(scope="module", autouse=True)
+def same_backend() -> Iterator[None]:
+    """The processes' own: scores that two backends make differ by rounding."""
+    with kernels.backend("numpy"):
+        yield
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Calibrations, rows like theirs and rows that are not."""
@@ -30,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     z, y = make(1000, 0, 2.0)
     groups = np.where(np.arange(1000) % 2, "odd", "even")
     evicp.calibrate(z, y).save(folder / "cal.safetensors")
+    evicp.calibrate(z + 1, y).save(folder / "other.safetensors")
     evicp.calibrate(z, y, by="class", class_names=list("abcde")).save(folder / "class.safetensors")
     evicp.calibrate(z, y, by=groups).save(folder / "group.safetensors")
     evicp.calibrate(z, y, by=evicp.ByUncertainty(bands=(0.6,))).save(folder / "bands.safetensors")
@@ -88,7 +98,24 @@ def test_the_state_is_continued(folder, tmp_path):
     assert evicp.Monitor.from_dict(json.loads(Path(state).read_text())).seen == 3005
     code, _, err = run(folder, "cal.safetensors", "few.npz", "--state", state, "--coverage", "0.8")
     assert code == 2
-    assert "was made with coverage 9/10; got 4/5. Use another state file." in err
+    assert "was made with coverage 0.9; got 0.8. Use another state file." in err
+
+
+def test_the_state_of_another_calibration_or_group_is_refused(folder, tmp_path):
+    """Of as many rows, so that nothing else tells them apart."""
+    state = str(tmp_path / "state.json")
+    groups = ["--groups", "groups.npy", "--state", state]
+    assert run(folder, "group.safetensors", "good.npz", "--group", "odd", *groups)[0] == 0
+    before = Path(state).read_text()
+    code, _, err = run(folder, "group.safetensors", "good.npz", "--group", "even", *groups)
+    assert code == 2
+    assert "was made with group odd; got even. Use another state file." in err
+    state = str(tmp_path / "other.json")
+    assert run(folder, "cal.safetensors", "good.npz", "--state", state)[0] == 0
+    code, _, err = run(folder, "other.safetensors", "good.npz", "--state", state)
+    assert code == 2
+    assert "was made with another calibration" in err
+    assert Path(tmp_path / "state.json").read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -116,8 +143,9 @@ def test_one_group_is_watched(folder, calibration, group, extra):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["class.safetensors", "good.npz"], "group must be one of the calibration's groups (a, b, c, d, e); got None."),
-        (["group.safetensors", "good.npz", "--group", "odd"], 'by="group" needs the group of each row'),
+        (["class.safetensors", "good.npz"], "has a threshold per class: name one with --group (a, b, c, d, e)."),
+        (["class.safetensors", "good.npz", "--group", "f"], "calibration's groups (a, b, c, d, e); got 'f'."),
+        (["group.safetensors", "good.npz", "--group", "odd"], "give the group of each row with --groups FILE"),
         (["cal.safetensors", "wrong.npz"], "labels must be in [0, 5)"),
         (["class.safetensors", "wrong.npz", "--group", "a"], "labels must be in [0, 5)"),
         (["cal.safetensors", "good.npz", "--false-alarm-rate", "2"], "false_alarm_rate must be strictly between"),

@@ -328,7 +328,7 @@ def open_rows(
     if source.is_dir():
         rows = Rows(tuple(_open_shards(source, readers)), str(path), budget)
     else:
-        rows = Rows((_open_one(source, readers),), str(path), budget, _names_in_npz(source))
+        rows = Rows((_open_one(source, readers),), str(path), budget, _names_beside(source))
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
@@ -400,16 +400,21 @@ def _natural(path: Path) -> list[Any]:
     return [int(piece) if piece.isdigit() else piece for piece in re.split(r"([0-9]+)", path.name)]
 
 
-def _names_in_npz(path: Path) -> tuple[str, ...] | None:
+def _names_beside(path: Path) -> tuple[str, ...] | None:
     """Class names that travel with the logits."""
     if path.suffix != ".npz":
         return None
     with np.load(path, allow_pickle=False) as arrays:
-        if "class_names" not in arrays.files:
-            return None
-        names = arrays["class_names"]
+        return names_in_npz(arrays, str(path))
+
+
+def names_in_npz(arrays: Any, source: str) -> tuple[str, ...] | None:
+    """Class names among the arrays of an opened npz file."""
+    if "class_names" not in arrays.files:
+        return None
+    names = arrays["class_names"]
     if names.ndim != 1 or names.dtype.kind != "U":
-        raise InputTypeError(f"class_names in {path} must be a one-dimensional array of strings; got {names.dtype}.")
+        raise InputTypeError(f"class_names in {source} must be a one-dimensional array of strings; got {names.dtype}.")
     return tuple(names.tolist())
 
 
@@ -576,6 +581,8 @@ def evaluate(
     groups: Any = None,
     min_count: int = 1,
     confidence: float = 0.95,
+    target_confidence: float | None = None,
+    allow_empty: bool = True,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Evaluate sets against labelled rows on disk, or those a calibration gives; only counts stay in memory.
@@ -587,6 +594,7 @@ def evaluate(
     coverage : for a calibration
     groups : (n,) groups of the rows
     min_count, confidence : as for `evicp.evaluate`
+    target_confidence, allow_empty : for a calibration, as `confidence` and `allow_empty` of `Calibration.predict`
     progress : called with the number of rows done after each block
     """
     source = as_rows(rows)
@@ -595,7 +603,16 @@ def evaluate(
     if isinstance(sets, Calibration):
         if coverage is None:
             raise InputError("coverage must be given to evaluate what a calibration predicts.")
-        pairs = predict_blocks(sets, source, coverage, groups=groups if sets.guarantee == "group" else None)
+        pairs = predict_blocks(
+            sets,
+            source,
+            coverage,
+            confidence=target_confidence,
+            groups=groups if sets.guarantee == "group" else None,
+            allow_empty=allow_empty,
+        )
+    elif target_confidence is not None or not allow_empty:
+        raise InputError("target_confidence and allow_empty are for a calibration; sets were predicted with their own.")
     else:
         pairs = _aligned(source, iter([sets]) if isinstance(sets, PredictionSets) else scan_sets(sets, source.step))
     for block, part in pairs:

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, evidence
-from evicp.errors import InputTypeError, LogitsError
+from evicp.calibration import Calibration, Coverage
+from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.scores import ECP
 from evicp.tables import text_table
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "explain", "explain_set"]
 
 F64 = NDArray[np.float64]
 
@@ -35,8 +36,22 @@ class Explanation:
     rank: NDArray[np.int64]
     score: F64
     uncertainty: float
-    threshold: float | None = None
+    threshold: float | F64 | None = None
     class_names: tuple[str, ...] | None = None
+
+    @property
+    def in_set(self) -> NDArray[np.bool_] | None:
+        """Which labels are in the set, (K,); None where no threshold is known."""
+        return None if self.threshold is None else self.score <= self.threshold
+
+    @property
+    def headline(self) -> str:
+        """The row's uncertainty, and what decides who is in the set."""
+        bound = ""
+        if self.threshold is not None:
+            of_all = isinstance(self.threshold, float)
+            bound = f"; in the set if ln score <= {f'{self.threshold:.4f}' if of_all else 'threshold'}"
+        return f"uncertainty u = {self.uncertainty:.4f}{bound}"
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -44,8 +59,10 @@ class Explanation:
         return np.lexsort((-self.logit, self.score))
 
     def table(self, top: int = 10) -> str:
-        """The best `top` labels, and the first one that is out where a threshold is known."""
+        """The best `top` labels, and which of them are in the set where a threshold is known."""
         head = ["label", "logit", "evidence", "belief", "probability", "surprisal", "utility", "rank", "ln score"]
+        if isinstance(self.threshold, np.ndarray):
+            head.append("threshold")
         if self.threshold is not None:
             head.append("in set")
         return text_table(head, [self._row(int(label)) for label in self.order[:top]])
@@ -54,20 +71,21 @@ class Explanation:
         name = f"{label} {self.class_names[label]}" if self.class_names else str(label)
         values = (self.logit, self.evidence, self.belief, self.probability, self.surprisal, self.utility)
         row = [name, *(f"{value[label]:.4g}" for value in values), str(self.rank[label]), f"{self.score[label]:.4f}"]
-        if self.threshold is not None:
-            row.append("yes" if self.score[label] <= self.threshold else "no")
+        if isinstance(self.threshold, np.ndarray):
+            row.append(f"{self.threshold[label]:.4f}")
+        if self.in_set is not None:
+            row.append("yes" if self.in_set[label] else "no")
         return row
 
     def __repr__(self) -> str:
-        bound = "" if self.threshold is None else f"; in the set if ln score <= {self.threshold:.4f}"
-        return f"uncertainty u = {self.uncertainty:.4f}{bound}\n{self.table()}"
+        return f"{self.headline}\n{self.table()}"
 
 
 def explain(
     logits_row: Any,
     score: ECP | None = None,
     *,
-    threshold: float | None = None,
+    threshold: float | F64 | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Explanation:
     """Every ingredient of every label's evidential cost in one row of logits.
@@ -76,7 +94,7 @@ def explain(
     ----------
     logits_row : (K,) or (1, K)
     score : the ECP whose parameters to use; the default one if None
-    threshold : of a calibration (`calibration.threshold(0.9)`): says which labels are in the set
+    threshold : says which labels are in the set: `calibration.threshold(0.9)`, or one number per label, (K,)
     class_names : K names, optional
 
     >>> explain([2.0, 1.0, -1.0])
@@ -115,6 +133,43 @@ def explain(
         rank=evidence.evidential_ranks(e, z, rates)[0],
         score=score.scores(array)[0],  # by the road a calibration's scores take, so that a threshold decides alike
         uncertainty=float(u[0, 0]),
-        threshold=threshold,
+        threshold=_as_threshold(threshold, n_classes),
         class_names=checks.as_class_names(class_names, n_classes),
     )
+
+
+def explain_set(calibration: Calibration, logits_row: Any, coverage: Coverage) -> Explanation:
+    """One row's explanation under a calibration: its labels are in the set exactly when `predict` says so.
+
+    Parameters
+    ----------
+    calibration : of the evidential score, marginal or by class
+    logits_row : (K,) or (1, K)
+    coverage : of the set
+
+    >>> from evicp import calibrate
+    >>> calibration = calibrate([[2.0, 1.0], [1.0, 1.5], [0.5, 3.0], [1.0, 0.8]], [0, 1, 1, 1])
+    >>> explain_set(calibration, [2.0, 1.0], coverage=0.6).in_set.tolist()
+    [True, False]
+    """
+    if calibration.guarantee not in ("marginal", "class"):
+        kind = calibration.guarantee if calibration.guarantee == "weighted" else f"by {calibration.guarantee}"
+        raise InputError(
+            f"only marginal calibrations and those by class can be explained; this one is {kind}, and its threshold "
+            "depends on the row."
+        )
+    own, row = calibration.alike(checks.as_logits(logits_row, calibration.n_classes, row_allowed=True))
+    names = calibration.class_names
+    return explain(row, calibration.score, threshold=own.label_thresholds(coverage), class_names=names)  # type: ignore[arg-type]
+
+
+def _as_threshold(threshold: Any, n_classes: int) -> float | F64 | None:
+    """One threshold, or one per label."""
+    if threshold is None:
+        return None
+    array = np.asarray(threshold, dtype=np.float64)
+    if array.size == 1:
+        return float(array.item())
+    if array.shape != (n_classes,):
+        raise InputError(f"threshold must be one number, or one per class; got shape {array.shape} for {n_classes}.")
+    return array

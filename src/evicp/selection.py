@@ -20,7 +20,7 @@ from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
 from evicp.tuning import Auto, ScoreLike, Tuned, rows_to_choose, with_temperature
 
-__all__ = ["Comparison", "Tuned", "compare"]
+__all__ = ["Comparison", "Tuned", "as_row_count", "compare"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -71,8 +71,8 @@ class Comparison:
         return self._over_trials(np.mean, score, metric)
 
     def std(self, score: str, metric: str) -> float:
-        """The standard deviation over trials."""
-        return self._over_trials(np.std, score, metric)
+        """The standard deviation over trials; NaN of one trial."""
+        return self._over_trials(lambda values: np.std(values) if values.size > 1 else np.nan, score, metric)
 
     def _over_trials(self, summary: Callable[[F64], Any], score: str, metric: str) -> float:
         values = self.values(score, metric)
@@ -85,14 +85,16 @@ class Comparison:
         return head, [[name, *(self._cell(name, m, digits) for _, m, digits in _COLUMNS)] for name in self.evaluations]
 
     def _cell(self, score: str, metric: str, digits: int) -> str:
-        median = self.median(score, metric)
-        return "-" if np.isnan(median) else f"{median:.{digits}f} ({self.std(score, metric):.{digits}f})"
+        median, std = self.median(score, metric), self.std(score, metric)
+        spread = "" if np.isnan(std) else f" ({std:.{digits}f})"
+        return "-" if np.isnan(median) else f"{median:.{digits}f}{spread}"
 
     @property
     def caption(self) -> str:
         """What the table shows."""
+        over = "one split" if self.trials == 1 else f"median (standard deviation) over {self.trials} splits"
         return (
-            f"coverage {float(self.coverage):g}; median (standard deviation) over {self.trials} splits: "
+            f"coverage {float(self.coverage):g}; {over}: "
             f"{self.n_calibration:,} rows calibrated, {self.n_test:,} tested. {self.note}"
         )
 
@@ -107,7 +109,7 @@ class Comparison:
         return f"{html_table(*self.table())}<p>{escape(self.caption)}</p>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; None where a metric is undefined in every trial."""
+        """Plain values, ready for JSON; None where a metric is undefined in every trial, or a deviation of one."""
         summaries = {"median": self.median, "mean": self.mean, "std": self.std}
         scores = {
             name: {
@@ -175,7 +177,7 @@ def compare(
     # "auto" sees for itself which scores do well on these logits.
     warn_suspicious((as_score(m.score) if isinstance(m, Tuned) else m for m in methods.values()), array)
     n_tuning = _tuning_rows(tuning, len(array), methods.values(), temperature)
-    n_calibration = _as_rows(calibration, len(array), "calibration")
+    n_calibration = as_row_count(calibration, len(array), "calibration")
     if n_tuning + n_calibration >= len(array):
         raise InputError(
             f"calibration and tuning take {n_calibration + n_tuning:,} of {len(array):,} rows; none are left to test."
@@ -230,10 +232,10 @@ def _tuning_rows(tuning: Any, n: int, methods: Iterable[Method], temperature: An
         return 0
     if tuning is None:
         tuning = rows_to_choose(n) if Auto in kinds else 0.1
-    return _as_rows(tuning, n, "tuning")
+    return as_row_count(tuning, n, "tuning")
 
 
-def _as_rows(share: Any, n: int, what: str) -> int:
+def as_row_count(share: Any, n: int, what: str) -> int:
     """A number of rows from a share or a count."""
     if isinstance(share, bool | np.bool_) or not isinstance(share, int | float | np.integer | np.floating):
         raise InputTypeError(f"{what} must be a share in (0, 1) or a number of rows; got {share!r}.")

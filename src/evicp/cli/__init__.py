@@ -75,7 +75,8 @@ def _fail_usage(error: Any) -> None:
     if not message or "\n" in message:
         error.show()
         sys.exit(BAD_INPUT)
-    _fail(f"{message.rstrip('.')}. Try '{context.command_path if context else 'evicp'} --help'.", BAD_INPUT)
+    stop = "" if message.endswith((".", "?")) else "."
+    _fail(f"{message}{stop} Try '{context.command_path if context else 'evicp'} --help'.", BAD_INPUT)
 
 
 def _fail(message: object, code: int) -> None:

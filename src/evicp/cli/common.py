@@ -33,10 +33,12 @@ __all__ = [
     "Json",
     "Labels",
     "LogitsFiles",
+    "NoEmpty",
     "Output",
     "ScoreText",
     "Scores",
     "Seed",
+    "SetsConfidence",
     "check_output",
     "examples",
     "note",
@@ -59,6 +61,16 @@ def _complete_score(incomplete: str) -> list[str]:
     return [name for name in SCORES if name.startswith(incomplete)]
 
 
+def _parse_coverage(text: str) -> float:
+    """A number; whether it lies between 0 and 1 is for the library to say."""
+    try:
+        return float(text)
+    except ValueError:
+        per_cent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+        hint = f" Did you mean {float(per_cent[1]) / 100:g}?" if per_cent else " Write it as 0.9."
+        raise typer.BadParameter(f"coverage must be a number between 0 and 1; got {text!r}.{hint}") from None
+
+
 LogitsFiles = Annotated[
     str,
     typer.Argument(
@@ -73,9 +85,23 @@ Labels = Annotated[
 ]
 ClassNames = Annotated[
     str | None,
-    typer.Option("--class-names", metavar="FILE", help="Class names: a text file with one per line, or a JSON list."),
+    typer.Option(
+        "--class-names", metavar="FILE", help="Class names: text with one per line, or JSON: a list, or label to name."
+    ),
 ]
-Coverage = Annotated[float, typer.Option("--coverage", "-c", help="The coverage to ask for, between 0 and 1.")]
+Coverage = Annotated[
+    float,
+    typer.Option(
+        "--coverage", "-c", metavar="NUMBER", help="The coverage to ask for, between 0 and 1.", parser=_parse_coverage
+    ),
+]
+SetsConfidence = Annotated[
+    float | None,
+    typer.Option(
+        "--confidence", help="With this confidence over calibrations, cover at least what is asked (PAC sets)."
+    ),
+]
+NoEmpty = Annotated[bool, typer.Option("--no-empty", help="Give every empty set its most plausible label.")]
 ScoreText = Annotated[
     str,
     typer.Option(
@@ -131,6 +157,10 @@ def parse_score(text: str, *, conformal: bool = True) -> Score:
     if match is None:
         raise ScoreError(f"cannot read the score {text!r}; write it as 'ecp' or 'raps(lam=0.5,k_reg=3)'.")
     name, arguments = match.group(1), (match.group(2) or "").strip()
+    if name.lower() == "auto":
+        raise ScoreError(
+            "auto is a choice, not a score: run evicp tune on other rows, and give the score that it names."
+        )
     plain = as_score(name, conformal=conformal)
     parameters = dict(_parse_parameter(part, text) for part in arguments.split(",")) if arguments else {}
     unknown = set(parameters) - set(plain.parameters())

@@ -32,7 +32,7 @@ from evicp.cli.outputs import csv_text, json_text, write_text
 from evicp.errors import InputError
 from evicp.selection import Comparison
 
-__all__ = ["compare"]
+__all__ = ["CalibrationRows", "Temperature", "compare", "parse_row_count", "parse_temperature"]
 
 _SUFFIXES = (".json", ".csv", ".md", ".html")
 _DEFAULT = ["ecp", "lac", "aps", "raps", "base"]
@@ -42,6 +42,15 @@ Temperature = Annotated[
     typer.Option(
         metavar="NUMBER|split|holdout",
         help="A number; split: fitted on rows of their own; holdout: on the calibration rows, as in the paper.",
+    ),
+]
+
+CalibrationRows = Annotated[
+    str,
+    typer.Option(
+        "--calibration",
+        metavar="SHARE|ROWS",
+        help="What to calibrate on: a share of the rows (0.3), or how many of them (300). The others are tested.",
     ),
 ]
 
@@ -59,7 +68,7 @@ def compare(
     coverage: Coverage = 0.9,
     trials: Annotated[int, typer.Option(help="How many random splits.", min=1)] = 10,
     seed: Seed = 0,
-    calibration: Annotated[float, typer.Option(help="The share of rows to calibrate on.")] = 0.3,
+    calibration: CalibrationRows = "0.3",
     temperature: Temperature = "1.0",
     class_names: ClassNames = None,
     output: Output = None,
@@ -72,7 +81,7 @@ def compare(
     """
     target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
     scores = ["auto" if text.lower() == "auto" else parse_score(text, conformal=False) for text in score]
-    warm = parse_temperature(temperature)
+    warm, used = parse_temperature(temperature), parse_row_count(calibration)
     if target is not None and target.suffix == ".html" and warm == "holdout":
         raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
     if target is not None and target.suffix == ".html" and "auto" in scores:
@@ -86,12 +95,12 @@ def compare(
             coverage,
             trials=trials,
             seed=seed,
-            calibration=calibration,
+            calibration=used,
             temperature=warm,
         )
     if target is not None:
         names = read_class_names(class_names) or rows.class_names
-        _write(result, target, rows, scores, {"calibration": calibration, "temperature": warm, "seed": seed}, names)
+        _write(result, target, rows, scores, {"calibration": used, "temperature": warm, "seed": seed}, names)
     if as_json:
         print_json(result.to_dict())
         return
@@ -111,6 +120,14 @@ def parse_temperature(text: str) -> float | Literal["split", "holdout"]:
         return float(text)
     except ValueError:
         raise InputError(f'temperature must be a positive number, "split" or "holdout"; got {text!r}.') from None
+
+
+def parse_row_count(text: str) -> float | int:
+    """A share of the rows, or a whole number of them, from the command line."""
+    try:
+        return int(text) if text.strip().isdigit() else float(text)
+    except ValueError:
+        raise InputError(f"--calibration must be a share in (0, 1) or a number of rows; got {text!r}.") from None
 
 
 def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how: dict[str, Any], names: Any) -> None:

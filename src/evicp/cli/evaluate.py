@@ -15,7 +15,9 @@ from evicp.cli.common import (
     Force,
     Json,
     Labels,
+    NoEmpty,
     Output,
+    SetsConfidence,
     check_output,
     examples,
     note,
@@ -23,9 +25,9 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import Groups, Memory, Rows, read_groups, read_rows
+from evicp.cli.inputs import Groups, Memory, Rows, load_calibration, read_groups, read_rows, require_groups
 from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
-from evicp.errors import FileError
+from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
 from evicp.reliability import verdict_line
 
@@ -58,6 +60,8 @@ def evaluate(
     ],
     labels: Labels = None,
     coverage: Coverage = 0.9,
+    confidence: SetsConfidence = None,
+    fill: NoEmpty = False,
     groups: Groups = None,
     output: Output = None,
     check: Annotated[
@@ -69,19 +73,27 @@ def evaluate(
 ) -> None:
     """Coverage, size, SSCV, SAT, strata and classes of prediction sets, and whether the promise was kept.
 
-    `--coverage` is used with a calibration only: sets know theirs. `--output` writes json, csv, md or html.
+    `--coverage`, `--confidence` and `--no-empty` are for a calibration: sets have their own. `--output` writes json,
+    csv, md or html.
     """
+    is_calibration = Path(sets).suffix == ".safetensors"
+    if not is_calibration and (confidence is not None or fill):
+        raise InputError("--confidence and --no-empty are for a calibration: sets were predicted with their own.")
     target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
     rows = _labelled(read_rows(logits, labels, memory=memory))
     of_rows = read_groups(groups, len(rows))
     with progress("evaluating", len(rows)) as advance:
-        if Path(sets).suffix == ".safetensors":
+        if is_calibration:
             calibration = _predictor(sets, rows)
-            evaluation = blocks.evaluate(calibration, rows, coverage, groups=of_rows, progress=advance)
-            verdict = calibration.certificate(coverage, evaluation).observed
+            require_groups(sets, calibration, groups)
+            how: dict[str, Any] = {"target_confidence": confidence, "allow_empty": not fill, "groups": of_rows}
+            evaluation = blocks.evaluate(calibration, rows, coverage, progress=advance, **how)
+            verdict = _of_calibration(calibration, evaluation)
         else:
             evaluation = blocks.evaluate(sets, rows, groups=of_rows, progress=advance)
             verdict = _of_sets(evaluation)
+    if check and verdict is None:
+        raise InputError(_why_not(sets, evaluation))
     if target is not None:
         _write(evaluation, verdict, target)
     if as_json:
@@ -92,7 +104,7 @@ def evaluate(
             print_text(f"\n{_sentence(verdict)}")
         if target is not None:
             note(f"wrote {target}")
-    if check and (verdict is None or not verdict["kept"]):
+    if check and verdict is not None and not verdict["kept"]:
         raise typer.Exit(1)
 
 
@@ -108,15 +120,36 @@ def _predictor(path: str, rows: Rows) -> Calibration:
     """The calibration whose sets are evaluated, if there is something to predict them from."""
     if not rows.has_labels:
         raise FileError("a calibration needs logits to predict with; labels alone can only be held against sets.")
-    return evicp.load(path)
+    return load_calibration(path)
 
 
-def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:
+def _of_calibration(calibration: Calibration, evaluation: Evaluation) -> dict[str, Any] | None:
+    """Whether the coverage observed is what the calibration lets one expect, over all rows or in each group."""
+    sure = evaluation.target_confidence
+    certificate = calibration.certificate(evaluation.target, evaluation, confidence=sure or 0.95, pac=sure is not None)
+    if calibration.guarantee == "marginal":
+        return _of_sets(evaluation, tied=certificate.tied)
+    return certificate.observed
+
+
+def _of_sets(evaluation: Evaluation, *, tied: bool = False) -> dict[str, Any] | None:
     """Whether the coverage observed is what n calibration rows let one expect; None where that cannot be told."""
     if evaluation.n_calibration is None or evaluation.guarantee != "marginal":
         return None
     law = evicp.Reliability(evaluation.n_calibration, evaluation.target, evaluation.target_confidence)
-    return law.compatible(evaluation.coverage, evaluation.n, at_least=evaluation.filled).to_dict()
+    return law.compatible(evaluation.coverage, evaluation.n, at_least=tied or evaluation.filled).to_dict()
+
+
+def _why_not(sets: str, evaluation: Evaluation) -> str:
+    """Why there is nothing to hold the observed coverage against."""
+    if evaluation.n_calibration is None:
+        return f"--check needs a promise, and there is none for {evaluation.score}, which takes no calibration."
+    weighted = evaluation.guarantee == "weighted"
+    kind = "weighted" if weighted else f"by {evaluation.guarantee}"
+    return (
+        f"{sets} cannot be checked by itself: its guarantee is {kind}, and sets do not say what was promised where. "
+        f"Give the calibration instead of its sets{', or check in Python if rows have weights' if weighted else ''}."
+    )
 
 
 def _sentence(promise: dict[str, Any]) -> str:

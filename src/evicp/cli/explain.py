@@ -7,11 +7,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-import evicp
 from evicp.cli.common import Coverage, Json, LogitsFiles, examples, print_json, print_text
-from evicp.cli.inputs import CalibrationFile, read_rows
+from evicp.cli.inputs import CalibrationFile, load_calibration, read_rows
 from evicp.errors import InputError
-from evicp.explain import Explanation
+from evicp.explain import Explanation, explain_set
 from evicp.scores import ECP
 
 __all__ = ["explain"]
@@ -45,37 +44,32 @@ def explain(
 ) -> None:
     """Evidence, belief, probability, surprisal, utility and cost of the best labels of one row, and who is in.
 
-    The calibration must be of the evidential score.
+    The calibration must be of the evidential score, and marginal or by class.
     """
-    loaded = evicp.load(calibration)
+    loaded = load_calibration(calibration)
     if not isinstance(loaded.score, ECP):
         raise InputError(f"only the evidential score can be explained; {calibration} is of {loaded.score.name}.")
     rows = read_rows(logits)
     if not 0 <= row < len(rows):
         raise InputError(f"row {row} does not exist; {rows.source} has {len(rows):,} rows, from 0.")
-    explanation = evicp.explain(
-        np.asarray(rows.logits[row]),
-        loaded.score,
-        threshold=loaded.threshold(coverage),
-        class_names=loaded.class_names,
-    )
+    explanation = explain_set(loaded, np.asarray(rows.logits[row]), coverage)
     if as_json:
         print_json({"row": row, "coverage": coverage, **_as_dict(explanation, top)})
         return
     print_text(f"row {row}, coverage {coverage:g}")
-    print_text(
-        f"uncertainty u = {explanation.uncertainty:.4f}; in the set if ln score <= {explanation.threshold:.4f}\n"
-    )
+    print_text(f"{explanation.headline}\n")
     print_text(explanation.table(top))
 
 
 def _as_dict(explanation: Explanation, top: int) -> dict[str, Any]:
-    threshold = explanation.threshold
+    thresholds = np.broadcast_to(np.asarray(explanation.threshold), explanation.score.shape)
     labels = []
     for label in explanation.order[:top].tolist():
         entry = {name: getattr(explanation, name)[label] for name in _FIELDS}
-        entry["in_set"] = threshold is not None and bool(explanation.score[label] <= threshold)
+        entry["threshold"] = thresholds[label]
+        entry["in_set"] = explanation.score[label] <= thresholds[label]
         if explanation.class_names is not None:
             entry["name"] = explanation.class_names[label]
         labels.append({"label": label, **entry})
-    return {"threshold": threshold, "uncertainty": explanation.uncertainty, "labels": labels}
+    of_all = explanation.threshold if isinstance(explanation.threshold, float) else None
+    return {"threshold": of_all, "uncertainty": explanation.uncertainty, "labels": labels}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,14 +13,29 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from evicp import blocks
+from evicp import blocks, files
 from evicp.blocks import Rows, located
-from evicp.errors import EvicpError, FileError, missing_extra
-from evicp.files import LogitsFile, read_logits
+from evicp.calibration import Calibration
+from evicp.errors import ArtifactError, EvicpError, FileError, InputError, missing_extra
+from evicp.files import LogitsFile
 
-__all__ = ["CalibrationFile", "Groups", "Memory", "Rows", "located", "read_class_names", "read_groups", "read_rows"]
+__all__ = [
+    "CalibrationFile",
+    "Groups",
+    "Memory",
+    "Rows",
+    "load_calibration",
+    "located",
+    "read_class_names",
+    "read_groups",
+    "read_rows",
+    "require_groups",
+]
 
 _TORCH = (".pt", ".pth")
+
+#: What is no calibration, by its suffix: files of logits and of sets.
+_OTHER_FILES = (".npz", ".npy", ".parquet", ".jsonl", ".json", ".csv", ".onnx", *_TORCH)
 
 
 CalibrationFile = Annotated[
@@ -40,6 +56,18 @@ Groups = Annotated[
 ]
 
 
+def load_calibration(path: str) -> Calibration:
+    """A calibration; where logits or sets were given in its place, the error says which file comes first."""
+    try:
+        return files.load(path)
+    except ArtifactError as error:
+        if Path(path).suffix not in _OTHER_FILES:
+            raise
+        raise ArtifactError(
+            f"{path} is not a calibration. CALIBRATION, a file written by evicp calibrate, comes before LOGITS."
+        ) from error
+
+
 def read_rows(
     path: str, labels: str | None = None, *, labelled: bool = False, memory: str = blocks.DEFAULT_MEMORY
 ) -> Rows:
@@ -52,7 +80,8 @@ def read_rows(
     memory : what blocks of rows may take
     """
     if path == "-":
-        rows = blocks.hold(_from_stream(sys.stdin.buffer.read()), "standard input", memory)
+        content, names = _from_stream(sys.stdin.buffer.read())
+        rows = replace(blocks.hold(content, "standard input", memory), class_names=names)
         rows = rows if labels is None else rows.with_labels(blocks.open_labels(labels))
     else:
         rows = blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(_TORCH, _read_torch))
@@ -101,15 +130,16 @@ def _labels(values: Any) -> NDArray[Any] | None:
     return None if values is None else np.asarray(values)
 
 
-def _from_stream(data: bytes) -> LogitsFile:
-    """npy, npz or JSON (rows, or an object with "logits" and "labels") from standard input."""
+def _from_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
+    """npy, npz or JSON (rows, or an object with "logits" and "labels") from standard input; class names if npz."""
     try:
         if data.startswith(b"PK"):
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                return _from_content({name: arrays[name] for name in arrays.files}, "standard input")
+                names = blocks.names_in_npz(arrays, "standard input")
+                return _from_content({name: arrays[name] for name in arrays.files}, "standard input"), names
         if data.startswith(b"\x93NUMPY"):
-            return LogitsFile(np.load(io.BytesIO(data), allow_pickle=False), None)
-        return _from_content(json.loads(data), "standard input")
+            return LogitsFile(np.load(io.BytesIO(data), allow_pickle=False), None), None
+        return _from_content(json.loads(data), "standard input"), None
     except EvicpError:
         raise
     except Exception as error:  # as above
@@ -120,21 +150,43 @@ def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
     """The group of each row: whole numbers or strings."""
     if path is None:
         return None
-    groups = read_logits(path).logits
-    if groups.shape != (n,) or groups.dtype.kind not in "iuU":
-        raise FileError(f"{path} must hold a whole number or string for each of {n:,} rows; got shape {groups.shape}.")
+    groups: NDArray[Any] = files._parsed(files._as_path(path), {".npy": files._read_npy}, "groups").logits
+    if groups.dtype.kind not in "biuU":
+        raise FileError(f"{path} must hold groups as whole numbers or strings; got dtype {groups.dtype}.")
+    if groups.shape != (n,):
+        raise FileError(f"{path} must hold a group for each of {n:,} rows; got shape {groups.shape}.")
     return groups
 
 
+def require_groups(path: str, calibration: Calibration, groups: str | None) -> None:
+    """Raise where a calibration by group gets no groups."""
+    if calibration.guarantee == "group" and groups is None:
+        raise InputError(f"{path} is by group: give the group of each row with --groups FILE.")
+
+
 def read_class_names(path: str | None) -> tuple[str, ...] | None:
-    """Class names from a JSON list or a text file with one name per line."""
+    """Class names from a text file with one per line, a JSON list, or a JSON object {"0": "tench", ...}."""
     if path is None:
         return None
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        if text.lstrip().startswith("["):
-            return tuple(str(name) for name in json.loads(text))
-        return tuple(text.splitlines())
+        text = Path(path).read_text(encoding="utf-8-sig").rstrip()
+        if not text.lstrip().startswith(("[", "{")):
+            return tuple(text.splitlines())
+        return _names_in_json(json.loads(text))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is neither a JSON list nor UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is neither JSON (a list, or label to name) nor UTF-8 text"
         raise FileError(f"cannot read class names from {path}: {reason}.") from error
+
+
+def _names_in_json(content: Any) -> tuple[str, ...]:
+    """The names in a list, or in label order in an object; also as "id2label" of a Hugging Face configuration."""
+    if isinstance(content, dict):
+        content = content.get("id2label", content)
+    if isinstance(content, dict):
+        by_label = {int(label): name for label, name in content.items()}
+        if sorted(by_label) != list(range(len(by_label))):
+            raise ValueError("labels must be 0, 1, 2, ...")
+        content = [by_label[label] for label in range(len(by_label))]
+    if not isinstance(content, list):
+        raise ValueError("names must be a list, or an object from label to name")
+    return tuple(str(name) for name in content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +15,17 @@ import evicp
 from evicp import checks
 from evicp.calibration import Calibration
 from evicp.cli.common import Coverage, Json, Labels, LogitsFiles, examples, print_json, print_text, progress
-from evicp.cli.inputs import CalibrationFile, Groups, located, read_groups, read_rows
+from evicp.cli.inputs import (
+    CalibrationFile,
+    Groups,
+    load_calibration,
+    located,
+    read_groups,
+    read_rows,
+    require_groups,
+)
 from evicp.errors import FileError, InputError
-from evicp.files import atomic_path
+from evicp.files import atomic_path, checksum
 from evicp.groups import ByClass
 
 __all__ = ["monitor"]
@@ -57,9 +66,12 @@ def monitor(
     The alarm is raised without cause with at most the probability stated, however often one looks; once raised, it
     stays. Exit code 1 means alarm.
     """
-    loaded = evicp.load(calibration)
+    loaded = load_calibration(calibration)
+    _require_group(calibration, loaded, group)
+    require_groups(calibration, loaded, groups)
     watch = evicp.Monitor(loaded, coverage, confidence=confidence, group=group, false_alarm_rate=false_alarm_rate)
-    watch = _continued(watch, state)
+    watched = {"calibration": checksum(loaded), "group": group}
+    watch = _continued(watch, watched, state)
     rows = read_rows(logits, labels, labelled=True)
     given = read_groups(groups, len(rows))
     with progress("monitoring", len(rows)) as advance:
@@ -70,7 +82,7 @@ def monitor(
             advance(len(block))
     if state is not None:
         with atomic_path(state) as temporary:
-            temporary.write_text(json.dumps(watch.to_dict()), encoding="utf-8")
+            temporary.write_text(json.dumps({**watched, **watch.to_dict()}), encoding="utf-8")
     if as_json:
         print_json(_summary(watch))
     else:
@@ -108,7 +120,15 @@ def _feed(
         watch.update(sets.contains(truth))
 
 
-def _continued(watch: evicp.Monitor, state: str | None) -> evicp.Monitor:
+def _require_group(path: str, calibration: Calibration, group: str | None) -> None:
+    """Raise where it is not said which of a calibration's groups to watch."""
+    if calibration.groups is not None and group is None:
+        names = calibration.groups.names
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise InputError(f"{path} has a threshold per {calibration.guarantee}: name one with --group ({shown}).")
+
+
+def _continued(watch: evicp.Monitor, watched: Mapping[str, Any], state: str | None) -> evicp.Monitor:
     """The monitor as it was left in the state file, if it watches the same thing."""
     if state is None or not Path(state).exists():
         return watch
@@ -119,11 +139,24 @@ def _continued(watch: evicp.Monitor, state: str | None) -> evicp.Monitor:
     if not isinstance(content, dict):
         raise FileError(f"cannot read {state}: it is not the state of a monitor.")
     before = evicp.Monitor.from_dict(content)
-    for name in ("n", "coverage", "confidence", "false_alarm_rate"):
-        mine, theirs = getattr(watch, name), getattr(before, name)
-        if mine != theirs:
-            raise InputError(f"{state} was made with {name} {theirs}; got {mine}. Use another state file.")
+    if content.get("calibration") != watched["calibration"]:
+        raise InputError(f"{state} was made with another calibration, or does not say which. Use another state file.")
+    mine, theirs = _settings(watch, watched), _settings(before, content)
+    for name in mine:
+        if mine[name] != theirs[name]:
+            raise InputError(f"{state} was made with {name} {theirs[name]}; got {mine[name]}. Use another state file.")
     return before
+
+
+def _settings(watch: evicp.Monitor, watched: Mapping[str, Any]) -> dict[str, Any]:
+    """What a monitor must share with the one it continues."""
+    return {
+        "group": watched.get("group"),
+        "n": watch.n,
+        "coverage": float(watch.coverage),
+        "confidence": watch.confidence,
+        "false_alarm_rate": watch.false_alarm_rate,
+    }
 
 
 def _summary(watch: evicp.Monitor) -> dict[str, Any]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-import evicp
 from evicp import blocks
 from evicp.cli.common import (
     Coverage,
     Force,
     Json,
     LogitsFiles,
+    NoEmpty,
     Output,
+    SetsConfidence,
     check_output,
     examples,
     note,
@@ -23,7 +22,15 @@ from evicp.cli.common import (
     progress,
 )
 from evicp.cli.engines import Address, Engine, engine
-from evicp.cli.inputs import CalibrationFile, Groups, Memory, read_groups, read_rows
+from evicp.cli.inputs import (
+    CalibrationFile,
+    Groups,
+    Memory,
+    load_calibration,
+    read_groups,
+    read_rows,
+    require_groups,
+)
 from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines, set_lines
 from evicp.errors import InputError
 from evicp.sets import PredictionSets, SetsSummary, join_sets
@@ -45,12 +52,9 @@ def predict(
     logits: LogitsFiles,
     output: Output = None,
     coverage: Coverage = 0.9,
-    confidence: Annotated[
-        float | None,
-        typer.Option(help="With this confidence over calibrations, cover at least what is asked (PAC sets)."),
-    ] = None,
+    confidence: SetsConfidence = None,
     groups: Groups = None,
-    fill: Annotated[bool, typer.Option("--no-empty", help="Give every empty set its most plausible label.")] = False,
+    fill: NoEmpty = False,
     memory: Memory = blocks.DEFAULT_MEMORY,
     engine_name: Engine = "local",
     address: Address = None,
@@ -62,7 +66,8 @@ def predict(
     Without `--output` the first sets are shown.
     """
     target = None if output is None else check_output(output, force=force, suffixes=SET_SUFFIXES, stream=True)
-    loaded = evicp.load(calibration)
+    loaded = load_calibration(calibration)
+    require_groups(calibration, loaded, groups)
     rows = read_rows(logits, memory=memory).with_labels(None)
     how: dict[str, Any] = {
         "confidence": confidence,

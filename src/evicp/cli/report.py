@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import evicp
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -23,8 +22,8 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.compare import Temperature, parse_temperature
-from evicp.cli.inputs import Groups, Rows, read_class_names, read_groups, read_rows
+from evicp.cli.compare import CalibrationRows, Temperature, parse_row_count, parse_temperature
+from evicp.cli.inputs import Groups, Rows, load_calibration, read_class_names, read_groups, read_rows, require_groups
 from evicp.errors import InputError
 from evicp.report import Report, build, split
 
@@ -39,6 +38,7 @@ _DEFAULT = ["ecp", "lac", "aps", "raps"]
     "evicp report test.npz --load cal.safetensors -o audit.html --coverage 0.95",
 )
 def report(
+    context: typer.Context,
     logits: LogitsFiles,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")] = "report.html",
     labels: Labels = None,
@@ -49,7 +49,7 @@ def report(
     groups: Groups = None,
     score: Scores = _DEFAULT,
     coverage: Coverage = 0.9,
-    calibration: Annotated[float, typer.Option(help="The share of rows to calibrate on.")] = 0.5,
+    calibration: CalibrationRows = "0.5",
     temperature: Temperature = "1.0",
     seed: Seed = 0,
     class_names: ClassNames = None,
@@ -61,12 +61,15 @@ def report(
 
     The rows are split at random into calibration and test rows, unless `--load` gives a calibration made elsewhere.
     """
+    _refuse_ignored(context, load)
     target = check_output(output, force=force, suffixes=(".html", ".htm"))
     scores = [parse_score(text, conformal=False) for text in score]
-    warm = parse_temperature(temperature)
+    warm, used = parse_temperature(temperature), parse_row_count(calibration)
     if warm == "holdout":
         raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
-    calibrations = [evicp.load(path) for path in load]
+    calibrations = [load_calibration(path) for path in load]
+    for path, loaded in zip(load, calibrations, strict=True):
+        require_groups(path, loaded, groups)
     rows = read_rows(logits, labels, labelled=True)
     names = read_class_names(class_names) or rows.class_names
     with progress("writing the report"):
@@ -85,7 +88,7 @@ def report(
                 rows.logits,
                 rows.labels,
                 scores,
-                calibration=calibration,
+                calibration=used,
                 temperature=warm,
                 seed=seed,
                 class_names=names,
@@ -97,6 +100,16 @@ def report(
         print_json(_facts(page, rows, str(target), coverage))
     else:
         print_text(f"report: {target}")
+
+
+def _refuse_ignored(context: typer.Context, load: list[str]) -> None:
+    """Raise where an option was given that the report would not look at."""
+    ignored = ("score", "calibration", "temperature", "seed") if load else ("groups",)
+    given = [name for name in ignored if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    if given and load:
+        raise InputError(f"--{given[0]} is for rows that are split; with --load nothing is calibrated. Leave it out.")
+    if given:
+        raise InputError("--groups is for calibrations by group: give one with --load.")
 
 
 def _facts(page: Report, rows: Rows, target: str, coverage: float) -> dict[str, object]:

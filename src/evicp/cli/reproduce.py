@@ -13,7 +13,7 @@ import typer
 
 from evicp.cli.common import Json, examples, note, print_json, print_text
 from evicp.cli.inputs import read_rows
-from evicp.errors import FileError, InputError
+from evicp.errors import FileError, InputError, MissingExtraError
 
 __all__ = ["reproduce"]
 
@@ -49,11 +49,10 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Reproduce the paper's Tables 1 to 8 and Figures 2 and 3 under its released protocol and a clean one."""
-    from evicp.experiments import figures as drawing
     from evicp.experiments import reproduction
 
     if figures:
-        drawing.require_matplotlib()
+        _require_matplotlib()
     reproduction.refuse_existing(output, ["index.html"], force=force)
     networks = []
     for dataset, path in _expand(logits or []):
@@ -70,6 +69,16 @@ def reproduce(
     for line in (*result.about, "", result.verdict, *map(str, result.rankings)):
         print_text(line)
     print_text(f"\n{len(written)} files in {output}; open {output / 'index.html'}")
+
+
+def _require_matplotlib() -> None:
+    """Raise, before the work, where figures cannot be drawn."""
+    from evicp.experiments.figures import require_matplotlib
+
+    try:
+        require_matplotlib()
+    except MissingExtraError as error:
+        raise MissingExtraError(f"{error}, or leave the figures out with --no-figures") from error
 
 
 def _expand(arguments: list[str]) -> list[tuple[str, str]]:
@@ -89,7 +98,17 @@ def _expand(arguments: list[str]) -> list[tuple[str, str]]:
         if not paths:
             raise FileError(f"cannot read {pattern}: no such file.")
         result += [(dataset, path) for path in paths]
+    _refuse_shared(result)
     return result
+
+
+def _refuse_shared(named: list[tuple[str, str]]) -> None:
+    """One file cannot be of two data sets: wildcards that match too much would compare a network with itself."""
+    of_file: dict[Path, str] = {}
+    for dataset, path in named:
+        other = of_file.setdefault(Path(path).resolve(), dataset)
+        if other != dataset:
+            raise InputError(f"{path} is given as {other} and as {dataset}; a file is of one data set.")
 
 
 @contextmanager

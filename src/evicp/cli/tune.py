@@ -60,7 +60,8 @@ def tune(
     print_table(
         head, lines, title=f"Candidates at coverage {coverage:g}, best {by} first", bold=f"* {result.best.describe()}"
     )
-    print_text(f"\n{result.why}\nNext: evicp calibrate OTHER_ROWS --score '{result.best.describe()}'")
+    next_step = f"evicp calibrate OTHER_ROWS --score '{result.best.describe()}' -o cal.safetensors"
+    print_text(f"\n{result.why}\nNext: {next_step}")
 
 
 def _parse_grid(texts: list[str] | None) -> dict[str, list[Any]] | None:

@@ -30,6 +30,7 @@ from evicp.report.curves import GRID, curves_of
 from evicp.report.explorer import LISTED, explore
 from evicp.report.page import assemble
 from evicp.scores import Base, Score, as_score
+from evicp.selection import as_row_count
 from evicp.temperature import fit_temperature
 
 __all__ = ["Report", "build", "of_evaluation", "split", "write"]
@@ -136,7 +137,7 @@ def split(
     labels: Any,
     scores: Sequence[str | Score | Callable[..., Any]] = ("ecp", "lac", "aps", "raps"),
     *,
-    calibration: float = 0.5,
+    calibration: float | int = 0.5,
     temperature: float | Literal["split"] = 1.0,
     seed: int = 0,
     class_names: Sequence[str] | None = None,
@@ -149,7 +150,7 @@ def split(
     ----------
     logits, labels : the rows to split
     scores : names, scores or callables
-    calibration : the share of rows to calibrate on
+    calibration : rows to calibrate on, a share or a count
     temperature : of every score without one of its own; "split" fits it on a tenth of the rows, used for nothing else
     seed : which random split
     options : as of `build`
@@ -159,9 +160,9 @@ def split(
     order = np.random.default_rng(checks.as_count(seed, "seed", at_least=0)).permutation(len(truth))
     tuning = order[: len(order) // 10] if temperature == "split" else order[:0]
     rest = order[len(tuning) :]
-    used = round(checks.as_probability(calibration, "calibration") * len(rest))
-    if not 0 < used < len(rest):
+    if len(rest) < 2:
         raise InputError(f"{len(truth):,} rows are too few to split into calibration and test rows.")
+    used = as_row_count(calibration, len(rest), "calibration")
     fitted = _temperature(temperature, array[tuning], truth[tuning])
     chosen = [_at_temperature(as_score(score, conformal=False), fitted) for score in scores]
     methods: list[Method] = [
