@@ -129,6 +129,35 @@ def test_masked_labels_stay_out(tmp_path):
         assert not result["set_mask"][:, 4].any()
 
 
+@pytest.mark.parametrize("score", [*SCORES, evicp.ECP(base_rates=RATES)], ids=lambda score: score.describe())
+def test_rows_that_cannot_be_scored_get_full_sets(tmp_path, score):
+    """A graph cannot raise, and an empty set would break the promise."""
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, 10, 300)
+    logits = rng.normal(size=(300, 10)) * 2 + 4 * np.eye(10)[labels]
+    calibration = evicp.calibrate(logits, labels, score)
+    rows = logits[:7].copy()
+    rows[0, 3] = rows[1, 0] = np.nan
+    rows[2, 4] = np.inf
+    rows[3] = -np.inf
+    rows[4, 5] = 1e305  # beyond what the library scores
+    bare = onnx.helper.make_graph(  # a MatMul would spread NaN and inf over the row
+        [onnx.helper.make_node("Identity", ["x"], ["logits"])],
+        "bare",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.DOUBLE, ["batch", 10])],
+        [onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.DOUBLE, ["batch", 10])],
+    )
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    onnx.save(onnx.helper.make_model(bare, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    export(tmp_path / "m.onnx", calibration, 0.7, tmp_path / "s.onnx")
+    result = run(tmp_path / "s.onnx", rows)
+    assert result["set_mask"][:5].all()
+    assert result["set_size"][:5].tolist() == [10] * 5
+    assert result["uncertainty"][:5].tolist() == [1.0] * 5
+    np.testing.assert_array_equal(result["set_mask"][5:], calibration.predict(rows[5:], 0.7).mask())
+    assert (result["uncertainty"][5:] < 1).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_precisions(tmp_path, dtype):
     rng = np.random.default_rng(3)

@@ -140,13 +140,14 @@ def test_unusable_rows_get_the_full_set(problem):
     model.eval()
     with torch.no_grad():
         calibration = evicp.calibrate(model(features), labels)
-    z = torch.zeros(4, 6)
+    z = torch.zeros(5, 6, dtype=torch.float64)
     z[0, 1], z[1, 1], z[2, :] = math.nan, math.inf, -math.inf
-    z[3, 0] = 5.0
+    z[3, 0] = 1e305  # beyond what the library scores
+    z[4, 0] = 5.0
     output = SetPredictor(nn.Identity(), calibration, 0.5)(z)
-    assert output.mask[:3].all()
-    assert not output.mask[3].all()
-    np.testing.assert_array_equal(output.uncertainty[:3], 1.0)
+    assert output.mask[:4].all()
+    assert not output.mask[4].all()
+    np.testing.assert_array_equal(output.uncertainty[:4], 1.0)
 
 
 def test_calibrations_a_module_cannot_serve(problem):

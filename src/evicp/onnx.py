@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from evicp import files
 from evicp.calibration import Calibration
+from evicp.checks import LARGEST_LOGIT
 from evicp.errors import FileError, InputError, ScoreError, missing_extra
 from evicp.limits import raised
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
@@ -40,6 +41,9 @@ def export(
     logits: str | None = None,
 ) -> None:
     """Write a copy of an ONNX classifier that also returns its prediction sets.
+
+    A graph cannot raise: a row that no score can be computed from (NaN, +inf, logits beyond 1e300, nothing but -inf)
+    gets the full set, which is always valid, and uncertainty 1.
 
     Parameters
     ----------
@@ -127,12 +131,15 @@ class _Head:
     def build(self, score: Score, thresholds: NDArray[np.float64], kind: int) -> Any:
         """The whole head as a model of its own: logits in, mask, size and uncertainty out."""
         helper, proto = self.onnx.helper, self.onnx.TensorProto
-        z = self.add("Cast", "evicp/logits", to=proto.DOUBLE)
-        scores = self.scores(score, z)
+        logits = self.add("Cast", "evicp/logits", to=proto.DOUBLE)
+        usable = self.usable(logits)
+        z = self.add("Where", usable, logits, self.constant(0.0))
+        scores = self.add("Where", usable, self.scores(score, z), self.constant(-np.inf))
         mask = self.add("LessOrEqual", scores, self.constant(raised(thresholds)), name="set_mask")
         counts = self.add("Cast", mask, to=proto.INT64)
         self.add("ReduceSum", counts, self.constant([1], np.int64), keepdims=0, name="set_size")
         evidence = self.evidence(score.evidence if isinstance(score, ECP) else "relu", z)
+        evidence = self.add("Where", usable, evidence, self.constant(0.0))
         strength = self.add("Add", self.sum(evidence, keepdims=0), self.constant(float(self.n_classes)))
         self.add("Div", self.constant(float(self.n_classes)), strength, name="uncertainty")
         inputs = [helper.make_tensor_value_info("evicp/logits", kind, ["batch", self.n_classes])]
@@ -224,13 +231,18 @@ class _Head:
 
     # Parts -----------------------------------------------------------------------------------------------------
 
+    def usable(self, z: str) -> str:
+        """Which rows can be scored, (batch, 1): as `checks.blocks`, by counting, since TopK may put NaN anywhere."""
+        in_range = self.sum(self.to_double(self.add("LessOrEqual", z, self.constant(LARGEST_LOGIT))))
+        possible = self.sum(self.to_double(self.add("Greater", z, self.constant(-np.inf))))
+        all_in_range = self.add("Equal", in_range, self.constant(float(self.n_classes)))
+        return str(self.add("And", all_in_range, self.add("Greater", possible, self.constant(0.0))))
+
     def masked(self, z: str) -> str:
         return self.add("Equal", z, self.constant(-np.inf))
 
     def evidence(self, kind: Any, z: str) -> str:
         """Definition 1; masked labels have none."""
-        if callable(kind):
-            kind = "relu"
         if kind == "exp":
             clipped = self.add("Clip", z, self.constant(-10.0), self.constant(10.0))
             value = self.add("Exp", clipped)

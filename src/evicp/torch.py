@@ -12,6 +12,7 @@ import numpy as np
 
 from evicp import files
 from evicp.calibration import Calibration, Calibrator
+from evicp.checks import LARGEST_LOGIT
 from evicp.errors import InputError, InputTypeError, ScoreError, missing_extra
 from evicp.limits import raised
 from evicp.scores import ECP, Score
@@ -126,9 +127,9 @@ class SetOutput(NamedTuple):
 class SetPredictor(nn.Module):
     """A model that also returns its prediction sets, as a dense mask: on any device, in `state_dict`, compilable.
 
-    A row with NaN, +inf or nothing but -inf has no usable logits; inside a compiled graph nothing can be raised, so
-    such a row gets the full set, which is always valid, and uncertainty 1. Thresholds are raised by 1e-6 (see
-    `evicp.limits`), since this graph rounds differently from the kernels that calibrated.
+    A row with NaN, +inf, logits beyond 1e300 or nothing but -inf has no usable logits; inside a compiled graph nothing
+    can be raised, so such a row gets the full set, which is always valid, and uncertainty 1. Thresholds are
+    raised by 1e-6 (see `evicp.limits`), since this graph rounds differently from the kernels that calibrated.
 
     Parameters
     ----------
@@ -168,7 +169,7 @@ class SetPredictor(nn.Module):
         logits = logits_of(self.model(*args, **kwargs))
         z = logits.detach().to(kernel.working_type(logits.device))
         largest = z.amax(-1, keepdim=True)
-        usable = (largest > -torch.inf) & (largest < torch.inf)
+        usable = (largest > -torch.inf) & (largest <= min(LARGEST_LOGIT, torch.finfo(z.dtype).max))  # NaN fails both
         z = torch.where(usable, z, 0.0)
         thresholds = self.threshold_bits.view(torch.float64).to(z.dtype)
         mask = (kernel.every_label(self.score, z) <= thresholds) | ~usable
