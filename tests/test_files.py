@@ -266,6 +266,23 @@ def test_many_class_names_fit_and_too_many_are_refused_at_once(tmp_path: Path) -
     assert (tmp_path / "cal.safetensors").read_bytes() == before
 
 
+def by_class_of(n_classes: int) -> evicp.Calibration:
+    """Three rows, and a group for every class."""
+    logits = np.random.default_rng(0).normal(size=(3, n_classes)).astype(np.float32)
+    return evicp.Calibrator("topk", by="class").update(logits, [0, 1, n_classes - 1]).finish()
+
+
+def test_as_many_groups_as_fit_are_read_again_and_more_are_refused_at_once(tmp_path: Path) -> None:
+    calibration = by_class_of(47_500)
+    calibration.save(tmp_path / "cal.safetensors")
+    assert evicp.load(tmp_path / "cal.safetensors") == calibration
+    with pytest.raises(
+        InputError, match=r"^a calibration's groups must fit .* for 60,000 groups\. Calibrate with fewer"
+    ):
+        by_class_of(60_000).save(tmp_path / "more.safetensors")
+    assert not (tmp_path / "more.safetensors").exists()
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Written whole or not at all
 

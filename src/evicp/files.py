@@ -55,11 +55,12 @@ FORMAT_VERSION = 1
 #: keeps the promise that loading takes no more than the file's size plus 64 MiB.
 LARGEST_HEADER = 3 * 2**20
 
-#: No description has more objects, lists and keys than this (class names and base rates are one list each) ...
+#: No description has more lists, objects or keys than this (class names and base rates are one list each) ...
 _MOST_PARTS = 100
 
-#: ... and no header has more than this: as many groups, seven parts each, as fit into it.
-_MOST_HEADER_PARTS = _MOST_PARTS + 7 * 40_000
+#: ... and no header more than the groups that fit into it, 60 bytes or more each, of two lists, an object, four keys.
+_MOST_GROUPS = LARGEST_HEADER // 60
+_PARTS_OF_A_GROUP = {"[": 2, "{": 1, ":": 4}
 
 _CUSTOM = "custom"
 
@@ -189,13 +190,10 @@ def save_calibration(calibration: Calibration, path: str | PathLike[str]) -> Non
     tensors = _tensors(calibration)
     metadata = {"evicp": _description(calibration), "sha256": checksum(calibration)}
     lengths = {name: len(tensor) for name, tensor in tensors.items()}
-    header = _canonical({"__metadata__": metadata, **_layout(lengths)}).encode()
+    header = _canonical({"__metadata__": metadata, **dict(_layout(lengths))}).encode()
     header += b" " * (-len(header) % 8)  # so that the scores are aligned
     if len(header) > LARGEST_HEADER:
-        raise InputError(
-            f"class names{' and groups' if len(tensors) > 3 else ''} must fit into {LARGEST_HEADER:,} bytes; the "
-            f"file's header would have {len(header):,}. Shorten the names, or leave them out."
-        )
+        raise _too_long(len(header), len(metadata["evicp"].encode()), len(tensors))
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write(len(header).to_bytes(8, "little"))
         file.write(header)
@@ -203,13 +201,25 @@ def save_calibration(calibration: Calibration, path: str | PathLike[str]) -> Non
             file.write(np.ascontiguousarray(tensor, dtype="<f8").data)
 
 
-def _layout(lengths: dict[str, int]) -> dict[str, Any]:
+def _too_long(header: int, description: int, tensors: int) -> InputError:
+    """Say what fills a header that is too long: groups, or names."""
+    if header - description > description:
+        return InputError(
+            f"a calibration's groups must fit into {LARGEST_HEADER:,} bytes; the file's header would have {header:,} "
+            f"for {tensors:,} groups. Calibrate with fewer groups (classes can share some: ByClass(clusters=...))."
+        )
+    return InputError(
+        f"class names{' and groups' if tensors > 3 else ''} must fit into {LARGEST_HEADER:,} bytes; the file's header "
+        f"would have {header:,}. Shorten the names, or leave them out."
+    )
+
+
+def _layout(lengths: dict[str, int]) -> Iterator[tuple[str, dict[str, Any]]]:
     """How a safetensors header describes arrays of doubles that fill the rest of the file, one after the other."""
-    layout, start = {}, 0
+    start = 0
     for name, length in lengths.items():
-        layout[name] = {"dtype": "F64", "shape": [length], "data_offsets": [start, start + 8 * length]}
+        yield name, {"dtype": "F64", "shape": [length], "data_offsets": [start, start + 8 * length]}
         start += 8 * length
-    return layout
 
 
 def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = None) -> Calibration:
@@ -243,11 +253,11 @@ def _read_artifact(path: Path) -> tuple[dict[str, str], dict[str, NDArray[np.flo
         length = int.from_bytes(file.read(8), "little")
         if length > min(LARGEST_HEADER, size - 8):
             raise ArtifactError(f"it is not a calibration: its header claims {length:,} bytes.")
-        header = _strict_json(file.read(length).decode(), _MOST_HEADER_PARTS)
+        header = _strict_json(file.read(length).decode(), _MOST_GROUPS)
         metadata = header.pop("__metadata__", None)
         lengths = _lengths(header)
         n, rest = divmod(size - 8 - length, 8)
-        if rest or not lengths or sum(lengths.values()) != n or _canonical(header) != _canonical(_layout(lengths)):
+        if rest or not lengths or sum(lengths.values()) != n or not _laid_out(header, lengths):
             raise ArtifactError(
                 "it is not a calibration: it must hold one F64 tensor, scores, that fills the file (or one per group, "
                 "or scores and weights)."
@@ -260,11 +270,18 @@ def _read_artifact(path: Path) -> tuple[dict[str, str], dict[str, NDArray[np.flo
         return metadata, dict(zip(lengths, np.split(whole, np.cumsum(list(lengths.values()))[:-1]), strict=True))
 
 
+def _laid_out(header: dict[str, Any], lengths: dict[str, int]) -> bool:
+    """Whether a header says what ours would; tensor by tensor, so that no second header is made."""
+    same = (_canonical(header[name]) == _canonical(tensor) for name, tensor in _layout(lengths))
+    return len(header) == len(lengths) and all(same)
+
+
 def _lengths(tensors: dict[str, Any]) -> dict[str, int]:
     """How many numbers each tensor of a header claims to hold, in the order of the file; {} if it is not ours."""
-    names = [f"scores.{number}" for number in range(len(tensors))]
     if "scores" in tensors:
         names = ["scores", "weights", "class_weights"][: len(tensors)]
+    else:  # no more names than the header has
+        names = [name for number in range(len(tensors)) if (name := f"scores.{number}") in tensors]
     if set(names) != set(tensors):
         return {}
     shapes: list[Any] = [tensors[name].get("shape") if isinstance(tensors[name], dict) else None for name in names]
@@ -277,8 +294,8 @@ def _lengths(tensors: dict[str, Any]) -> dict[str, int]:
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
-def _strict_json(text: str, most_parts: int = _MOST_PARTS) -> dict[str, Any]:
-    """JSON of few parts, without duplicate keys, NaN or infinities."""
+def _strict_json(text: str, most_groups: int = 0) -> dict[str, Any]:
+    """JSON of few parts beside those of groups, without duplicate keys, NaN or infinities."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
@@ -289,7 +306,8 @@ def _strict_json(text: str, most_parts: int = _MOST_PARTS) -> dict[str, Any]:
     def refuse(literal: str) -> None:
         raise ArtifactError(f"its description holds {literal}.")
 
-    if sum(map(_STRING.sub("", text).count, "[{:")) > most_parts:
+    bare = _STRING.sub("", text)
+    if any(bare.count(mark) > _MOST_PARTS + most_groups * each for mark, each in _PARTS_OF_A_GROUP.items()):
         raise ArtifactError("its description has more parts than any calibration.")
     try:
         content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)

@@ -543,6 +543,13 @@ def grouped(n: int) -> bytes:
         return (Path(folder) / "cal.safetensors").read_bytes()
 
 
+def crowd(n_classes: int) -> bytes:
+    """A good file of one group for each of many classes, all but one of them empty."""
+    parts = {f"scores.{i}": [] if i else SCORES for i in range(n_classes)}
+    groups = {"by": "class", "parameters": dataclasses.asdict(evicp.ByClass())}
+    return of_parts(parts, n_classes=n_classes, class_names=None, groups=groups)
+
+
 FLAT = 2_900_000
 HEAVY: dict[str, Callable[[], bytes]] = {
     "a list of small numbers": lambda: framed("[" + "0," * (FLAT // 2) + "0]", b""),
@@ -555,8 +562,11 @@ HEAVY: dict[str, Callable[[], bytes]] = {
     "many names": lambda: forged(canonical(DESCRIPTION | {"n_classes": 300_000, "class_names": ["ab"] * 300_000})),
     "many wrong names": lambda: forged(canonical(DESCRIPTION | {"class_names": ["ab"] * 300_000})),
     "nested lists": lambda: framed("[" * 90_000 + "]" * 90_000, b""),
-    "empty lists within bounds": lambda: framed("[" + "[]," * 250_000 + "[]]", b""),
-    "tensors of nothing": lambda: framed(canonical({f"scores.{i}": tensor(0) for i in range(38_000)}), b""),
+    "empty lists within bounds": lambda: framed("[" + "[]," * 104_000 + "[]]", b""),
+    "keys within bounds": lambda: framed("{" + ",".join(f'"{i:x}":999' for i in range(209_000)) + "}", b""),
+    "objects within bounds": lambda: framed("[" + ",".join(f'{{"{i:x}":[999]}}' for i in range(52_000)) + "]", b""),
+    "tensors of nothing": lambda: framed(canonical({f"scores.{i}": tensor(0) for i in range(48_000)}), b""),
+    "as many groups as fit": lambda: crowd(47_000),
     "many base rates": lambda: forged(
         canonical(
             DESCRIPTION
@@ -601,6 +611,7 @@ def test_loading_takes_no_more_than_the_file_and_64_mib(tmp_path: Path, figure: 
         "many names",
         "many scores",
         "many scores in groups",
+        "as many groups as fit",
     }
     assert set(outcomes.values()) == {"loaded", "ArtifactError"}
     for name, (_, _, above_file, seconds) in zip(HEAVY, lines, strict=True):
