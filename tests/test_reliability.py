@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from fractions import Fraction
 from math import floor
 
@@ -173,16 +174,15 @@ def test_a_law_is_a_value():
 def concentration(n: int, coverage: Fraction, tolerance: float) -> float:
     """P(|C - coverage| <= tolerance) for one n, from scipy's Beta distribution."""
     k = reference_rank(n, coverage)
-    if k > n:
-        return float(1 - coverage <= Fraction(tolerance).limit_denominator(10**9))
     law = scipy.stats.beta(k, n + 1 - k)
     return float(law.cdf(float(coverage) + tolerance) - law.cdf(float(coverage) - tolerance))
 
 
 def brute_force_plan(coverage: Fraction, tolerance: float, confidence: float, bound: int) -> int:
-    """One more than the last n up to the bound that misses the confidence."""
-    missing = [n for n in range(1, bound + 1) if concentration(n, coverage, tolerance) < confidence]
-    return missing[-1] + 1 if missing else 1
+    """One more than the last n up to the bound that misses the confidence, of those with a finite threshold."""
+    finite = [n for n in range(1, bound + 1) if reference_rank(n, coverage) <= n]
+    missing = [n for n in finite if concentration(n, coverage, tolerance) < confidence]
+    return missing[-1] + 1 if missing else finite[0]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,9 @@ def brute_force_plan(coverage: Fraction, tolerance: float, confidence: float, bo
         (0.5, 0.1, 0.95),
         (0.5, 0.4, 0.3),
         (Fraction(2, 3), 0.08, 0.8),
-        (0.9, 0.09, 0.5),  # 9: fewer rows are a point mass at 1, out of tolerance
+        (0.9, 0.09, 0.5),
+        (0.995, 0.01, 0.95),  # 199: fewer rows give full sets, whose coverage of 1 is within the tolerance
+        (0.995, 0.004, 0.95),
         (0.9, 0.1, 0.9),
         (0.7, 0.3, 0.99),
         (0.93, 0.07, 0.6),
@@ -212,7 +214,8 @@ def test_the_plan_is_the_smallest_n_from_which_on_the_promise_holds(coverage, to
     got = plan(coverage, tolerance, confidence)
     bound = max(300, 3 * got)
     assert got == brute_force_plan(exact, tolerance, confidence, bound)
-    assert got == 1 or concentration(got - 1, exact, tolerance) < confidence
+    fewer_are_finite = reference_rank(got - 1, exact) <= got - 1
+    assert not fewer_are_finite or concentration(got - 1, exact, tolerance) < confidence
     assert all(concentration(n, exact, tolerance) >= confidence for n in range(got, bound, max(1, bound // 200)))
 
 
@@ -243,26 +246,39 @@ def test_the_plan_grows_as_the_tolerance_shrinks():
     assert plan(0.9, 0.02, 0.99) > plan(0.9, 0.02, 0.9)
 
 
-def test_a_plan_across_blocks_of_the_search(monkeypatch):
-    """Small tolerances search several blocks of n; every n is asked, and the last that fails decides."""
-    wanted = plan(0.9, 0.004, 0.9)
-    assert wanted > 10_000
-    asked = []
-    real = reliability._concentration
+@pytest.mark.parametrize("coverage", [Fraction(9, 10), Fraction(2, 3), Fraction(899, 997)])
+def test_no_n_of_a_range_is_below_its_bound(coverage):
+    """The search skips a range of n only by this bound."""
+    rng = np.random.default_rng(0)
+    for tolerance in (0.001, 0.03, 0.4):
+        first = rng.integers(1000, 5000, 40)
+        last = first + rng.integers(0, 300, 40)
+        bounds = reliability._concentration(first, last, coverage, tolerance)
+        for low, high, bound in zip(first, last, bounds, strict=True):
+            n = np.arange(low, high + 1)
+            assert bound <= reliability._concentration(n, n, coverage, tolerance).min()
 
-    def spy(n, coverage, tolerance):
-        asked.append(n)
-        return real(n, coverage, tolerance)
 
-    monkeypatch.setattr(reliability, "_concentration", spy)
-    assert plan(0.9, 0.004, 0.9) == wanted
-    ns = np.concatenate(asked)
-    assert len(np.unique(ns)) == len(ns)
-    assert ns.min() <= wanted - 1
-    assert np.array_equal(np.sort(ns), np.arange(ns.min(), ns.max() + 1))
-    exact = Fraction(9, 10)
-    assert concentration(wanted - 1, exact, 0.004) < 0.9
-    assert all(concentration(n, exact, 0.004) >= 0.9 for n in range(wanted, wanted + 200))
+def test_a_fine_plan_is_quick_and_still_the_last_n_that_misses():
+    """A tenth of a thousandth takes tens of millions of rows, too many to be asked one by one."""
+    exact, tolerance = Fraction(9, 10), 1e-4
+    start = time.process_time()
+    got = plan(exact, tolerance)
+    assert time.process_time() - start < 10
+    assert 34_000_000 < got < 35_000_000
+    near = np.arange(got - 20_000, got + 20_000)
+    missing = near[reliability._concentration(near, near, exact, tolerance) < 0.95]
+    assert missing[-1] == got - 1
+
+
+def test_a_tolerance_that_no_rows_keep_to_is_refused():
+    assert plan(0.999999, 1e-6) == 3_147_895
+    with pytest.raises(
+        InputError, match=r"^tolerance must be at least 9\.5e-06 at coverage 0\.9; got 1e-06, which 1,000"
+    ):
+        plan(0.9, 1e-6)
+    with pytest.raises(InputError, match="tolerance must be at least 1e-08"):
+        plan(Fraction(10**20 - 1, 10**20), 1e-9)
 
 
 def test_the_plans_exact_ranks_survive_large_denominators():
@@ -270,6 +286,6 @@ def test_the_plans_exact_ranks_survive_large_denominators():
     coverage = Fraction(899999993, 999999937)
     n = np.array([2 * 10**10, 2 * 10**10 + 1])
     assert int(n[0]) * coverage.numerator > 2**63
-    got = reliability._concentration(n, coverage, 1e-6)
+    got = reliability._concentration(n, n, coverage, 1e-6)
     wanted = [concentration(int(x), coverage, 1e-6) for x in n]
     assert got == pytest.approx(wanted, rel=1e-3)  # old SciPys are no nearer at such n; a wrapped rank is far off

@@ -32,6 +32,10 @@ __all__ = [
 ]
 
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: Plans end where coverage's standard deviation from this many rows is the tolerance.
+MOST_PLANNED = 10**9
 
 
 def conformal_rank(n: int, coverage: float | Fraction) -> int:
@@ -255,36 +259,66 @@ def beta_binomial_cdf(m: int, a: int, b: int) -> F64:
 def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95) -> int:
     """The smallest n from which on P(|C - coverage| <= tolerance) >= confidence for every calibration size.
 
+    Never fewer rows than a finite threshold needs: full sets keep no promise worth planning for.
+
     >>> plan(0.9, tolerance=0.02, confidence=0.95)
     854
     """
     exact = checks.as_coverage(coverage)
     tolerance = checks.as_probability(tolerance, "tolerance")
     confidence = checks.as_probability(confidence, "confidence")
+    least = max(1e-8, float(exact * (1 - exact) / MOST_PLANNED) ** 0.5)
+    if tolerance < least:
+        raise InputError(
+            f"tolerance must be at least {least:.2g} at coverage {float(exact):g}; got {tolerance:g}, which "
+            f"{MOST_PLANNED:,} calibration rows cannot keep to. Ask for a wider one."
+        )
+    smallest = rows_needed(exact)
     # Beyond `safe`, Hoeffding's bound for the Beta law (mean within 1/(n+1) of coverage) promises it for every n.
     safe = ceil((1 / tolerance + (log(2 / (1 - confidence)) / 2) ** 0.5 / tolerance) ** 2) + 2
-    chunk = 1 << 16
-    for stop in range(safe, 0, -chunk):
-        n = np.arange(max(1, stop - chunk), stop)
-        failing = np.flatnonzero(_concentration(n, exact, tolerance) < confidence)
-        if failing.size:
-            return int(n[failing[-1]]) + 1
-    return 1
+    return _last_missing(smallest, safe, exact, tolerance, confidence) + 1
 
 
-def _concentration(n: NDArray[np.int64], coverage: Fraction, tolerance: float) -> F64:
-    """P(|C - coverage| <= tolerance) for each n."""
+def _last_missing(smallest: int, safe: int, coverage: Fraction, tolerance: float, confidence: float) -> int:
+    """The largest n from `smallest` to `safe` that misses the confidence; `smallest` - 1 if none does.
+
+    P rises and falls from one n to the next, so ranges of n are halved until a bound says that all of a range keep the
+    confidence, or one n above the whole range misses it.
+    """
+    missing = smallest - 1
+    first, width = np.array([smallest]), 1 << max(0, safe - smallest).bit_length()
+    while first.size:
+        last = first + (width - 1)
+        doubtful = _concentration(first, last, coverage, tolerance) < confidence
+        first, last = first[doubtful], last[doubtful]
+        misses = _concentration(last, last, coverage, tolerance) < confidence
+        missing = max(missing, int(last[misses].max(initial=0)))
+        first, width = first[last > missing], width // 2
+        first = np.concatenate([first, first + width])
+    return missing
+
+
+def _concentration(first: I64, last: I64, coverage: Fraction, tolerance: float) -> F64:
+    """What P(|C - coverage| <= tolerance) is at least for every n from `first` to `last`; exact where these are equal.
+
+    Beta(k, l) grows with k and shrinks with l, and both grow with n: no C of the range lies lower than with the lowest
+    k and the highest l, none higher than with the highest k and the lowest l.
+    """
     from scipy.special import betainc
 
-    numerator, denominator = coverage.as_integer_ratio()
-    wide = (n + 1).astype(object if int(n[-1] + 1) * denominator >= 2**62 else np.int64)
-    k = (-((-wide * numerator) // denominator)).astype(np.int64)
+    lowest_k, highest_k = _ranks(first, coverage), _ranks(last, coverage)
+    lowest_l, highest_l = first + 1 - lowest_k, last + 1 - highest_k
     high = min(1.0, float(coverage) + tolerance)
     low = max(0.0, float(coverage) - tolerance)
-    b = np.maximum(n + 1 - k, 1)
-    inside = betainc(k, b, high) - betainc(k, b, low)
-    result: F64 = np.where(k <= n, inside, float(high >= 1.0))
+    result: F64 = betainc(highest_k, lowest_l, high) - betainc(lowest_k, highest_l, low)
     return result
+
+
+def _ranks(n: I64, coverage: Fraction) -> I64:
+    """`conformal_rank` of many n."""
+    numerator, denominator = coverage.as_integer_ratio()
+    wide = (n + 1).astype(object if (int(n.max(initial=0)) + 1) * denominator >= 2**62 else np.int64)
+    return (-((-wide * numerator) // denominator)).astype(np.int64)
 
 
 @dataclass(frozen=True)

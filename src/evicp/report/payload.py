@@ -54,7 +54,7 @@ def _planned() -> dict[str, list[int]]:
 
 
 def rows_needed(grid: Sequence[Fraction]) -> I64 | None:
-    """`plan(coverage, 0.01)` for the slider's coverages, worked out in advance: it would take seconds each time."""
+    """`plan(coverage, 0.01)` for the slider's coverages, worked out in advance: all of it takes a second."""
     return np.array(_planned()["rows"]) if tuple(grid) == GRID else None
 
 
