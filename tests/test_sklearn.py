@@ -134,6 +134,20 @@ def test_estimators_with_only_one_of_the_two_outputs():
         logits_of(pairs, load_digits().data)
 
 
+@pytest.mark.filterwarnings("ignore")  # SVC(probability=True) is on its way out
+def test_three_decisions_between_pairs_are_no_logits():
+    X, y = load_iris(return_X_y=True)
+    pairs = SVC(decision_function_shape="ovo", probability=True, random_state=0)
+    for estimator in (pairs, make_pipeline(StandardScaler(), pairs), GridSearchCV(pairs, {"C": [1.0]}, cv=2)):
+        fitted = estimator.fit(X, y)
+        assert fitted.decision_function(X).shape == (150, 3)
+        np.testing.assert_allclose(np.exp(logits_of(fitted, X)), fitted.predict_proba(X), atol=1e-12)
+    with pytest.raises(evicp.EvicpError, match='decision_function_shape="ovr"'):
+        logits_of(SVC(decision_function_shape="ovo").fit(X, y), X)
+    rest = SVC().fit(X, y)
+    np.testing.assert_array_equal(logits_of(rest, X), rest.decision_function(X))
+
+
 def test_log_probabilities_with_relu_evidence_warn():
     X, y = load_iris(return_X_y=True)
     with pytest.warns(evicp.EvicpWarning, match="no positive logit"):

@@ -31,25 +31,34 @@ __all__ = ["ConformalClassifier", "logits_of"]
 def logits_of(estimator: Any, X: Any) -> NDArray[np.float64]:
     """The (n, K) logits of a fitted classifier.
 
-    `decision_function` where it has one value per class; a binary one, s, becomes (-s/2, s/2), whose softmax is the
-    sigmoid of s. Otherwise ln(predict_proba): the softmax of it is exact, but every log-probability is negative, so
-    relu evidence is zero throughout. For such estimators choose another score ("lac", "raps") or
-    ECP(evidence="softplus").
+    `decision_function` where it has one value per class, not per pair of classes; a binary one, s, becomes
+    (-s/2, s/2), whose softmax is the sigmoid of s. Otherwise ln(predict_proba): the softmax of it is exact, but every
+    log-probability is negative, so relu evidence is zero throughout. For such estimators choose another score ("lac",
+    "raps") or ECP(evidence="softplus").
     """
     n_classes = len(estimator.classes_)
     if hasattr(estimator, "decision_function"):
         values = np.asarray(estimator.decision_function(X), dtype=np.float64)
         if values.ndim == 1 and n_classes == 2:
             return np.stack([-values / 2, values / 2], axis=1)
-        if values.ndim == 2 and values.shape[1] == n_classes:
+        if values.ndim == 2 and values.shape[1] == n_classes and not _compares_pairs(estimator):
             return values
     if hasattr(estimator, "predict_proba"):
         # A probability of exactly 0 stays possible: the smallest double's logarithm, not -inf.
         return np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), 1e-300))
     raise InputError(
         f"{type(estimator).__name__} must have predict_proba, or decision_function with one value per class. "
-        "Wrap it in CalibratedClassifierCV."
+        'Wrap it in CalibratedClassifierCV; an SVC takes decision_function_shape="ovr".'
     )
+
+
+def _compares_pairs(estimator: Any) -> bool:
+    """Whether the decisions of an SVC are those between pairs of classes: three classes have three pairs."""
+    while hasattr(estimator, "best_estimator_"):
+        estimator = estimator.best_estimator_
+    if getattr(estimator, "steps", None):
+        return _compares_pairs(estimator.steps[-1][1])
+    return getattr(estimator, "decision_function_shape", None) == "ovo"
 
 
 def _inner_has(method: str) -> Callable[[ConformalClassifier], bool]:
