@@ -151,6 +151,11 @@ def test_a_masked_true_label_is_refused(cpu_backend):
         fit_temperature(z, labels)
 
 
+def test_logits_whose_likelihoods_overflow_are_refused(cpu_backend):
+    with pytest.raises(LogitsError, match=r"^logits must be small enough .* got -1e\+308 for the true label of row 3"):
+        fit_temperature([[0.0, -1e307]] * 3 + [[0.0, -1e308]] * 20, [1] * 23)
+
+
 def test_large_logits_do_not_overflow(cpu_backend):
     z, labels = sample(100, 4, 1.0)
     with pytest.warns(SuspiciousInputWarning):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, isfinite
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,12 +54,10 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
     truth = checks.as_labels(labels, *array.shape)
     if not len(array):
         raise LogitsError("a temperature needs at least one row; got none.")
-    before = kernels.nll_derivatives(array, truth, 1.0)[0]
+    with np.errstate(over="ignore"):  # refused by name
+        before = kernels.nll_derivatives(array, truth, 1.0)[0]
     if not isfinite(before):
-        row = next(i for i in range(len(array)) if not np.isfinite(array[i, truth[i]]))
-        raise LabelsError(
-            f"the true label of row {row} has logit -inf, so no temperature makes it likely. Leave such rows out."
-        )
+        _raise_unlikely(array, truth)
     beta, at_edge = _minimise(array, truth)
     if at_edge:
         checks.warn(
@@ -75,6 +73,20 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
         ece_after=_calibration_error(array, truth, beta),
         n=len(array),
         at_edge=at_edge,
+    )
+
+
+def _raise_unlikely(logits: NDArray[Any], labels: NDArray[np.int64]) -> NoReturn:
+    """Say which true label makes the likelihood of all rows 0."""
+    true = np.asarray(logits[np.arange(len(logits)), labels], np.float64)
+    row = int(true.argmin())
+    if true[row] == -np.inf:
+        raise LabelsError(
+            f"the true label of row {row} has logit -inf, so no temperature makes it likely. Leave such rows out."
+        )
+    raise LogitsError(
+        f"logits must be small enough for a likelihood; got {true[row]:g} for the true label of row {row}, and the sum "
+        "over the rows overflows. Rescale the logits."
     )
 
 
