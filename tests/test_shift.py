@@ -70,6 +70,17 @@ def test_equal_weights_give_the_unweighted_sets_exactly(weight):
     )
 
 
+@pytest.mark.parametrize("largest", [1e308, 2.0**1023, 1.7e308])
+def test_weights_near_the_largest_double(largest):
+    weights = np.array([0.31, 0.77, 1.0, 0.5]) * largest
+    scores, new = np.arange(4.0), np.array([0.0, 0.3, 1.0]) * largest
+    for coverage in (Fraction(1, 5), Fraction(1, 2), Fraction(4, 5)):
+        found = shift.weighted_thresholds(scores, weights, new, coverage)
+        assert found.tolist() == [reference_weighted_threshold(scores, weights, w, coverage) for w in new]
+    p = shift.weighted_p_values(scores, weights, np.full(3, 1.5), new)
+    assert p == pytest.approx([1.5 / 2.58, 1.8 / 2.88, 2.5 / 3.58])
+
+
 def test_each_row_has_the_threshold_of_its_weight(cpu_backend):
     z, y = make(120)
     new, truth = make(40, 1)

@@ -130,7 +130,7 @@ def _scaled(weights: F64, new_weights: F64) -> tuple[F64, F64]:
     with np.errstate(over="ignore"):
         multiples = weights / unit
         if multiples.max() > 2.0**53 or np.any(multiples != np.rint(multiples)):
-            unit = 2.0 ** np.frexp(weights.max())[1]
+            unit = 2.0 ** (np.frexp(weights.max())[1] - 1)  # not above the weight itself: 2^1024 would be inf
         return weights / unit, np.minimum(new_weights / unit, 1e300)
 
 
