@@ -205,6 +205,16 @@ def test_small_unsigned_labels_of_many_classes() -> None:
     assert checks.as_labels(labels, 2, 1000).tolist() == [0, 255]
 
 
+@pytest.mark.parametrize("labels", [["cat", "dog"], np.array(["cat", "dog"], object), np.array([b"cat", b"dog"])])
+def test_names_for_labels_are_told_how_to_become_numbers(labels: Any) -> None:
+    with pytest.raises(InputTypeError, match=r"^labels must be integers; got dtype .*: \[class_names\.index\(name\)"):
+        checks.as_labels(labels, 2, 2)
+    with pytest.raises(
+        InputTypeError, match=r"^labels must be integers; got dtype float64\. Use labels\.astype\(int\)"
+    ):
+        checks.as_labels([0.0, 1.0], 2, 2)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Nothing is copied needlessly, nothing of the caller's is changed
 
@@ -334,6 +344,17 @@ def test_class_names_become_strings() -> None:
     for control in ("\0", "\n", "\x1b[31m", "\x7f", "\ud800"):
         with pytest.raises(InputError, match=r"^class_names must be printable; name 1, "):
             checks.as_class_names(["a", f"b{control}"], 2)
+
+
+def test_class_names_by_number_are_taken_in_the_order_of_their_numbers() -> None:
+    """As Hugging Face's id2label, whose keys are text in JSON."""
+    assert checks.as_class_names({1: "dog", 0: "cat"}, 2) == ("cat", "dog")
+    assert checks.as_class_names({str(k): f"class {k}" for k in reversed(range(12))}, 12)[9:] == (
+        *("class 9", "class 10", "class 11"),
+    )
+    for bad in ({"cat": 0, "dog": 1}, {0: "cat"}, {1: "cat", 2: "dog"}, {0: "a", 1: "b", 2: "c"}, {0: "a", "0": "b"}):
+        with pytest.raises(InputError, match=r"^class_names must map every number from 0 to 1 to a name; got "):
+            checks.as_class_names(bad, 2)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -102,9 +102,10 @@ def as_labels(labels: Any, n: int, n_classes: int) -> I64:
     if array.ndim != 1:
         raise LabelsError(f"labels must be one-dimensional; got shape {array.shape}. Pass one class number per row.")
     if array.dtype.kind not in "iu" and array.size:
-        raise InputTypeError(
-            f"labels must be integers; got dtype {array.dtype}. Use labels.astype(int) if they are class numbers."
-        )
+        fix = "Use labels.astype(int) if they are class numbers."
+        if isinstance(array.flat[0], str | bytes):
+            fix = "Turn names into numbers first: [class_names.index(name) for name in labels]."
+        raise InputTypeError(f"labels must be integers; got dtype {array.dtype}. {fix}")
     if len(array) != n:
         raise LabelsError(f"labels must have one entry per row of logits; got {len(array)} labels for {n} rows.")
     bad = np.flatnonzero((array < 0) | (array >= n_classes))
@@ -379,9 +380,11 @@ def rates_for(rates: tuple[float, ...], n_classes: int) -> F64:
 
 
 def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
-    """Class names as a tuple of K strings."""
+    """Class names as a tuple of K strings; of a mapping from class numbers, such as Hugging Face's id2label, too."""
     if names is None:
         return None
+    if isinstance(names, Mapping):
+        names = _by_number(names, n_classes)
     if isinstance(names, str | bytes | set | frozenset) or not isinstance(names, Iterable):  # a set has no order
         raise InputTypeError(f"class_names must be a sequence of {n_classes} strings; got a {type(names).__name__}.")
     result = tuple(str(name) for name in names)
@@ -389,6 +392,19 @@ def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
         raise InputError(f"class_names must have one name per class; got {len(result)} names for {n_classes} classes.")
     as_printable(result, "class_names")
     return result
+
+
+def _by_number(names: Mapping[Any, Any], n_classes: int) -> list[Any]:
+    """The values of a mapping whose keys are the class numbers, as whole numbers or their digits, in their order."""
+    by_digits = {str(number): name for number, name in names.items()}
+    missing = [number for number in range(n_classes) if str(number) not in by_digits]
+    if missing or len(names) != n_classes:
+        first = f", and nothing for {missing[0]}" if missing else ""
+        raise InputError(
+            f"class_names must map every number from 0 to {n_classes - 1} to a name; got {len(names)} keys"
+            f"{first}. Pass the names in the order of the classes."
+        )
+    return [by_digits[str(number)] for number in range(n_classes)]
 
 
 def as_printable(names: Sequence[str], what: str) -> None:

@@ -399,10 +399,11 @@ def label_at(row: int, value: int) -> np.ndarray:
 
 
 _AS_INT = "Use labels.astype(int) if they are class numbers."
+_NUMBER = "Turn names into numbers first: [class_names.index(name) for name in labels]."
 WRONG_LABELS = [
     ("floats", lambda: LABELS.astype(float), InputTypeError, f"labels must be integers; got dtype float64. {_AS_INT}"),
     ("bools", lambda: LABELS > 1, InputTypeError, f"labels must be integers; got dtype bool. {_AS_INT}"),
-    ("text", lambda: ["cat"] * 40, InputTypeError, f"labels must be integers; got dtype <U3. {_AS_INT}"),
+    ("text", lambda: ["cat"] * 40, InputTypeError, f"labels must be integers; got dtype <U3. {_NUMBER}"),
     ("objects", lambda: LABELS.astype(object), InputTypeError, f"labels must be integers; got dtype object. {_AS_INT}"),
     (
         "masked",
