@@ -274,5 +274,6 @@ def test_every_extra_named_in_a_message_exists() -> None:
     for path in (root / "src").rglob("*.py"):
         text = path.read_text("utf-8")
         named |= set(re.findall(r"missing_extra\(\s*\"[^\"]+\",\s*\"([^\"]+)\"", text))
+        named |= set(re.findall(r"\bneed\(\s*f?\"[^\"]+\",\s*f?\"[^\"]+\",\s*\"([^\"]+)\"", text))
         named |= {extra for group in re.findall(r"evicp\[([a-z,-]+)\]", text) for extra in group.split(",")}
-    assert {"parquet", "pandas"} <= named <= extras
+    assert {"parquet", "pandas", "ray", "huggingface"} <= named <= extras

@@ -19,6 +19,9 @@ EvicpWarning (UserWarning)
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 __all__ = [
     "ArtifactError",
     "CoverageError",
@@ -35,6 +38,7 @@ __all__ = [
     "SmallCalibrationWarning",
     "SuspiciousInputWarning",
     "missing_extra",
+    "need",
 ]
 
 
@@ -97,3 +101,11 @@ class SuspiciousInputWarning(EvicpWarning):
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     """The one sentence a user sees when an optional dependency is absent."""
     return MissingExtraError(f"{purpose} needs {package}: pip install 'evicp[{extra}]'")
+
+
+def need(module: str, package: str, extra: str, purpose: str) -> Any:
+    """Import an optional package where it is used, or say how to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise missing_extra(package, extra, purpose) from error

@@ -23,15 +23,7 @@ from numpy.typing import NDArray
 
 from evicp import checks, kernels
 from evicp.calibration import Calibration
-from evicp.errors import (
-    ArtifactError,
-    EvicpError,
-    FileError,
-    InputError,
-    InputTypeError,
-    ScoreError,
-    missing_extra,
-)
+from evicp.errors import ArtifactError, EvicpError, FileError, InputError, InputTypeError, ScoreError, need
 from evicp.groups import GROUPS, Groups, Partition
 from evicp.scores import ECP, SCORES, Custom, Score, as_score
 from evicp.sets import PredictionSets, SetsSummary
@@ -512,10 +504,7 @@ def _safe_tensor(file: Any, path: Path, name: str) -> NDArray[Any]:
 
 def _parquet_file(path: Path, *, streamed: bool = False) -> Any:
     """A parquet file; streamed, pages are read as they are needed, not whole columns of a row group."""
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise missing_extra("pyarrow", "parquet", "a parquet file") from error
+    pq = need("pyarrow.parquet", "pyarrow", "parquet", "a parquet file")
     return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) if streamed else pq.ParquetFile(path)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from evicp import files
 from evicp.calibration import Calibration
 from evicp.checks import LARGEST_LOGIT
-from evicp.errors import FileError, InputError, ScoreError, missing_extra
+from evicp.errors import FileError, InputError, ScoreError, need
 from evicp.limits import raised
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 
@@ -54,11 +54,7 @@ def export(
         `uncertainty` (batch,) double: the evidential u = K / (K + sum of evidence)
     logits : the name of the logits output, where the model has several
     """
-    try:
-        import onnx
-    except ImportError as error:
-        raise missing_extra("onnx", "onnx", "exporting to ONNX") from error
-
+    onnx = need("onnx", "onnx", "onnx", "exporting to ONNX")
     if not isinstance(calibration, Calibration):
         calibration = files.load(calibration)
     graph = _load(onnx, model)

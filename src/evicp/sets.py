@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.errors import InputError, InputTypeError, RowError, missing_extra
+from evicp.errors import InputError, InputTypeError, RowError, need
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,11 +151,7 @@ class PredictionSets:
 
         Rows are numbered from `first_row`.
         """
-        try:
-            import pyarrow as pa
-        except ImportError as error:
-            raise missing_extra("pyarrow", "parquet", "an Arrow table") from error
-
+        pa = need("pyarrow", "pyarrow", "parquet", "an Arrow table")
         small = len(self.labels) < 2**31  # the plain list type, which every reader knows, counts in 32 bits
         lists = pa.ListArray if small else pa.LargeListArray
         offsets, labels = pa.array(self.offsets, pa.int32() if small else pa.int64()), pa.array(self.labels)
@@ -170,10 +166,7 @@ class PredictionSets:
 
     def to_pandas(self) -> pd.DataFrame:
         """A data frame with one row per set."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise missing_extra("pandas", "pandas", "a data frame") from error
+        pd = need("pandas", "pandas", "pandas", "a data frame")
         columns: dict[str, Any] = {"labels": list(self), "size": self.sizes.astype(np.int32)}
         if self.class_names is not None:
             columns["names"] = self.to_lists(names=True)

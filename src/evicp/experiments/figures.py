@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evicp.errors import missing_extra
+from evicp.errors import need
 from evicp.experiments.published import lookup
 from evicp.experiments.tables import Measured
 from evicp.experiments.trials import PROTOCOLS, Method, Protocol
@@ -58,10 +58,7 @@ class Drawing:
 
 def require_matplotlib() -> None:
     """Say at once, not after minutes of trials, that figures cannot be drawn."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("matplotlib", "paper", "a figure") from error
+    need("matplotlib", "matplotlib", "paper", "a figure")
 
 
 def draw_all(measured: Sequence[Measured], reference: Mapping[str, str]) -> tuple[Drawing, ...]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from evicp import checks, evidence, kernels
 from evicp.calibration import calibrate
 from evicp.datasets import load_imagenet_sample
-from evicp.errors import FileError, InputError, SuspiciousInputWarning
+from evicp.errors import FileError, InputError, SuspiciousInputWarning, need
 from evicp.experiments.published import TABLES, figures, lookup
 from evicp.files import read_logits
 from evicp.reliability import Reliability
@@ -431,7 +431,6 @@ def far(networks: Sequence[Logits]) -> Finding:
 def _strange_logits(count: int = 24, side: int = 256) -> dict[str, F64]:
     """Logits of crops of textures, of noise, and of photographs whose pixels are shuffled."""
     from evicp.extraction import open_network
-    from evicp.extraction.optional import need
 
     pictures: Any = need("skimage.data", "scikit-image", "test-extract", "pictures far from ImageNet")
     image: Any = need("PIL.Image", "pillow", "extract", "preparing pictures")

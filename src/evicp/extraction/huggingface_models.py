@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import FileError, InputError
+from evicp.errors import FileError, InputError, need
 from evicp.extraction.network import Network, Transform
-from evicp.extraction.optional import need
 from evicp.extraction.torch_modules import Device, module_network, parameters_digest, to_logits
 
 __all__ = ["huggingface_network"]

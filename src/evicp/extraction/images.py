@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import InputError
-from evicp.extraction.optional import need
+from evicp.errors import InputError, need
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import InputError, InputTypeError, LogitsError
+from evicp.errors import InputError, InputTypeError, LogitsError, need
 from evicp.extraction.images import PAPER, Preprocess
-from evicp.extraction.optional import need
 from evicp.extraction.sources import Modality
 
 __all__ = ["Network", "Transform", "choose_transform", "probe_classes"]

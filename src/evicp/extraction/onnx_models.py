@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import FileError, InputError
+from evicp.errors import FileError, InputError, need
 from evicp.extraction.images import PAPER, Preprocess
 from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
-from evicp.extraction.optional import need
 from evicp.extraction.storage import file_digest
 
 __all__ = ["onnx_network"]

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.errors import FileError, InputError, LabelsError
+from evicp.errors import FileError, InputError, LabelsError, need
 from evicp.extraction.classes import match_classes
 from evicp.extraction.ground_truth import read_ground_truth
 from evicp.extraction.images import IMAGE_SUFFIXES, read_image
-from evicp.extraction.optional import need
 
 __all__ = ["Modality", "Source", "natural_key", "network_labels", "open_source"]
 

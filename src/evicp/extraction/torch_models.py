@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from evicp.errors import FileError, InputError, InputTypeError, MissingExtraError
+from evicp.errors import FileError, InputError, InputTypeError, MissingExtraError, need
 from evicp.extraction.classes import imagenet_names, is_imagenet
 from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform
-from evicp.extraction.optional import need
 from evicp.extraction.torch_modules import Device, load_weights, module_network, seeded
 
 __all__ = ["PAPER_NETWORKS", "factory_network", "lite_network", "timm_network", "torchvision_network"]

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import FileError, InputError
+from evicp.errors import FileError, InputError, need
 from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
-from evicp.extraction.optional import need
 
 __all__ = ["Device", "load_weights", "module_network", "open_device", "seeded"]
 

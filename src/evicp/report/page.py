@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from evicp.errors import missing_extra
+from evicp.errors import need
 
 __all__ = ["assemble"]
 
@@ -40,11 +40,8 @@ def _source(name: str) -> str:
 
 
 def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise missing_extra("plotly", "report", "an interactive report") from error
-    return str(get_plotlyjs()).replace("</script", "<\\/script")
+    plotly = need("plotly.offline", "plotly", "report", "an interactive report")
+    return str(plotly.get_plotlyjs()).replace("</script", "<\\/script")
 
 
 def _json(data: dict[str, Any]) -> str:
