@@ -247,6 +247,16 @@ def test_a_missing_ray_is_one_sentence(tmp_path: Path) -> None:
     assert python(code, tmp_path).splitlines() == [f"MissingExtraError {sentence}", f"error: {sentence}", "1"]
 
 
+def test_the_commands_and_benchmarks_load_where_there_is_no_resource_module() -> None:
+    """As on Windows."""
+    code = """
+        block("resource")
+        say(lambda: __import__("evicp.bench"))
+        say(lambda: __import__("evicp.cli"))
+    """
+    assert python(code).split() == ["fine", "fine"]
+
+
 def test_numba_may_be_missing() -> None:
     """The NumPy reference gives the same sets."""
     code = """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -163,6 +162,8 @@ def _cpu_model() -> str:
 
 
 def peak_memory() -> int:
-    """The largest resident memory of this process so far, in bytes."""
+    """The largest resident memory of this process so far, in bytes; not on Windows."""
+    import resource  # which Windows does not have
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
