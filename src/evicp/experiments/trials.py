@@ -133,7 +133,7 @@ Trials = Mapping[tuple[Method, float], tuple[Outcome, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Row numbers: where temperature and lambda come from, what is calibrated on, what is tested."""
+    """Row numbers: what is calibrated on, what is tested."""
 
     calibration: I64
     test: I64

@@ -102,17 +102,17 @@ def _emit_add(builder: Any, x: Any, y: Any) -> Any:
 
 
 def _emit_larger(builder: Any, x: Any, y: Any) -> Any:
-    """X if x > y else y: of two equal numbers, or with a NaN, the second."""
+    """x if x > y else y: of two equal numbers, or with a NaN, the second."""
     return builder.select(builder.fcmp_ordered(">", x, y), x, y)
 
 
 def _emit_smaller(builder: Any, x: Any, y: Any) -> Any:
-    """X if x < y else y: of two equal numbers, or with a NaN, the second."""
+    """x if x < y else y: of two equal numbers, or with a NaN, the second."""
     return builder.select(builder.fcmp_ordered("<", x, y), x, y)
 
 
 def _emit_fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """X y + z, rounded once on every machine; left to the compiler it would be fused here and not there."""
+    """x y + z, rounded once on every machine; left to the compiler it would be fused here and not there."""
     bits = "f64" if isinstance(_element(x.type), ir.DoubleType) else "f32"
     name = f"llvm.fma.v{LANES}{bits}" if isinstance(x.type, ir.VectorType) else f"llvm.fma.{bits}"
     fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(x.type, [x.type] * 3), name)
@@ -149,7 +149,7 @@ def _layout(x: Any) -> tuple[int, int, Any]:
 
 
 def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> Any:
-    """E^x for x up to about 88, as accurate as its type; what would underflow is about the smallest normal number.
+    """e^x for x up to about 88, as accurate as its type; what would underflow is about the smallest normal number.
 
     X = n ln 2 + r with |r| <= ln(2)/2; e^r is a polynomial, exactly 1 at 0; n is added to the exponent's bits.
     Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves that integer in the lowest bits.
@@ -186,7 +186,7 @@ def _emit_rough_log(builder: Any, x: Any) -> Any:
 
 
 def _emit_log(builder: Any, x: Any) -> Any:
-    """Ln x of a positive normal float64: x = 2^n m with m in [0.7, 1.4), and ln m = 2 artanh((m - 1) / (m + 1)).
+    """ln x of a positive normal float64: x = 2^n m with m in [0.7, 1.4), and ln m = 2 artanh((m - 1) / (m + 1)).
 
     Our own, because a library's vectorised logarithm may differ from its scalar one in the last bit.
     """
@@ -202,7 +202,7 @@ def _emit_log(builder: Any, x: Any) -> Any:
 
 
 def _emit_softplus(builder: Any, x: Any) -> Any:
-    """Ln(1 + e^x) = max(x, 0) + ln(1 + y), y = e^-|x|, and ln(1 + y) = 2 artanh(y / (2 + y))."""
+    """ln(1 + e^x) = max(x, 0) + ln(1 + y), y = e^-|x|, and ln(1 + y) = 2 artanh(y / (2 + y))."""
     zero, one, two = (_constant(x.type, value) for value in (0.0, 1.0, 2.0))
     y = _emit_exp(builder, _emit_smaller(builder, x, builder.fsub(zero, x)))
     f = builder.fdiv(y, builder.fadd(two, y))
@@ -213,7 +213,7 @@ def _emit_softplus(builder: Any, x: Any) -> Any:
 
 
 def _emit_clipped_exp(builder: Any, x: Any) -> Any:
-    """E^clip(x, -10, 10), and nothing where x is -inf."""
+    """e^clip(x, -10, 10), and nothing where x is -inf."""
     low, high = _constant(x.type, -10.0), _constant(x.type, 10.0)
     e = _emit_exp(builder, _emit_smaller(builder, _emit_larger(builder, x, low), high))
     possible = builder.fcmp_ordered(">", x, _constant(x.type, -inf))
@@ -237,12 +237,12 @@ def _emit_hashes(builder: Any, x: Any) -> Any:
 
 
 def _emit_finite(builder: Any, x: Any) -> Any:
-    """X, and +inf where x is -inf: for a minimum over possible labels."""
+    """x, and +inf where x is -inf: for a minimum over possible labels."""
     return builder.select(builder.fcmp_ordered(">", x, _constant(x.type, -inf)), x, _constant(x.type, inf))
 
 
 def _emit_below(builder: Any, x: Any, y: Any) -> Any:
-    """X where x < y, -inf elsewhere: for the largest of the numbers below y."""
+    """x where x < y, -inf elsewhere: for the largest of the numbers below y."""
     return builder.select(builder.fcmp_ordered("<", x, y), x, _constant(x.type, -inf))
 
 
@@ -257,7 +257,7 @@ def _emit_if_above(builder: Any, result: Any, x: Any, y: Any) -> Any:
 
 
 def _widen(builder: Any, x: Any) -> Any:
-    """X in float64."""
+    """x in float64."""
     return x if isinstance(_element(x.type), ir.DoubleType) else builder.fpext(x, _like(x.type, ir.DoubleType()))
 
 
@@ -756,7 +756,7 @@ def _unpack(values: F64) -> _Parameters:
 
 @_inlined
 def _log1p(x: float) -> float:
-    """Ln(1 + x) for x >= 0, to full relative accuracy: what rounding took from the sum is put back."""
+    """ln(1 + x) for x >= 0, to full relative accuracy: what rounding took from the sum is put back."""
     u = 1.0 + x
     return _log(u) + (x - (u - 1.0)) / u
 
@@ -898,7 +898,7 @@ def _other_evidence(row: Any, evidence: int, top: Any) -> float:
 
 @_inlined
 def _uniform(row: Any, seed: Any) -> float:
-    """V in [0, 1), bit for bit the reference's `row_uniforms`."""
+    """v in [0, 1), bit for bit the reference's `row_uniforms`."""
     total = _hashes(_lanes(row, -inf))
     for i in range(0, len(row), LANES):
         total = _add_whole(total, _hashes(_load(row, i)))

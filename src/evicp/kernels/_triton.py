@@ -133,7 +133,7 @@ def dense_scores(score: Any, logits: Tensor) -> Tensor:
 
 
 def p_values(score: Any, logits: Tensor, ascending: Tensor, labels: Tensor | None = None) -> Tensor:
-    """P = (1 + #{s_i >= s}) / (n + 1) from n sorted calibration scores: of every label, or of the given ones."""
+    """p = (1 + #{s_i >= s}) / (n + 1) from n sorted calibration scores: of every label, or of the given ones."""
     if labels is not None:
         return _torch.p_of(label_scores(score, logits, labels), ascending)
     if not _readable(logits):
