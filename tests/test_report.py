@@ -224,7 +224,7 @@ def test_nothing_in_the_data_can_leave_its_element() -> None:
 def test_a_report_is_written_whole_and_where_asked(tmp_path: Path) -> None:
     logits, labels = make(60, 4)
     page = report.split(logits, labels, ["lac"])
-    report.write(page, tmp_path / "a.html")
+    page.write(tmp_path / "a.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html"]
     assert (tmp_path / "a.html").read_text(encoding="utf-8") == page.to_html()
     with pytest.raises(EvicpError, match="directory"):

@@ -110,7 +110,6 @@ class ArrayPart:
 
     logits: Stored
     labels: Stored | None
-    path: Path | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -350,20 +349,20 @@ def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> P
 
 
 def _open_npy(path: Path) -> ArrayPart:
-    return ArrayPart(stored.open_npy(path), None, path)
+    return ArrayPart(stored.open_npy(path), None)
 
 
 def _open_npz(path: Path) -> ArrayPart:
-    return _named(path, *stored.open_npz(path, ("logits", "labels")))
+    return _named(*stored.open_npz(path, ("logits", "labels")))
 
 
 def _open_safetensors(path: Path) -> ArrayPart:
-    return _named(path, *stored.open_safetensors(path, ("logits", "labels")))
+    return _named(*stored.open_safetensors(path, ("logits", "labels")))
 
 
-def _named(path: Path, arrays: dict[str, Stored], names: list[str]) -> ArrayPart:
+def _named(arrays: dict[str, Stored], names: list[str]) -> ArrayPart:
     found = files._named(arrays, names)
-    return ArrayPart(found.logits, found.labels, path)  # type: ignore[arg-type]
+    return ArrayPart(found.logits, found.labels)  # type: ignore[arg-type]
 
 
 def _open_parquet(path: Path) -> Part:
@@ -379,8 +378,9 @@ def _open_parquet(path: Path) -> Part:
 def _open_shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> Iterator[Part]:
     """The files of a folder in the order of the numbers in their names; all must have the same classes."""
     known = (".npz", ".npy", ".safetensors", ".parquet", *more)
-    found = sorted((f for f in folder.iterdir() if f.suffix in known and not f.name.startswith(".")), key=_natural)
-    found = [file for file in found if not (file.suffix == ".npy" and "labels" in file.name)]
+    found = [f for f in folder.iterdir() if f.suffix in known and not f.name.startswith(".")]
+    found = [f for f in found if not (f.suffix == ".npy" and "labels" in f.name)]
+    found.sort(key=lambda f: (files.natural_key(f.name), f.name))
     if not found:
         raise FileError(f"{folder} holds no file of logits; known are {', '.join(known)}.")
     first: tuple[Path, tuple[int, ...]] | None = None
@@ -393,11 +393,6 @@ def _open_shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]])
             )
         first = first or (file, part.shape[1:])
         yield part
-
-
-def _natural(path: Path) -> list[Any]:
-    """Shard 10 comes after shard 9."""
-    return [int(piece) if piece.isdigit() else piece for piece in re.split(r"([0-9]+)", path.name)]
 
 
 def _names_beside(path: Path) -> tuple[str, ...] | None:

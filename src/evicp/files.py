@@ -33,6 +33,7 @@ __all__ = [
     "LogitsFile",
     "SetsWriter",
     "load",
+    "natural_key",
     "open_sets",
     "read_logits",
     "read_sets",
@@ -89,6 +90,16 @@ def _as_path(path: Any) -> Path:
     if "\0" in (text := os.fsdecode(path)):
         raise FileError(f"a path must not hold a NUL character; got {text!r}.")
     return Path(text)
+
+
+def natural_key(name: str) -> list[str | int]:
+    """Sort numbers inside names by value: "2" before "10".
+
+    >>> sorted(["10", "9", "2/b", "2/a"], key=natural_key)
+    ['2/a', '2/b', '9', '10']
+    """
+    pieces = re.split("([0-9]+)", name)
+    return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
 
 
 def _refuse_special(path: Path, act: str) -> None:

@@ -20,7 +20,7 @@ from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
 from evicp.tuning import Auto, ScoreLike, Tuned, rows_to_choose, with_temperature
 
-__all__ = ["Comparison", "Tuned", "as_row_count", "compare"]
+__all__ = ["Comparison", "as_row_count", "compare"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

@@ -320,7 +320,7 @@ class Auto:
 
 
 def with_temperature(score: Score, temperature: float | None) -> Score:
-    """The score at this temperature, unless it was given one of its own."""
+    """The score at this temperature, unless it has none or was given one of its own."""
     if temperature is None or getattr(score, "temperature", None) != 1.0:
         return score
     return dataclasses.replace(score, temperature=temperature)  # type: ignore[type-var]

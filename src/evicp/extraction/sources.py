@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ from evicp.errors import FileError, InputError, LabelsError, need
 from evicp.extraction.classes import match_classes
 from evicp.extraction.ground_truth import read_ground_truth
 from evicp.extraction.images import IMAGE_SUFFIXES, read_image
+from evicp.files import natural_key
 
-__all__ = ["Modality", "Source", "natural_key", "network_labels", "open_source"]
+__all__ = ["Modality", "Source", "network_labels", "open_source"]
 
 Modality = Literal["image", "text"]
 
@@ -105,16 +105,6 @@ def open_source(
     if not len(opened):
         raise FileError(f"{path} holds no inputs. Give a folder of images, a data set or a CSV file with rows.")
     return opened
-
-
-def natural_key(name: str) -> list[str | int]:
-    """Sort numbers inside names by value: "2" before "10".
-
-    >>> sorted(["10", "9", "2/b", "2/a"], key=natural_key)
-    ['2/a', '2/b', '9', '10']
-    """
-    pieces = re.split("([0-9]+)", name)
-    return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
 
 
 def network_labels(

@@ -10,7 +10,6 @@ Report('Prediction sets', ecp and lac, 100 test rows)
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +31,9 @@ from evicp.report.page import assemble
 from evicp.scores import Base, Score, as_score
 from evicp.selection import as_row_count
 from evicp.temperature import fit_temperature
+from evicp.tuning import with_temperature
 
-__all__ = ["Report", "build", "of_evaluation", "split", "write"]
+__all__ = ["Report", "build", "of_evaluation", "split"]
 
 Method = Calibration | Base
 
@@ -164,7 +164,7 @@ def split(
         raise InputError(f"{len(truth):,} rows are too few to split into calibration and test rows.")
     used = as_row_count(calibration, len(rest), "calibration")
     fitted = _temperature(temperature, array[tuning], truth[tuning])
-    chosen = [_at_temperature(as_score(score, conformal=False), fitted) for score in scores]
+    chosen = [with_temperature(as_score(score, conformal=False), fitted) for score in scores]
     methods: list[Method] = [
         score if isinstance(score, Base) else _calibrated(array, truth, rest[:used], score, class_names)
         for score in chosen
@@ -200,11 +200,6 @@ def of_evaluation(
     data = payload.of_evaluation(evaluation, checks.as_class_names(class_names, evaluation.n_classes))
     lead = f"{evaluation.n:,} test rows, {evaluation.n_classes:,} classes, coverage {float(evaluation.target):g}."
     return _report(title, lead, data, 0, date)
-
-
-def write(report: Report, path: str | PathLike[str]) -> None:
-    """Write a report to one HTML file, atomically."""
-    report.write(path)
 
 
 def _report(title: str, lead: str, data: dict[str, Any], start: int, date: str | None) -> Report:
@@ -254,13 +249,6 @@ def _temperature(temperature: Any, logits: Any, labels: Any) -> float | None:
     if temperature == "split":
         return fit_temperature(logits, labels).temperature
     return None if temperature == 1.0 else float(temperature)
-
-
-def _at_temperature(score: Score, temperature: float | None) -> Score:
-    """The score at this temperature, unless it has none or was given one of its own."""
-    if temperature is None or getattr(score, "temperature", None) != 1.0:
-        return score
-    return dataclasses.replace(score, temperature=temperature)  # type: ignore[type-var]
 
 
 def _calibrated(logits: Any, labels: Any, rows: Any, score: Score, names: Sequence[str] | None) -> Calibration:
