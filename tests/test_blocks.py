@@ -151,7 +151,7 @@ def test_sets_written_in_blocks_read_as_if_written_at_once(
         return
     assert files.read_sets(parts) == files.read_sets(once) == sets
     for step in (1, 100, 10 * N):
-        pieces = list(blocks.scan_sets(parts, step))
+        pieces = list(files.scan_sets(parts, step))
         assert evicp.sets.join_sets(pieces) == sets
     if suffix == ".parquet":
         pq = pytest.importorskip("pyarrow.parquet")
@@ -353,7 +353,7 @@ def test_sets_that_do_not_fit_together_are_refused(data: tuple, tmp_path: Path, 
         content["labels"] = content["labels"][:-1]
     np.savez(tmp_path / "sets.npz", **content)
     with pytest.raises(EvicpError, match="cannot read"):
-        list(blocks.scan_sets(tmp_path / "sets.npz", 100))
+        list(files.scan_sets(tmp_path / "sets.npz", 100))
 
 
 def test_an_evaluation_in_batches_is_the_evaluation(data: tuple) -> None:

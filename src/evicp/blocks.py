@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,16 +19,30 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import files, stored
 from evicp.calibration import Calibration, Calibrator, Coverage
-from evicp.errors import EvicpError, FileError, InputError, InputTypeError, LabelsError, LogitsError
-from evicp.files import LogitsFile, SetsFile
+from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
+from evicp.files import (
+    LogitsFile,
+    SetsFile,
+    StoredLogits,
+    as_path,
+    matrix,
+    natural_key,
+    open_labels,
+    open_logits,
+    open_sets,
+    parquet_file,
+    read_logits,
+    read_parquet,
+    scan_sets,
+    typed,
+)
 from evicp.metrics import Evaluation, Evaluator
 from evicp.scores import Score
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.stored import HeldArray, RawArray, Stored
 
-__all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict", "scan_sets"]
+__all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict"]
 
 #: The memory blocks may take where nothing else is said.
 DEFAULT_MEMORY = "256MiB"
@@ -174,9 +187,9 @@ class ParquetPart:
             raise LabelsError(
                 f"labels must have one entry per row of logits; got {len(self.labels)} labels for {self.shape[0]} rows."
             )
-        with files._parquet_file(self.path, streamed=True) as file:
+        with parquet_file(self.path, streamed=True) as file:
             for batch in file.iter_batches(step, columns=columns, use_threads=False):
-                logits = files._matrix(batch.column("logits"))
+                logits = matrix(batch.column("logits"))
                 if logits.shape[1:] != self.shape[1:]:
                     raise FileError("its logits are lists of different lengths, or missing.")
                 if self.own_labels:
@@ -190,14 +203,14 @@ class ParquetPart:
 
     def whole(self) -> LogitsFile:
         """All logits and labels."""
-        whole = files.read_logits(self.path)
+        whole = read_logits(self.path)
         return whole if self.labels is None else dataclasses.replace(whole, labels=self.labels)
 
     def whole_labels(self) -> NDArray[Any]:
         """All labels, without the logits."""
         if self.labels is not None:
             return self.labels
-        with files._parquet_file(self.path) as file:
+        with parquet_file(self.path) as file:
             return file.read(["labels"])["labels"].to_numpy()
 
     def with_labels(self, labels: Stored | None) -> ParquetPart:
@@ -281,21 +294,6 @@ def _held_part(labels: Stored) -> Callable[[int, int], Stored]:
     return lambda start, stop: HeldArray(values[start:stop])
 
 
-def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
-    """Whatever a parser raises on the way through a file becomes one typed error; what users raise stays theirs."""
-    while True:
-        try:
-            piece = next(pieces)
-        except StopIteration:
-            return
-        except EvicpError as error:
-            plain = isinstance(error, LabelsError) or str(error).startswith("cannot read")
-            raise (error if plain else FileError(f"cannot read {source}: {error}")) from error
-        except Exception as error:
-            raise FileError(f"cannot read {source}: it is damaged ({error}).") from error
-        yield piece
-
-
 def hold(content: LogitsFile, source: str, memory: int | str = DEFAULT_MEMORY) -> Rows:
     """Rows that are in memory anyway, as rows on disk."""
     return Rows((_held(content),), source, as_bytes(memory))
@@ -322,7 +320,7 @@ def open_rows(
     memory : what blocks and what is made of them may take, as bytes or text
     more : readers of further formats by suffix, which return whole arrays
     """
-    source, budget = files._as_path(path), as_bytes(memory)
+    source, budget = as_path(path), as_bytes(memory)
     readers = more or {}
     if source.is_dir():
         rows = Rows(tuple(_open_shards(source, readers)), str(path), budget)
@@ -331,47 +329,25 @@ def open_rows(
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
-def open_labels(path: str | PathLike[str]) -> Stored:
-    """The labels in an npy file, to be read in pieces."""
-    return files._parsed(files._as_path(path), {".npy": stored.open_npy}, "labels")
-
-
 def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> Part:
     """One file of logits."""
     if path.suffix in more:
         return _held(more[path.suffix](path))
-    readers = {".npz": _open_npz, ".npy": _open_npy, ".safetensors": _open_safetensors, ".parquet": _open_parquet}
-    part: Part = files._parsed(path, readers, "logits")
+    found = open_logits(path, {".parquet": _open_parquet})
+    part: Part = ArrayPart(*found) if isinstance(found, StoredLogits) else found
     beside = path.with_name(path.name.replace("logits", "labels"))
     if path.suffix == ".npy" and beside != path and beside.is_file():
         part = part.with_labels(open_labels(beside))
     return part
 
 
-def _open_npy(path: Path) -> ArrayPart:
-    return ArrayPart(stored.open_npy(path), None)
-
-
-def _open_npz(path: Path) -> ArrayPart:
-    return _named(*stored.open_npz(path, ("logits", "labels")))
-
-
-def _open_safetensors(path: Path) -> ArrayPart:
-    return _named(*stored.open_safetensors(path, ("logits", "labels")))
-
-
-def _named(arrays: dict[str, Stored], names: list[str]) -> ArrayPart:
-    found = files._named(arrays, names)
-    return ArrayPart(found.logits, found.labels)  # type: ignore[arg-type]
-
-
 def _open_parquet(path: Path) -> Part:
     """A parquet file: rows from its footer, classes and type from its first row."""
-    with files._parquet_file(path, streamed=True) as file:
+    with parquet_file(path, streamed=True) as file:
         names, n = file.schema_arrow.names, file.metadata.num_rows
         if "logits" not in names or not n:
-            return _held(files._read_parquet(path))
-        first = files._matrix(next(file.iter_batches(1, columns=["logits"])).column("logits"))
+            return _held(read_parquet(path))
+        first = matrix(next(file.iter_batches(1, columns=["logits"])).column("logits"))
     return ParquetPart(path, (n, *first.shape[1:]), first.dtype, "labels" in names)
 
 
@@ -380,7 +356,7 @@ def _open_shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]])
     known = (".npz", ".npy", ".safetensors", ".parquet", *more)
     found = [f for f in folder.iterdir() if f.suffix in known and not f.name.startswith(".")]
     found = [f for f in found if not (f.suffix == ".npy" and "labels" in f.name)]
-    found.sort(key=lambda f: (files.natural_key(f.name), f.name))
+    found.sort(key=lambda f: (natural_key(f.name), f.name))
     if not found:
         raise FileError(f"{folder} holds no file of logits; known are {', '.join(known)}.")
     first: tuple[Path, tuple[int, ...]] | None = None
@@ -558,7 +534,7 @@ def write_sets(
     more: Mapping[str, type[SetsFile]] | None,
 ) -> SetsSummary:
     """Write sets to a file as they come, and sum them up."""
-    with files.open_sets(output, more) as file:
+    with open_sets(output, more) as file:
         for sets in parts:
             file.append(sets)
             if progress is not None:
@@ -650,52 +626,3 @@ def _aligned(rows: Rows, sets: Iterator[PredictionSets]) -> Iterator[tuple[Block
             raise LabelsError(f"there must be one set per row; got {block.start + done:,} sets for {len(rows):,} rows.")
     if used < len(part) or next(sets, None) is not None:
         raise LabelsError(f"there must be one set per row; got more than {len(rows):,} sets for as many rows.")
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Sets on disk
-
-
-def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[PredictionSets]:
-    """Sets written to parquet or npz, about `step` rows at a time."""
-    file = files._as_path(path)
-    readers = {".parquet": partial(_scan_parquet, step=step), ".npz": partial(_scan_npz, step=step)}
-    about, pieces = files._parsed(file, readers, "sets")
-    for offsets, labels in typed(str(file), pieces):
-        try:
-            yield files._rebuild_sets(about, offsets, labels)
-        except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
-
-
-def _scan_parquet(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]:
-    with files._parquet_file(path) as file:
-        about = files._strict_json(file.schema_arrow.metadata[b"evicp"].decode())
-
-    def pieces() -> Iterator[Any]:
-        with files._parquet_file(path, streamed=True) as file:
-            if not file.metadata.num_rows:
-                yield np.zeros(1, np.int64), np.empty(0, np.int32)
-            for batch in file.iter_batches(step, columns=["labels"], use_threads=False):
-                yield files._lists(batch.column("labels"))
-
-    return about, pieces()
-
-
-def _scan_npz(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]:
-    arrays, _ = stored.open_npz(path, ("about", "offsets", "labels"))
-    about, offsets, labels = (arrays[name] for name in ("about", "offsets", "labels"))
-    description = files._strict_json(str(about.whole()))
-    if not isinstance(offsets, RawArray) or not isinstance(labels, RawArray):
-        return description, iter([(offsets.whole(), labels.whole())])
-    first, last = (int(offsets.read(row, row + 1)[0]) for row in (0, offsets.shape[0] - 1))
-    if offsets.dtype.kind not in "iu" or len(labels.shape) != 1 or first != 0 or last != labels.shape[0]:
-        raise FileError("its offsets and labels do not fit together.")
-
-    def pieces() -> Iterator[Any]:
-        n = offsets.shape[0] - 1
-        for start in range(0, max(1, n), step):
-            ends = offsets.read(start, min(start + step, n) + 1).astype(np.int64)
-            yield ends - ends[0], labels.read(int(ends[0]), int(ends[-1]))
-
-    return description, pieces()

@@ -14,20 +14,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
+from evicp import checks, kernels, stored
 from evicp.calibration import Calibration
-from evicp.errors import ArtifactError, EvicpError, FileError, InputError, InputTypeError, ScoreError, need
+from evicp.errors import (
+    ArtifactError,
+    EvicpError,
+    FileError,
+    InputError,
+    InputTypeError,
+    LabelsError,
+    ScoreError,
+    need,
+)
 from evicp.groups import GROUPS, Groups, Partition
 from evicp.scores import ECP, SCORES, Custom, Score, as_score
-from evicp.sets import PredictionSets, SetsSummary
+from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.shift import Weights, as_weights
+from evicp.stored import RawArray, Stored
 
 __all__ = [
     "LogitsFile",
@@ -38,6 +50,7 @@ __all__ = [
     "read_logits",
     "read_sets",
     "save_calibration",
+    "scan_sets",
     "write_sets",
 ]
 
@@ -68,7 +81,7 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
 
     Whoever looks at the target, whenever, and whatever dies on the way, finds the old file or the new one.
     """
-    target = _as_path(path)
+    target = as_path(path)
     temporary = target.parent / f".evicp-{secrets.token_hex(8)}.tmp"
     try:
         _refuse_special(target, "write")
@@ -84,7 +97,7 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
             temporary.unlink()
 
 
-def _as_path(path: Any) -> Path:
+def as_path(path: Any) -> Path:
     if not isinstance(path, str | PathLike):
         raise InputTypeError(f"a path must be a string or a pathlib.Path; got {path!r} ({type(path).__name__}).")
     if "\0" in (text := os.fsdecode(path)):
@@ -234,7 +247,7 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
     score : needed where the calibration used a function of yours (a score, ECP's evidence or utility): the file only
         says "custom", so supply it again
     """
-    file = _check_readable(_as_path(path))
+    file = _check_readable(as_path(path))
     supplied = None if score is None else as_score(score)
     try:
         metadata, tensors = _read_artifact(file)
@@ -436,26 +449,80 @@ def read_logits(path: str | PathLike[str], labels: str | PathLike[str] | None = 
     npz and safetensors hold arrays `logits` and `labels`; parquet holds a fixed-size list column `logits` and an
     integer column `labels`.
     """
-    readers = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors, ".parquet": _read_parquet}
-    result = _parsed(_as_path(path), readers, "logits")
-    if labels is not None:
-        result = dataclasses.replace(result, labels=_parsed(_as_path(labels), {".npy": _read_npy}, "labels").logits)
-    return result
+    result = parsed(path, {**_ARRAYS, ".parquet": read_parquet}, "logits")
+    if isinstance(result, StoredLogits):
+        result = result.whole()
+    return result if labels is None else dataclasses.replace(result, labels=open_labels(labels).whole())
 
 
-def _parsed(path: Path, readers: Mapping[str, Callable[[Path], Any]], what: str) -> Any:
+def open_labels(path: str | PathLike[str]) -> Stored:
+    """The labels in an npy file, to be read in pieces."""
+    return parsed(path, {".npy": stored.open_npy}, "labels")
+
+
+class StoredLogits(NamedTuple):
+    """Logits where they lie, with labels where the file has them."""
+
+    logits: Stored
+    labels: Stored | None
+
+    def whole(self) -> LogitsFile:
+        """All of them, as arrays."""
+        return LogitsFile(self.logits.whole(), None if self.labels is None else self.labels.whole())
+
+
+def _named(arrays: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, Any]:
+    """Logits and labels, if any, among what a file holds under these names."""
+    if "logits" not in names:
+        raise FileError(f"it has no array 'logits'; it has {', '.join(sorted(names)) or 'none'}.")
+    return arrays["logits"], arrays.get("labels")
+
+
+_WANTED = ("logits", "labels")
+#: Files of arrays, by suffix.
+_ARRAYS: Mapping[str, Callable[[Path], StoredLogits]] = MappingProxyType(
+    {
+        ".npz": lambda path: StoredLogits(*_named(*stored.open_npz(path, _WANTED))),
+        ".npy": lambda path: StoredLogits(stored.open_npy(path), None),
+        ".safetensors": lambda path: StoredLogits(*_named(*stored.open_safetensors(path, _WANTED))),
+    }
+)
+
+
+def open_logits(path: str | PathLike[str], more: Mapping[str, Callable[[Path], Any]]) -> Any:
+    """The logits of a file of arrays, where they lie; or what the reader for its suffix among `more` gives."""
+    return parsed(path, {**_ARRAYS, **more}, "logits")
+
+
+def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any]], what: str) -> Any:
     """What the reader for this suffix makes of a file; whatever a parser raises becomes one typed error."""
-    if path.suffix not in readers:
+    file = as_path(path)
+    if file.suffix not in readers:
         raise FileError(
-            f"cannot read {what} from {path}: unknown suffix {path.suffix!r}; known are {', '.join(readers)}."
+            f"cannot read {what} from {file}: unknown suffix {file.suffix!r}; known are {', '.join(readers)}."
         )
-    _check_readable(path)
+    _check_readable(file)
     try:
-        return readers[path.suffix](path)
+        return readers[file.suffix](file)
     except EvicpError as error:
-        raise (error if isinstance(error, ImportError) else FileError(f"cannot read {path}: {error}")) from error
+        raise (error if isinstance(error, ImportError) else FileError(f"cannot read {file}: {error}")) from error
     except Exception as error:
-        raise FileError(f"cannot read {path}: it is not a {path.suffix} file of {what} ({error}).") from error
+        raise FileError(f"cannot read {file}: it is not a {file.suffix} file of {what} ({error}).") from error
+
+
+def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
+    """Whatever a parser raises on the way through a file becomes one typed error; what users raise stays theirs."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration:
+            return
+        except EvicpError as error:
+            plain = isinstance(error, LabelsError) or str(error).startswith("cannot read")
+            raise (error if plain else FileError(f"cannot read {source}: {error}")) from error
+        except Exception as error:
+            raise FileError(f"cannot read {source}: it is damaged ({error}).") from error
+        yield piece
 
 
 def _check_readable(path: Path) -> Path:
@@ -469,69 +536,26 @@ def _check_readable(path: Path) -> Path:
         raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
-def _named(arrays: Any, names: Sequence[str]) -> LogitsFile:
-    if "logits" not in names:
-        raise FileError(f"it has no array 'logits'; it has {', '.join(sorted(names)) or 'none'}.")
-    return LogitsFile(arrays["logits"], arrays["labels"] if "labels" in names else None)
-
-
-def _read_npz(path: Path) -> LogitsFile:
-    arrays = np.load(path, allow_pickle=False)
-    if isinstance(arrays, np.ndarray):
-        raise FileError("it is an npy file, not npz. Rename it.")
-    with arrays:
-        return _named(arrays, arrays.files)
-
-
-def _read_npy(path: Path) -> LogitsFile:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise FileError("it is an npz file, not npy. Rename it.")
-    return LogitsFile(array, None)
-
-
-def _read_safetensors(path: Path) -> LogitsFile:
-    from safetensors import safe_open
-
-    with safe_open(path, framework="np") as file:
-        names = list(file.keys())
-        arrays = {name: _safe_tensor(file, path, name) for name in ("logits", "labels") if name in names}
-    return _named(arrays, names)
-
-
-def _safe_tensor(file: Any, path: Path, name: str) -> NDArray[Any]:
-    """One tensor; bfloat16, which the NumPy interface cannot read, is widened exactly to float32."""
-    if file.get_slice(name).get_dtype() != "BF16":
-        return file.get_tensor(name)
-    with path.open("rb") as raw:
-        length = int.from_bytes(raw.read(8), "little")
-        entry = json.loads(raw.read(length))[name]
-        start, stop = entry["data_offsets"]
-        raw.seek(8 + length + start)
-        bits = np.frombuffer(raw.read(stop - start), "<u2")
-    return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
-
-
-def _parquet_file(path: Path, *, streamed: bool = False) -> Any:
+def parquet_file(path: Path, *, streamed: bool = False) -> Any:
     """A parquet file; streamed, pages are read as they are needed, not whole columns of a row group."""
     pq = need("pyarrow.parquet", "pyarrow", "parquet", "a parquet file")
     return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) if streamed else pq.ParquetFile(path)
 
 
-def _read_parquet(path: Path) -> LogitsFile:
-    with _parquet_file(path) as file:
+def read_parquet(path: Path) -> LogitsFile:
+    """The logits and labels of a parquet file."""
+    with parquet_file(path) as file:
         names = file.schema_arrow.names
-        table = file.read([name for name in ("logits", "labels") if name in names])
+        table = file.read([name for name in _WANTED if name in names])
     arrays = {name: table[name].combine_chunks() for name in table.column_names}
     if "logits" in arrays:
-        arrays["logits"] = _matrix(arrays["logits"])
+        arrays["logits"] = matrix(arrays["logits"])
     if "labels" in arrays:
         arrays["labels"] = arrays["labels"].to_numpy(zero_copy_only=False)
-    return _named(arrays, names)
+    return LogitsFile(*_named(arrays, names))
 
 
-def _matrix(column: Any) -> NDArray[Any]:
+def matrix(column: Any) -> NDArray[Any]:
     """A list column whose lists all have one length, as an (n, K) array."""
     import pyarrow.compute as pc
 
@@ -589,7 +613,7 @@ def open_sets(path: str | PathLike[str], more: Mapping[str, type[SetsFile]] | No
     path : ends in .parquet, .npz or .jsonl
     more : further formats by suffix
     """
-    target = _as_path(path)
+    target = as_path(path)
     kinds: dict[str, type[SetsFile]] = {
         ".parquet": _ParquetSets,
         ".npz": _NpzSets,
@@ -734,25 +758,51 @@ def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, An
 
 def read_sets(path: str | PathLike[str]) -> PredictionSets:
     """Read sets written to parquet or npz (JSON lines do not keep what the sets remember)."""
-    about, offsets, labels = _parsed(_as_path(path), {".parquet": _sets_parquet, ".npz": _sets_npz}, "sets")
-    try:
-        return _rebuild_sets(_strict_json(about), offsets, labels)
-    except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
+    return join_sets(list(scan_sets(path)))
 
 
-def _sets_npz(path: Path) -> tuple[str, NDArray[Any], NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return str(arrays["about"]), arrays["offsets"], arrays["labels"]
+def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[PredictionSets]:
+    """Sets written to parquet or npz, about `step` rows at a time."""
+    readers = {".parquet": partial(_scan_parquet, step=step), ".npz": partial(_scan_npz, step=step)}
+    about, pieces = parsed(path, readers, "sets")
+    for offsets, labels in typed(str(path), pieces):
+        try:
+            yield _rebuild_sets(about, offsets, labels)
+        except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
 
 
-def _sets_parquet(path: Path) -> tuple[str, NDArray[Any], NDArray[Any]]:
-    with _parquet_file(path) as file:
-        table = file.read(["labels"])
-    pieces = [_lists(chunk) for chunk in table["labels"].chunks]
-    sizes = np.concatenate([np.empty(0, np.int64), *(np.diff(offsets) for offsets, _ in pieces)])
-    labels = np.concatenate([np.empty(0, np.int32), *(labels for _, labels in pieces)])
-    return table.schema.metadata[b"evicp"].decode(), np.concatenate([[0], np.cumsum(sizes)]), labels
+def _scan_parquet(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]:
+    with parquet_file(path) as file:
+        about = _strict_json(file.schema_arrow.metadata[b"evicp"].decode())
+
+    def pieces() -> Iterator[Any]:
+        with parquet_file(path, streamed=True) as file:
+            if not file.metadata.num_rows:
+                yield np.zeros(1, np.int64), np.empty(0, np.int32)
+            for batch in file.iter_batches(step, columns=["labels"], use_threads=False):
+                yield _lists(batch.column("labels"))
+
+    return about, pieces()
+
+
+def _scan_npz(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]:
+    arrays, _ = stored.open_npz(path, ("about", "offsets", "labels"))
+    about, offsets, labels = (arrays[name] for name in ("about", "offsets", "labels"))
+    description = _strict_json(str(about.whole()))
+    if not isinstance(offsets, RawArray) or not isinstance(labels, RawArray):
+        return description, iter([(offsets.whole(), labels.whole())])
+    first, last = (int(offsets.read(row, row + 1)[0]) for row in (0, offsets.shape[0] - 1))
+    if offsets.dtype.kind not in "iu" or len(labels.shape) != 1 or first != 0 or last != labels.shape[0]:
+        raise FileError("its offsets and labels do not fit together.")
+
+    def pieces() -> Iterator[Any]:
+        n = offsets.shape[0] - 1
+        for start in range(0, max(1, n), step):
+            ends = offsets.read(start, min(start + step, n) + 1).astype(np.int64)
+            yield ends - ends[0], labels.read(int(ends[0]), int(ends[-1]))
+
+    return description, pieces()
 
 
 def _lists(column: Any) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
-from evicp.blocks import ArrayPart, Part, Progress, Rows, as_rows, calibrator_for, located, row_wise, typed, write_sets
+from evicp.blocks import ArrayPart, Part, Progress, Rows, as_rows, calibrator_for, located, row_wise, write_sets
 from evicp.calibration import Calibration, Calibrator, Coverage
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
-from evicp.files import SetsFile
+from evicp.files import SetsFile, typed
 from evicp.scores import Score
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.stored import HeldArray, PackedArray, RawArray, Stored

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from evicp import blocks, files
+from evicp import blocks, files, stored
 from evicp.blocks import Rows, located
 from evicp.calibration import Calibration
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, missing_extra
@@ -82,7 +82,7 @@ def read_rows(
     if path == "-":
         content, names = _from_stream(sys.stdin.buffer.read())
         rows = replace(blocks.hold(content, "standard input", memory), class_names=names)
-        rows = rows if labels is None else rows.with_labels(blocks.open_labels(labels))
+        rows = rows if labels is None else rows.with_labels(files.open_labels(labels))
     else:
         rows = blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(_TORCH, _read_torch))
     if labelled and not rows.has_labels:
@@ -150,7 +150,7 @@ def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
     """The group of each row: whole numbers or strings."""
     if path is None:
         return None
-    groups: NDArray[Any] = files._parsed(files._as_path(path), {".npy": files._read_npy}, "groups").logits
+    groups: NDArray[Any] = files.parsed(path, {".npy": stored.open_npy}, "groups").whole()
     if groups.dtype.kind not in "biuU":
         raise FileError(f"{path} must hold groups as whole numbers or strings; got dtype {groups.dtype}.")
     if groups.shape != (n,):
