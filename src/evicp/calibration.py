@@ -92,9 +92,7 @@ def _choose(logits: Any, labels: Any) -> tuple[Score, tuple[Any, I64], Callable[
     """The score that a part of the rows chooses, the other rows, and a function that picks what belongs to them."""
     from evicp import tuning
 
-    checks.same_device(logits, labels)
-    array = checks.as_logits(logits)
-    truth = checks.as_labels(labels, *array.shape)
+    array, truth = checks.as_labelled(logits, labels)
     if len(truth) < 30:
         raise LogitsError(f'score="auto" needs at least 30 rows, some to choose with; got {len(truth)}. Name a score.')
     choice, rest = tuning.split_off(len(truth))

@@ -50,7 +50,7 @@ def certify(
         coverage_interval=law.interval(confidence),
         confidence=confidence,
         score=calibration.score.name,
-        parameters=files.plain_parameters(calibration.score),
+        parameters=calibration.score.plain_parameters(),
         n_classes=calibration.n_classes,
         checksum=files.checksum(calibration),
         version=__version__,

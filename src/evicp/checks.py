@@ -117,6 +117,13 @@ def as_labels(labels: Any, n: int, n_classes: int) -> I64:
     return array.astype(np.int64, copy=False)
 
 
+def as_labelled(logits: Any, labels: Any, n_classes: int | None = None) -> tuple[NDArray[Any], I64]:
+    """Logits as by `as_logits`, and the labels of their rows."""
+    same_device(logits, labels)
+    array = as_logits(logits, n_classes)
+    return array, as_labels(labels, *array.shape)
+
+
 def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
     """Groups as an (n,) array of int64 or of strings."""
     array = as_array(groups, "groups")

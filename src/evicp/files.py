@@ -36,7 +36,7 @@ from evicp.errors import (
     need,
 )
 from evicp.groups import GROUPS, Groups, Partition
-from evicp.scores import ECP, SCORES, Custom, Score, as_score
+from evicp.scores import CUSTOM, ECP, SCORES, Custom, Score, as_score
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.shift import Weights, as_weights
 from evicp.stored import RawArray, Stored
@@ -67,8 +67,6 @@ _MOST_PARTS = 100
 #: ... and no header more than the groups that fit into it, 60 bytes or more each, of two lists, an object, four keys.
 _MOST_GROUPS = LARGEST_HEADER // 60
 _PARTS_OF_A_GROUP = {"[": 2, "{": 1, ":": 4}
-
-_CUSTOM = "custom"
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -138,11 +136,6 @@ def _sync_directory(directory: Path) -> None:
 # there are groups, "scores.0", "scores.1", ...; and where there are weights, "weights" and "class_weights"
 
 
-def plain_parameters(score: Score) -> dict[str, Any]:
-    """A score's parameters as JSON values; a user's function is stored as "custom"."""
-    return {name: _CUSTOM if callable(value) else value for name, value in score.parameters().items()}
-
-
 def _canonical(content: Any) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
@@ -151,7 +144,7 @@ def _description(calibration: Calibration) -> str:
     """What is known of a calibration, as canonical JSON."""
     content = {
         "version": FORMAT_VERSION,
-        "score": {"name": calibration.score.name, "parameters": plain_parameters(calibration.score)},
+        "score": {"name": calibration.score.name, "parameters": calibration.score.plain_parameters()},
         "n": calibration.n,
         "n_classes": calibration.n_classes,
         "class_names": calibration.class_names,
@@ -410,12 +403,12 @@ def _rebuild_score(stored: Any, supplied: Score | None) -> Score:
     if not isinstance(name, str) or not isinstance(parameters, dict):
         raise ArtifactError("its score is malformed.")
     if supplied is not None:
-        if (supplied.name, plain_parameters(supplied)) != (name, _retupled(parameters)):
+        if (supplied.name, supplied.plain_parameters()) != (name, _retupled(parameters)):
             raise ScoreError(
-                f"it was made with the score {name} {parameters}; got {supplied.name} {plain_parameters(supplied)}."
+                f"it was made with the score {name} {parameters}; got {supplied.name} {supplied.plain_parameters()}."
             )
         return supplied
-    if name == _CUSTOM or _CUSTOM in parameters.values():
+    if name == CUSTOM or CUSTOM in parameters.values():
         raise ScoreError("it was made with a function of yours. Supply it again: evicp.load(path, score=...).")
     kind = SCORES.get(name)
     if kind is None or kind is Custom or set(parameters) != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]

@@ -170,9 +170,7 @@ def difficulty(logits: Any, labels: Any) -> I64:
     >>> difficulty([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]], [0, 2])
     array([1, 3])
     """
-    checks.same_device(logits, labels)
-    array = checks.as_logits(logits)
-    return kernels.label_ranks(array, checks.as_labels(labels, *array.shape))
+    return kernels.label_ranks(*checks.as_labelled(logits, labels))
 
 
 def accuracy(logits: Any, labels: Any) -> float:

@@ -26,6 +26,9 @@ __all__ = ["APS", "ECP", "LAC", "RAPS", "SAPS", "SCORES", "Base", "Custom", "Mar
 
 F64 = NDArray[np.float64]
 
+#: What a file says in place of a user's function.
+CUSTOM = "custom"
+
 
 class Score:
     """What all scores share. A subclass names itself and gives `formula`, (n, K) logits to (n, K) scores."""
@@ -50,9 +53,13 @@ class Score:
         return kernels.dense_scores(self, checks.as_logits(logits))
 
     def parameters(self) -> dict[str, Any]:
-        """The parameters as plain values, for files and tables."""
+        """The parameters by name."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return {field.name: getattr(self, field.name) for field in fields}
+
+    def plain_parameters(self) -> dict[str, Any]:
+        """The parameters as JSON values, for files and tables; of a user's function only that it is one."""
+        return {name: CUSTOM if callable(value) else value for name, value in self.parameters().items()}
 
     def describe(self) -> str:
         """The score with the parameters that differ from their defaults: "raps(lam=0.5)"."""
@@ -342,7 +349,7 @@ class Custom(Score):
     """A user's own score: a callable of (n, K) logits to (n, K) numbers, lower more conforming."""
 
     function: Callable[[F64], Any]
-    name: ClassVar[str] = "custom"
+    name: ClassVar[str] = CUSTOM
 
     def formula(self, z: F64) -> F64:
         result = np.asarray(self.function(z.copy()), dtype=np.float64)

@@ -166,9 +166,7 @@ def compare(
     >>> abs(comparison.median("ecp", "coverage") - 0.8) < 0.06
     True
     """
-    checks.same_device(logits, labels)
-    array = checks.as_logits(logits)
-    truth = checks.as_labels(labels, *array.shape)
+    array, truth = checks.as_labelled(logits, labels)
     if not len(array):
         raise LogitsError("compare needs labelled rows to split; got none.")
     exact = checks.as_coverage(coverage)

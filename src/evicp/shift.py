@@ -186,9 +186,8 @@ def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64
     logits, labels : (n, K) and (n,) labelled rows from before the shift, each class among them
     new_logits : (m, K) rows from after it
     """
-    array = checks.as_logits(logits)
+    array, truth = checks.as_labelled(logits, labels)
     n_classes = array.shape[1]
-    truth = checks.as_labels(labels, *array.shape)
     new = checks.as_logits(new_logits, n_classes)
     counts = np.bincount(truth, minlength=n_classes)
     if not len(new) or (counts == 0).any():

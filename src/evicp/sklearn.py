@@ -74,7 +74,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     Parameters
     ----------
     estimator : classifier, default LogisticRegression()
-    score : a name, a score or a callable of logits
+    score : a name, a score or a callable of logits; of two classes "lac" says more than ECP
     coverage : what `predict_set` asks for by default
     cv : "prefit", a share in (0, 1), or a number of folds
         "prefit": the estimator is fitted already and `fit` calibrates on all it is given; these rows must not have

@@ -49,9 +49,7 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
     >>> round(fit_temperature(3 * z, labels).temperature, 1)  # logits three times too sharp
     3.0
     """
-    checks.same_device(logits, labels)
-    array = checks.as_logits(logits)
-    truth = checks.as_labels(labels, *array.shape)
+    array, truth = checks.as_labelled(logits, labels)
     if not len(array):
         raise LogitsError("a temperature needs at least one row; got none.")
     with np.errstate(over="ignore"):  # refused by name

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from evicp import files
 from evicp.calibration import Calibration, Calibrator
 from evicp.checks import LARGEST_LOGIT
 from evicp.errors import InputError, InputTypeError, ScoreError, missing_extra
@@ -179,7 +178,7 @@ class SetPredictor(nn.Module):
 
     def get_extra_state(self) -> str:
         """The score and K, so that a state can only be loaded where it fits."""
-        description = {"score": self.score.name, "parameters": files.plain_parameters(self.score)}
+        description = {"score": self.score.name, "parameters": self.score.plain_parameters()}
         return json.dumps({**description, "n_classes": self.n_classes}, sort_keys=True)
 
     def set_extra_state(self, state: str) -> None:

@@ -432,9 +432,7 @@ def _lead(judged: _Judged, other: _Judged) -> str:
 
 
 def _checked(logits: Any, labels: Any, coverage: Any) -> tuple[NDArray[Any], I64, Fraction]:
-    checks.same_device(logits, labels)
-    array = checks.as_logits(logits)
-    truth = checks.as_labels(labels, *array.shape)
+    array, truth = checks.as_labelled(logits, labels)
     exact = checks.as_coverage(coverage)
     if len(array) < rows_needed(exact):
         raise LogitsError(

@@ -101,8 +101,7 @@ def _feed(
     p_values: bool,
 ) -> None:
     """Show the monitor those of a block's rows that are of its group."""
-    array = checks.as_logits(logits, calibration.n_classes)
-    truth = checks.as_labels(labels, *array.shape)
+    array, truth = checks.as_labelled(logits, labels, calibration.n_classes)
     wanted = np.ones(len(array), bool)
     if calibration.groups is not None:
         by = calibration.groups.by

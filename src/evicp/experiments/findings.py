@@ -83,8 +83,7 @@ def read(path: str) -> Logits:
     file = read_logits(path)
     if file.labels is None:
         raise FileError(f"cannot study {path}: it holds no labels.")
-    logits = checks.as_logits(file.logits)
-    return Logits(Path(path).stem, logits, checks.as_labels(file.labels, *logits.shape))
+    return Logits(Path(path).stem, *checks.as_labelled(file.logits, file.labels))
 
 
 def embedded() -> Logits:

@@ -29,8 +29,7 @@ def as_network(name: str, dataset: str, logits: Any, labels: Any) -> Network:
     """Checked logits and labels of one network on "val" or "v2"."""
     if dataset not in DATASETS:
         raise InputError(f"a data set must be one of {', '.join(DATASETS)}; got {dataset!r}.")
-    array = checks.as_logits(logits)
-    return Network(name, dataset, array, checks.as_labels(labels, *array.shape))
+    return Network(name, dataset, *checks.as_labelled(logits, labels))
 
 
 def read_network(path: str | PathLike[str], dataset: str) -> Network:

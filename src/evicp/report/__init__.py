@@ -104,8 +104,7 @@ def build(
     explored : how many single rows, drawn at random, can be looked into; 0 for none
     date : of the report; today if None
     """
-    array = checks.as_logits(logits)
-    truth = checks.as_labels(labels, *array.shape)
+    array, truth = checks.as_labelled(logits, labels)
     if not len(truth):
         raise InputError("a report needs at least one test row; got none.")
     named = _named(calibrations, array.shape[1])
@@ -155,8 +154,7 @@ def split(
     seed : which random split
     options : as of `build`
     """
-    array = checks.as_logits(logits)
-    truth = checks.as_labels(labels, *array.shape)
+    array, truth = checks.as_labelled(logits, labels)
     order = np.random.default_rng(checks.as_count(seed, "seed", at_least=0)).permutation(len(truth))
     tuning = order[: len(order) // 10] if temperature == "split" else order[:0]
     rest = order[len(tuning) :]

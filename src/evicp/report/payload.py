@@ -139,7 +139,7 @@ def _score_facts(name: str, method: Any, promises: Sequence[Promise]) -> Json:
         "by": None if method.groups is None else method.groups.by.kind,
         "caveat": _caveat(method),
         "score": method.score.name,
-        "parameters": artifact.plain_parameters(method.score),
+        "parameters": method.score.plain_parameters(),
         "checksum": artifact.checksum(method),
     }
 
