@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 import textwrap
@@ -16,6 +18,8 @@ from typing import Any
 import pytest
 
 import evicp
+
+ROOT = Path(__file__).parents[1]
 
 HEAVY = (
     *("torch", "torchvision", "timm", "numba", "llvmlite", "sklearn", "pandas", "polars", "scipy", "pyarrow"),
@@ -287,3 +291,30 @@ def test_every_extra_named_in_a_message_exists() -> None:
         named |= set(re.findall(r"\bneed\(\s*f?\"[^\"]+\",\s*f?\"[^\"]+\",\s*\"([^\"]+)\"", text))
         named |= {extra for group in re.findall(r"evicp\[([a-z,-]+)\]", text) for extra in group.split(",")}
     assert {"parquet", "pandas", "ray", "huggingface"} <= named <= extras
+
+
+def imported(path: Path) -> set[str]:
+    """The rooms that a module imports when it is loaded, not later in a function."""
+    found: set[str] = set()
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in statement.body if isinstance(statement, ast.Try) else [statement]:
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                parent, _, room = node.module.partition(".")
+                if parent == "evicp":
+                    found |= {room.partition(".")[0]} if room else {alias.name for alias in node.names}
+    return found
+
+
+def test_imports_walk_as_the_drawing_says() -> None:
+    """Right imports left, in the order in which ARCHITECTURE.md names the rooms; each of them is named there."""
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    drawing = page[page.index("errors, checks,") :].partition("```")[0]
+    tiers = {room: tier for tier, rooms in enumerate(drawing.split("<-")) for room in re.findall(r"\w+", rooms)}
+    package = ROOT / "src" / "evicp"
+    for path in sorted(package.rglob("*.py")):
+        room = path.relative_to(package).parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        assert room in tiers, f"ARCHITECTURE.md does not say where {room} stands"
+        above = {other for other in imported(path) & set(tiers) if tiers[other] > tiers[room]}
+        assert not above, f"{path.name} imports {above} from above"
