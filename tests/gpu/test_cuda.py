@@ -134,6 +134,21 @@ def test_repeated_runs_have_the_same_bits() -> None:
             assert all(torch.equal(a, b) for a, b in zip(sets, again, strict=True))
 
 
+def test_coverage_survives_the_way_to_the_gpu_and_back() -> None:
+    """Scores of a sure network lie within a rounding error of one value, where arithmetics must not disagree."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 2000)
+    logits = ((rng.normal(size=(2000, 10)) + 3 * np.eye(10)[labels]) * 10).astype(np.float32)
+    there = torch.tensor(logits, device="cuda")
+    truth, rows, new = labels[1000:], slice(0, 1000), slice(1000, 2000)
+    for score in (evicp.LAC(), evicp.APS(randomized=False), evicp.RAPS(randomized=False), evicp.ECP()):
+        for made_from in (logits[rows], logits[rows].astype(np.float64), there[rows], there[rows].double()):
+            calibration = evicp.calibrate(made_from, labels[rows], score)
+            usual = calibration.predict(logits[new].astype(np.float64), 0.9).contains(truth).mean()
+            own = evicp.evaluate(calibration.predict(there[new], 0.9), truth).coverage
+            assert min(usual, own) >= 0.86, (score, calibration.arithmetic, usual, own)
+
+
 def test_the_rest() -> None:
     z = hard_rows(200, 1000)
     agreement.ranks_are_exact(z, "cuda")

@@ -23,15 +23,19 @@ EQUIVALENT: dict[str, str] = {
     "plan: (log(2 / (1 - confidence)) / 2) ** 0.5 -> log(2 / (1 - confidence)) / 2 * 0.5": (
         "another place to search downwards from, also far above the answer; only the proof is lost"
     ),
-    "plan: _concentration(n, exact, tolerance) < confidence -> _concentration(n, exact, tolerance) <= confidence": (
-        "a Beta probability does not equal a given double"
+    **{
+        f"_last_missing: _concentration({n}, last, coverage, tolerance) < confidence -> "
+        f"_concentration({n}, last, coverage, tolerance) <= confidence": "a Beta probability does not equal a given double"
+        for n in ("first", "last")
+    },
+    "_ranks: 2 ** 62 -> 2 ** 63": "a margin of two: products below 2^63 fit into 64 bits as well",
+    "_last_missing: 1 << max(0, safe - smallest).bit_length() -> 2 << max(0, safe - smallest).bit_length()": (
+        "how many n are looked at together changes no answer"
     ),
-    "_concentration: 2 ** 62 -> 2 ** 63": "a margin of two: products below 2^63 fit into 64 bits as well",
-    "plan: 1 << 16 -> 2 << 16": "how many n are looked at together changes no answer",
     "Calibrator._check_mergeable: batch.weights is not None -> batch.weights is None": (
         "whether two kinds are there is the same question of their opposites"
     ),
-    "rows_needed: 1 - confidence -> 1 + confidence": "only where the search begins: lower, never higher",
+    "rows_needed: 1 - sure -> 1 + sure": "only where the search begins: lower, never higher",
 }
 
 
