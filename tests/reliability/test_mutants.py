@@ -25,7 +25,7 @@ EQUIVALENT: dict[str, str] = {
     ),
     **{
         f"_last_missing: _concentration({n}, last, coverage, tolerance) < confidence -> "
-        f"_concentration({n}, last, coverage, tolerance) <= confidence": "a Beta probability does not equal a given double"
+        f"_concentration({n}, last, coverage, tolerance) <= confidence": "a Beta probability is not just a given double"
         for n in ("first", "last")
     },
     "_ranks: 2 ** 62 -> 2 ** 63": "a margin of two: products below 2^63 fit into 64 bits as well",
