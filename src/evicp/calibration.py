@@ -456,7 +456,9 @@ class Calibration:
         other side of it. So new rows are scored in the precision of the calibration rows. Where the backend is not the
         same either, calibration scores are raised by more than rounding can do: coverage can only rise.
         """
-        array = logits if self.arithmetic is None else kernels.in_precision_of(self.arithmetic, self.score, logits)
+        if self.arithmetic in (None, kernels.arithmetic(self.score, logits)):
+            return self, logits
+        array = kernels.in_precision_of(self.arithmetic, self.score, logits)
         return self._compared_with(array), array
 
     def _compared_with(self, logits: Any) -> Calibration:

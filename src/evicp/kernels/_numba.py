@@ -214,9 +214,12 @@ def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: b
     offsets = np.zeros(len(logits) + 1, np.int64)
     sizes.cumsum(out=offsets[1:])
     pieces = [piece for start in sorted(parts) for piece in parts[start]]
+    if len(pieces) == 1:
+        labels, scores = pieces[0]
+        return offsets, labels.copy(), scores.copy()  # only what is used of the room that was taken
     nothing = (np.empty(0, np.int32), np.empty(0))
-    labels, scores = zip(nothing, *pieces, strict=True)
-    return offsets, np.concatenate(labels), np.concatenate(scores)  # also of one piece: what was too much is given back
+    every_label, every_score = zip(nothing, *pieces, strict=True)
+    return offsets, np.concatenate(every_label), np.concatenate(every_score)
 
 
 def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, F64, F64, float, NDArray[Any]]:
