@@ -30,6 +30,14 @@ SCORES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def compiled():
+    """Where a test does not say otherwise, the backend that has two precisions."""
+    pytest.importorskip("numba")
+    with kernels.backend("numba"):
+        yield
+
+
 def sure(n: int, seed: int = 0, scale: float = 20.0) -> tuple[np.ndarray, np.ndarray]:
     """Rows of a sure network, exact in every precision, so that only what is done with them differs."""
     rng = np.random.default_rng(seed)
@@ -51,7 +59,7 @@ def test_coverage_survives_every_change_of_arithmetic(score, coverage, figure):
             p = calibration.p_values(new.astype(other_dtype), truth)
         # The rows are those of the usual way: what it covers is covered, or the calibration's own rounding is to blame.
         loss = usual.contains(truth).mean() - sets.contains(truth).mean()
-        figure("largest loss of coverage", loss)
+        figure("largest loss of coverage", float(loss))
         assert loss <= 1e-9, (backend, dtype, other_backend, other_dtype)
         np.testing.assert_array_equal(sets.contains(truth), p > 1 - coverage + 1e-12)
 
@@ -61,7 +69,7 @@ def test_control_thresholds_taken_as_they_are_lose_coverage(figure):
     careful = calibrate(z, y, APS(randomized=False))
     careless = dataclasses.replace(careful, arithmetic=None)
     covered = [one.predict(new.astype(np.float32), 0.9).contains(truth).mean() for one in (careful, careless)]
-    figure("the control's coverage at 0.9", covered[1])
+    figure("the control's coverage at 0.9", float(covered[1]))
     assert covered[0] > 0.87
     assert covered[1] < 0.7
 

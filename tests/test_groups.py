@@ -773,6 +773,13 @@ def test_a_certificate_promises_in_every_group(calibration):
     assert certificate.to_html().count("<tr>") == len(certificate._lines())
 
 
+def test_a_certificate_names_eight_of_many_groups_without_a_threshold():
+    given = np.arange(40) % 20
+    certificate = ignoring_small(calibrate(*make(40), by=given).certificate, 0.9)
+    named = ", ".join(map(str, range(8)))
+    assert f"without threshold   20, too few rows: {named} and 12 more" in str(certificate)
+
+
 def test_a_certificate_names_the_groups_without_a_threshold():
     z, y = make(300, 3)
     keep = (y != 2) & ((y != 5) | (np.cumsum(y == 5) <= 4))

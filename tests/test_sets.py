@@ -226,6 +226,7 @@ def test_many_row_groups(tmp_path: Path) -> None:
 def test_json_lines(tmp_path: Path) -> None:
     files.write_sets(SETS, tmp_path / "sets.jsonl")
     lines = (tmp_path / "sets.jsonl").read_text(encoding="utf-8").splitlines()
+    assert '"日本"' in lines[3]  # as it is, not as escapes
     assert [json.loads(line) for line in lines] == [
         {"row": i, "labels": row, "size": len(row), "names": [NAMES[k] for k in row]} for i, row in enumerate(ROWS)
     ]
