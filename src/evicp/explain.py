@@ -148,9 +148,9 @@ def explain_set(calibration: Calibration, logits_row: Any, coverage: Coverage) -
     coverage : of the set
 
     >>> from evicp import calibrate
-    >>> calibration = calibrate([[2.0, 1.0], [1.0, 1.5], [0.5, 3.0], [1.0, 0.8]], [0, 1, 1, 1])
-    >>> explain_set(calibration, [2.0, 1.0], coverage=0.6).in_set.tolist()
-    [True, False]
+    >>> calibration = calibrate([[2.0, 1.0, 0.0], [1.0, 1.5, 0.3], [0.5, 3.0, 1.0], [1.0, 0.8, 0.5]], [0, 1, 1, 1])
+    >>> explain_set(calibration, [2.0, 1.0, -1.0], coverage=0.6).in_set.tolist()
+    [True, True, False]
     """
     if calibration.guarantee not in ("marginal", "class"):
         kind = calibration.guarantee if calibration.guarantee == "weighted" else f"by {calibration.guarantee}"
