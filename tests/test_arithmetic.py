@@ -74,6 +74,18 @@ def test_control_thresholds_taken_as_they_are_lose_coverage(figure):
     assert covered[1] < 0.7
 
 
+@pytest.mark.parametrize("made_by", ["triton float32", "numpy float64", "mixed"])
+def test_labels_on_the_threshold_stay_in_where_another_backend_rounds_them_up(made_by):
+    z, y = sure(200, scale=1.0)
+    own = calibrate(z, y, "lac")
+    lower = dataclasses.replace(own, scores=own.scores - 1e-8, arithmetic=made_by)  # as rounding might have it
+    k = evicp.conformal_rank(200, 0.8)
+    assert lower.predict(z, 0.8).contains(y).sum() == own.predict(z, 0.8).contains(y).sum() == k
+    np.testing.assert_array_equal(lower.p_values(z, y), own.p_values(z, y))
+    careless = dataclasses.replace(lower, arithmetic=None)
+    assert careless.predict(z, 0.8).contains(y).sum() == k - 1
+
+
 @pytest.mark.parametrize("by", ["class", "uncertainty"])
 def test_groups_are_raised_too_and_on_their_own(by):
     (z, y), (new, truth) = sure(2000), sure(1000, 1)
