@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -169,7 +170,7 @@ class Calibrator:
         checks.as_class_names(self._class_names, array.shape[1])
         if not stays and self._batches:
             array = kernels.in_precision_of(self._batches[0].arithmetic, self.score, array)
-        if not self.n:
+        if not any(len(batch.scores) for batch in self._batches):
             warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
@@ -228,13 +229,14 @@ class Calibrator:
         everyone = (self, *others)
         if len(set(map(id, everyone))) < len(everyone):
             raise InputError("a calibrator cannot be merged twice: its rows would count twice.")
-        for number, other in enumerate(others):
-            for earlier in everyone[: number + 1]:
-                earlier._check_mergeable(other)
+        whole = copy(self)  # so that one that does not fit changes nothing
+        whole._batches = [*self._batches]
         for other in others:
-            self.n_classes = self.n_classes or other.n_classes
-            self._class_names = self._class_names if self._class_names is not None else other._class_names
-            self._batches.extend(other._batches)
+            whole._check_mergeable(other)
+            whole.n_classes = whole.n_classes or other.n_classes
+            whole._class_names = whole._class_names if whole._class_names is not None else other._class_names
+            whole._batches.extend(other._batches)
+        self.n_classes, self._class_names, self._batches = whole.n_classes, whole._class_names, whole._batches
         return self
 
     def _check_mergeable(self, other: Calibrator) -> None:
@@ -251,7 +253,7 @@ class Calibrator:
                 raise InputError("only calibrators with the same class names in the same order can be merged.")
         if other.by != self.by:
             raise InputError(f"only calibrators with the same groups can be merged; got {self.by} and {other.by}.")
-        weighted = {batch.weights is not None for batch in (*self._batches, *other._batches)}
+        weighted = {batch.weights is not None for batch in (*self._batches[:1], *other._batches[:1])}
         if len(weighted) > 1 or not np.array_equal(self._class_weights, other._class_weights):  # type: ignore[arg-type]
             raise InputError("only calibrators with the same kind of weights can be merged.")
 

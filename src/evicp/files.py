@@ -758,16 +758,18 @@ def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[Predic
     """Sets written to parquet or npz, about `step` rows at a time."""
     readers = {".parquet": partial(_scan_parquet, step=step), ".npz": partial(_scan_npz, step=step)}
     about, pieces = parsed(path, readers, "sets")
+    content: dict[str, Any] = {}
     for offsets, labels in typed(str(path), pieces):
         try:
-            yield _rebuild_sets(about, offsets, labels)
+            content = content or _strict_json(about)
+            yield _rebuild_sets(content, offsets, labels)
         except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
 
 
-def _scan_parquet(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]:
+def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
     with parquet_file(path) as file:
-        about = _strict_json(file.schema_arrow.metadata[b"evicp"].decode())
+        about = file.schema_arrow.metadata[b"evicp"].decode()
 
     def pieces() -> Iterator[Any]:
         with parquet_file(path, streamed=True) as file:
@@ -779,15 +781,11 @@ def _scan_parquet(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]
     return about, pieces()
 
 
-def _scan_npz(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]:
+def _scan_npz(path: Path, step: int) -> tuple[str, Iterator[Any]]:
     arrays, _ = stored.open_npz(path, ("about", "offsets", "labels"))
     about, offsets, labels = (arrays[name] for name in ("about", "offsets", "labels"))
-    description = _strict_json(str(about.whole()))
-    if not isinstance(offsets, RawArray) or not isinstance(labels, RawArray):
-        return description, iter([(offsets.whole(), labels.whole())])
-    first, last = (int(offsets.read(row, row + 1)[0]) for row in (0, offsets.shape[0] - 1))
-    if offsets.dtype.kind not in "iu" or len(labels.shape) != 1 or first != 0 or last != labels.shape[0]:
-        raise FileError("its offsets and labels do not fit together.")
+    if not isinstance(offsets, RawArray) or not isinstance(labels, RawArray) or not _fit(offsets, labels):
+        return str(about.whole()), iter([(offsets.whole(), labels.whole())])
 
     def pieces() -> Iterator[Any]:
         n = offsets.shape[0] - 1
@@ -795,7 +793,15 @@ def _scan_npz(path: Path, step: int) -> tuple[dict[str, Any], Iterator[Any]]:
             ends = offsets.read(start, min(start + step, n) + 1).astype(np.int64)
             yield ends - ends[0], labels.read(int(ends[0]), int(ends[-1]))
 
-    return description, pieces()
+    return str(about.whole()), pieces()
+
+
+def _fit(offsets: RawArray, labels: RawArray) -> bool:
+    """Whether offsets begin and end where the labels do, so that pieces of either can be read."""
+    if offsets.dtype.kind not in "iu" or len(offsets.shape) != 1 or not offsets.shape[0] or len(labels.shape) != 1:
+        return False
+    first, last = (int(offsets.read(row, row + 1)[0]) for row in (0, offsets.shape[0] - 1))
+    return first == 0 and last == labels.shape[0]
 
 
 def _lists(column: Any) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -245,8 +245,8 @@ BUGS = [
     Bug(
         "a merge that forgets a shard",
         "calibration.py",
-        "            self._batches.extend(other._batches)",
-        "            self._batches.extend(other._batches[:1])",
+        "            whole._batches.extend(other._batches)",
+        "            whole._batches.extend(other._batches[:1])",
         CALIBRATION,
     ),
     Bug(

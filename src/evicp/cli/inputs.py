@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from evicp import blocks, files, stored
+from evicp import blocks, checks, files, stored
 from evicp.blocks import Rows, located
 from evicp.calibration import Calibration
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, missing_extra
@@ -173,7 +173,7 @@ def read_class_names(path: str | None) -> tuple[str, ...] | None:
         if not text.lstrip().startswith(("[", "{")):
             return tuple(text.splitlines())
         return _names_in_json(json.loads(text))
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is neither JSON (a list, or label to name) nor UTF-8 text"
         raise FileError(f"cannot read class names from {path}: {reason}.") from error
 
@@ -182,11 +182,4 @@ def _names_in_json(content: Any) -> tuple[str, ...]:
     """The names in a list, or in label order in an object; also as "id2label" of a Hugging Face configuration."""
     if isinstance(content, dict):
         content = content.get("id2label", content)
-    if isinstance(content, dict):
-        by_label = {int(label): name for label, name in content.items()}
-        if sorted(by_label) != list(range(len(by_label))):
-            raise ValueError("labels must be 0, 1, 2, ...")
-        content = [by_label[label] for label in range(len(by_label))]
-    if not isinstance(content, list):
-        raise ValueError("names must be a list, or an object from label to name")
-    return tuple(str(name) for name in content)
+    return checks.as_class_names(content, len(content)) or ()
