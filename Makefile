@@ -57,8 +57,8 @@ test-pythons:
 	  done; \
 	done
 
-BASE_TESTS = arithmetic calibration errors evidence explain files groups import limits metrics monitor pac reliability \
-	scores selection sets shift tables temperature tuning
+BASE_TESTS = arithmetic artifact calibration errors evidence explain files groups import limits metrics monitor pac \
+	reliability scores selection sets shift strata tables temperature tuning
 
 test-base: $(VENV)/.test-base
 	$(PYTEST) --quiet --quiet $(BASE_TESTS:%=tests/test_%.py)

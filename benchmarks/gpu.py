@@ -1,6 +1,7 @@
 """The GPU kernels against the physical floor: one read of the logits, `logits.sum()`, on the same device.
 
     python benchmarks/gpu.py                    # 200,000 x 1,000 and 4,096 x 128,256, float32, every score
+    python benchmarks/gpu.py --guarantees       # by class, by group, by uncertainty, weighted, against marginal sets
     python benchmarks/gpu.py --sweep            # tile sizes and warps, to choose what `tiling_for` returns
     python benchmarks/gpu.py --json gpu.json    # all figures, each kernel's too, with device and versions
 
@@ -231,12 +232,42 @@ def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score,
     _triton.tiling_for = chosen
 
 
+def guarantees(logits: torch.Tensor, labels: torch.Tensor, score: evicp.Score) -> list[dict[str, Any]]:
+    """The public calls under each guarantee, as multiples of the marginal ones."""
+    n, n_classes = logits.shape
+    rng = np.random.default_rng(0)
+    weights, groups = rng.exponential(size=n), rng.integers(0, 10, n)
+    ways: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "marginal": ({}, {}),
+        "by class": ({"by": "class"}, {}),
+        "by 10 groups of rows": ({"by": groups}, {"groups": groups}),
+        "by 5 bands of uncertainty": ({"by": "uncertainty"}, {}),
+        "weights of rows": ({"weights": weights}, {"weights": weights}),
+    }
+    results, base = [], {}
+    print(f"\n{score.name}, {n:,} x {n_classes:,}: calibration us, x marginal, sets us, x marginal, mean size")
+    for name, (made, used) in ways.items():
+        calibration = evicp.calibrate(logits, labels, score, **made)
+        sets = calibration.predict(logits, COVERAGE, **used)
+        took = {
+            "calibration": microseconds(lambda made=made: evicp.calibrate(logits, labels, score, **made), 5, 1),
+            "sets": microseconds(lambda c=calibration, used=used: c.predict(logits, COVERAGE, **used), 5, 1),
+        }
+        base = base or took
+        size = float(sets.sizes.double().mean())
+        results.append({"score": score.name, "n": n, "K": n_classes, "guarantee": name, "mean size": size} | took)
+        figures = "".join(f"{took[what]:12,.0f} {took[what] / base[what]:7.2f}" for what in took)
+        print(f"{name:26s}{figures}  {size:.2f}", flush=True)
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="200000x1000,4096x128256", help="rows x classes, comma-separated")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--scores", default="ecp,lac,aps,raps,saps,topk,margin")
     parser.add_argument("--logits", help="npz with logits and labels, repeated to the first shape's rows")
+    parser.add_argument("--guarantees", action="store_true")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
@@ -249,6 +280,8 @@ def main() -> None:
         )
         if options.sweep:
             sweep(*data, scores)
+        elif options.guarantees:
+            results += [figure for score in scores for figure in guarantees(*data, score)]
         else:
             results += compare(*data, scores)
         del data

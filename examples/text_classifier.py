@@ -1,8 +1,8 @@
 """A text classifier with scikit-learn: which library does a docstring come from? Offline.
 
 The corpus is on every machine that has Python: the docstrings of its own standard library, labelled by the package they
-document. It is real text, small (some two thousand docstrings) and unbalanced. TF-IDF and logistic regression read it;
-`ConformalClassifier` turns the pipeline into one that answers with sets.
+document. It is real text, small (some 1,600 docstrings, depending on the Python) and unbalanced. TF-IDF and logistic
+regression read it; `ConformalClassifier` turns the pipeline into one that answers with sets.
 
 Run it: python examples/text_classifier.py
 """

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import APS, LAC, RAPS, SAPS, Calibrator, calibrate, kernels
+from evicp import APS, LAC, RAPS, SAPS, ByUncertainty, Calibrator, calibrate, kernels
 from evicp.errors import ArtifactError, LogitsError
 
 WAYS = [*product(["numba", "numpy"], [np.float16, np.float32, np.float64])]
@@ -114,6 +114,39 @@ def test_what_was_made_in_several_ways_is_used_with_care():
     assert calibration.predict(z, 0.5).contains(y).mean() > 0.5
 
 
+@pytest.mark.parametrize(("first", "second"), [(np.float32, np.float64), (np.float64, np.float32)])
+def test_more_rows_are_scored_in_the_precision_of_the_calibration(first, second):
+    z, y = sure(200)
+    calibration = calibrate(z[:90].astype(first), y[:90], "lac")
+    assert calibration.extended(z[90:].astype(second), y[90:]) == calibrate(z.astype(first), y, "lac")
+    p = calibration.p_values_online(z[90:].astype(second), y[90:])
+    assert p.tobytes() == calibration.p_values_online(z[90:].astype(first), y[90:]).tobytes()
+
+
+@pytest.mark.parametrize("by", [None, "class"])
+def test_more_rows_from_another_backend_make_a_calibration_mixed(by):
+    z, y = sure(200)
+    calibration = calibrate(z[:90], y[:90], "lac", by=by)
+    with kernels.backend("numpy"):
+        grown = calibration.extended(z[90:], y[90:])
+    assert grown.arithmetic == "mixed"
+    assert dataclasses.replace(calibration, arithmetic=None).extended(z[90:], y[90:]).arithmetic == "mixed"
+    assert grown.predict(z, 0.5).contains(y).mean() > 0.5
+
+
+@pytest.mark.parametrize("score", ["lac", APS(randomized=False)], ids=str)
+def test_online_p_values_are_not_smaller_by_another_backends_rounding(score):
+    z, y = sure(400)
+    calibration = calibrate(z[:200], y[:200], score)
+    usual = calibration.p_values_online(z[200:], y[200:])
+    with kernels.backend("numpy"):
+        p = calibration.p_values_online(z[200:], y[200:])
+        for row in range(200, 210):
+            assert calibration.p_values(z[row], y[[row]])[0] == p[row - 200]
+            calibration = calibration.extended(z[[row]], y[[row]])
+    assert np.all(p >= usual)
+
+
 def test_half_precision_is_read_as_single():
     z, y = sure(100)
     assert calibrate(z.astype(np.float16), y) == calibrate(z.astype(np.float32), y)
@@ -134,3 +167,45 @@ def test_a_logit_beyond_single_precision_is_refused_where_that_is_the_precision(
     calibration = calibrate(z.astype(np.float32), y, "lac")
     with pytest.raises(LogitsError, match="got \\+inf at row 0, class 3"):
         calibration.predict([[0.0, 1.0, 2.0, 1e40, *range(6)]], 0.9)
+
+
+@pytest.mark.parametrize("logits", ["constant rows", "rounded"])
+def test_bands_of_uncertainty_do_not_depend_on_rounding(logits):
+    """Many rows share one u: an edge on it would let each backend say for itself on which side they are."""
+    rng, k, n = np.random.default_rng(0), 10, 4000
+    y = rng.integers(0, k, n)
+    if logits == "constant rows":
+        easy = rng.random(n) < 0.4
+        hot = np.eye(k)[y]
+        z = np.where(easy[:, None], 3.0 * hot - (1 - hot) * rng.random((n, k)), 0.3)
+    else:
+        z = np.round(rng.normal(size=(n, k)) + 2 * np.eye(k)[y], 1)
+    with kernels.backend("numpy"):
+        calibration = calibrate(z[:2000], y[:2000], "lac", by=ByUncertainty(bands=3))
+        here, groups = calibration.predict(z[2000:], 0.9), calibration.groups_of(z[2000:])
+    there = calibration.predict(z[2000:], 0.9)
+    assert len(calibration.groups.names) == (
+        1 if logits == "constant rows" else 3
+    )  # 10 * 0.3 = 1 * 3.0, but for rounding
+    np.testing.assert_array_equal(groups, calibration.groups_of(z[2000:]))
+    assert there.contains(y[2000:]).mean() >= here.contains(y[2000:]).mean() - 1e-12
+
+
+def test_groups_are_told_in_the_precision_of_the_calibration():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 10, 2000)
+    z = np.round(rng.normal(size=(2000, 10)) + 2 * np.eye(10)[y], 1)
+    u = kernels.uncertainties(LAC(), z.astype(np.float32))
+    by = ByUncertainty(bands=(float(np.sort(u)[1000]),))  # an edge of the user's, on a value that many rows share
+    calibration = calibrate(z.astype(np.float32), y, "lac", by=by)
+    np.testing.assert_array_equal(calibration.groups_of(z), calibration.groups_of(z.astype(np.float32)))
+
+
+def test_sums_of_many_probabilities_have_more_room():
+    """Labels that pile up at the end of nearly flat rows stay in where another backend adds the probabilities up."""
+    rng, k = np.random.default_rng(0), 4096
+    z = rng.uniform(-1e-3, 0, (60, k)).astype(np.float32)
+    y = z.argmin(1)
+    calibration = calibrate(z[:30], y[:30], APS(randomized=False))
+    with kernels.backend("numpy"):
+        assert calibration.predict(z[30:], 0.9).contains(y[30:]).mean() >= 0.9

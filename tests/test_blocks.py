@@ -15,7 +15,7 @@ import evicp
 from evicp import blocks, files
 from evicp.errors import EvicpError, FileError, InputError, LabelsError, LogitsError
 from evicp.metrics import Evaluator
-from evicp.stored import PackedArray, RawArray
+from evicp.stored import PackedArray, RawArray, companion
 
 N, K = 1100, 13
 STEPS = (1, 7, 1024, N)
@@ -127,6 +127,8 @@ def test_results_are_those_in_memory_to_the_bit(
         summary = blocks.predict(calibration, rows, 0.9, tmp_path / "sets.npz")
         assert files.read_sets(tmp_path / "sets.npz") == sets
         assert f"PredictionSets({summary})" == repr(sets)
+        blocks.predict(calibration, rows, 0.9, tmp_path / "smoothed.npz", smoothed=True)
+        assert files.read_sets(tmp_path / "smoothed.npz") == expected.predict(logits, 0.9, smoothed=True)
         evaluation = blocks.evaluate(tmp_path / "sets.npz", rows)
         assert evaluation.to_dict() == evicp.evaluate(sets, labels, logits).to_dict()
         assert blocks.evaluate(calibration, rows, 0.9).to_dict() == evaluation.to_dict()
@@ -246,6 +248,78 @@ def test_labels_from_a_file_of_their_own_are_cut_as_the_shards_are(stored: dict,
     for kind in ("folder", "parquet", "safetensors"):
         with pytest.raises(InputError, match=r"1,?099 labels"):
             list(blocks.open_rows(stored[kind], tmp_path / "short.npy"))
+
+
+@pytest.mark.parametrize("name", ["val-{}.npy", "logits-{}.npy"])
+def test_npy_files_find_what_lies_beside_them(data: tuple, tmp_path: Path, name: str) -> None:
+    names = np.array([f"class {k}" for k in range(K)])
+    for number, rows in enumerate(np.array_split(np.arange(N), 3)):
+        beside = {"labels": data[1][rows], "inputs": rows.astype(str), "class_names": names}
+        path = tmp_path / name.format(number)
+        np.save(path, data[0][rows])
+        for what, array in beside.items():
+            np.save(companion(path, what), array)
+        one = blocks.open_rows(path)
+        np.testing.assert_array_equal(one.labels, data[1][rows])
+        assert one.class_names == tuple(names)
+    whole = blocks.open_rows(tmp_path)
+    np.testing.assert_array_equal(whole.logits, data[0])
+    np.testing.assert_array_equal(whole.labels, data[1])
+    assert whole.class_names == tuple(names)
+
+
+def test_the_class_names_of_shards_must_agree(data: tuple, tmp_path: Path) -> None:
+    names = [f"class {k}" for k in range(K)]
+    for number in range(2):
+        np.savez(tmp_path / f"{number}.npz", logits=data[0], labels=data[1], class_names=names)
+    np.savez(tmp_path / "2.npz", logits=data[0], labels=data[1])
+    assert blocks.open_rows(tmp_path).class_names == tuple(names)
+    np.savez(tmp_path / "3.npz", logits=data[0], labels=data[1], class_names=names[::-1])
+    with pytest.raises(FileError, match=r"same class names; 0\.npz and 3\.npz differ"):
+        blocks.open_rows(tmp_path)
+
+
+def test_class_names_that_are_objects_are_one_typed_error(data: tuple, tmp_path: Path) -> None:
+    names = np.array([f"class {k}" for k in range(K)], object)
+    np.savez(tmp_path / "rows.npz", logits=data[0], class_names=names)
+    with pytest.raises(FileError, match="must be an array of strings; it cannot be read"):
+        blocks.open_rows(tmp_path / "rows.npz")
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "parquet", "folder"])
+def test_rows_without_labels_have_none(stored: dict, kind: str) -> None:
+    rows = blocks.open_rows(stored[kind]).with_labels(None)
+    assert not rows.has_labels
+    assert all(part.whole().labels is None for part in rows.parts)
+    assert all(block.labels is None for block in rows)
+    with pytest.raises(FileError, match="has no labels"):
+        _ = rows.labels
+
+
+def test_a_span_of_a_parquet_file_is_not_read_past_its_end(stored: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    decode = blocks.matrix
+    monkeypatch.setattr(blocks, "matrix", lambda column: decoded.append(len(column)) or decode(column))
+    (part,) = blocks.open_rows(stored["parquet"]).parts
+    decoded.clear()
+    assert sum(len(logits) for logits, _ in part.pieces(100, 50, 200)) == 150
+    assert sum(decoded) == 200
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damage_is_one_typed_error_that_names_its_file(data: tuple, tmp_path: Path, save: Callable[..., None]) -> None:
+    for number in range(2):
+        save(tmp_path / f"{number}.npz", logits=data[0], labels=data[1])
+    path = tmp_path / "1.npz"
+    content = bytearray(path.read_bytes())
+    content[content.index(data[0][500].tobytes()) if save is np.savez else len(content) // 2] ^= 1
+    path.write_bytes(content)
+    rows = blocks.open_rows(tmp_path)
+    for read in (lambda: list(rows), lambda: rows.logits, lambda: files.read_logits(path)):
+        with pytest.raises(FileError) as caught:
+            read()
+        assert str(caught.value).startswith(f"cannot read {path}: it is ")
+        assert str(caught.value).count("cannot read") == 1
 
 
 def test_a_calibration_is_evaluated_as_it_predicts(stored: dict, data: tuple) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import warnings
 from decimal import Decimal
 from fractions import Fraction
+from itertools import permutations, product
 
 import numpy as np
 import pytest
 import scipy.stats
 
 import evicp
-from evicp import APS, ECP, LAC, RAPS, Calibration, Calibrator, Margin, TopK, calibrate, files
+from evicp import APS, ECP, LAC, RAPS, Calibration, Calibrator, Margin, TopK, artifact, calibrate
 from evicp.errors import (
     CoverageError,
     EvicpError,
@@ -216,6 +218,19 @@ def test_log_probabilities_are_suspicious_as_evidence_and_as_nothing_else():
     calibrate(log_probabilities, labels, "lac")  # a warning would be an error here
 
 
+def test_a_share_of_misses_for_a_coverage_is_warned_of(calibration):
+    z = make(5)[0]
+    for coverage, meant in ((0.1, "0.9"), (0.2, "0.8"), (Fraction(1, 100), "0.99"), ([0.05, 0.1], "0.9")):
+        message = rf"^coverage is the share of labels to be covered; .* most sets empty\. Did you mean {meant}\?$"
+        with pytest.warns(SuspiciousInputWarning, match=message) as caught:
+            calibration.predict(z, coverage)
+        assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for coverage in (0.21, [0.1, 0.5]):  # several are a curve
+            calibration.predict(z, coverage)
+
+
 def test_no_sets_are_of_no_rows_and_no_labels(calibration):
     sets = calibration.no_sets(Fraction(9, 10), None)
     assert (len(sets), sets.labels.size, sets.coverage) == (0, 0, Fraction(9, 10))
@@ -226,6 +241,38 @@ def test_class_names_from_an_iterator_outlive_the_first_batch():
     calibrator = evicp.Calibrator(class_names=(f"class {k}" for k in range(logits.shape[1])))
     calibrator.update(logits[:20], labels[:20]).update(logits[20:], labels[20:])
     assert calibrator.finish().class_names == tuple(f"class {k}" for k in range(logits.shape[1]))
+
+
+@pytest.mark.parametrize("by", [None, "class", "uncertainty"])
+def test_labels_by_name_are_labels_by_number(by):
+    z, y = make(200)
+    names = [f"class {i}" for i in range(K)]
+    named = [names[i] for i in y]
+    calibration = calibrate(z, y, by=by, class_names=names)
+    assert calibrate(z, named, by=by, class_names=names) == calibration
+    assert calibrate(z, named, by=by, class_names=iter(names)) == calibration
+    batches = Calibrator(by=by, class_names=dict(enumerate(names)))
+    assert batches.update(z[:70], named[:70]).update(z[70:], y[70:]).finish() == calibration
+    assert calibration.p_values(z, named).tobytes() == calibration.p_values(z, y).tobytes()
+    sets = calibration.predict(z, 0.5)
+    assert sets.contains(named).tolist() == sets.contains(y).tolist()
+    assert repr(evicp.evaluate(sets, named, z)) == repr(evicp.evaluate(sets, y, z))
+    found, expected = (evicp.metrics.class_coverage(sets, truth) for truth in (named, y))
+    assert found.coverage.tobytes() == expected.coverage.tobytes()
+
+
+def test_labels_by_name_choose_the_score_as_numbers_do():
+    z, y = make(200)
+    names = [f"class {i}" for i in range(K)]
+    named = [names[i] for i in y]
+    assert calibrate(z, named, "auto", class_names=iter(names)) == calibrate(z, y, "auto", class_names=names)
+
+
+def test_names_without_class_names_are_refused(calibration):
+    z = make(3)[0]
+    for door in (calibration.predict(z, 0.9).contains, lambda names: calibration.p_values(z, names)):
+        with pytest.raises(InputTypeError, match="labels must be integers"):
+            door(["a", "b", "c"])
 
 
 def test_class_names_travel_along():
@@ -311,6 +358,8 @@ def test_merge_refuses_what_does_not_belong_together_and_changes_nothing():
         mine.merge(Calibrator(LAC(temperature=2.0)).update(z, y))
     with pytest.raises(InputError, match="only calibrators of one K can be merged; got 6 and 5"):
         mine.merge(good, Calibrator("lac").update(z[:, :5], y % 5))
+    with pytest.raises(InputTypeError, match=r"only a Calibrator can be merged; got a Calibration\. Merge the"):
+        mine.merge(good, good.finish())
     with pytest.raises(InputError, match="a calibrator cannot be merged twice"):
         mine.merge(good, good)
     with pytest.raises(InputError, match="a calibrator cannot be merged twice"):
@@ -487,7 +536,7 @@ def test_a_certificate_states_what_may_be_promised(calibration):
     assert (certificate.score, certificate.parameters["stabilizer"]) == ("ecp", 1e-8)
     assert (certificate.version, certificate.date) == (evicp.__version__, "2024-09-09")
     assert certificate.observed is None
-    assert certificate.checksum == files.checksum(calibration)
+    assert certificate.checksum == artifact.checksum(calibration)
 
 
 def test_a_certificate_judges_an_evaluation(calibration):
@@ -573,7 +622,7 @@ def test_the_checksum_sees_every_part(calibration):
         dataclasses.replace(calibration, n_classes=K + 1),
         dataclasses.replace(calibration, scores=calibration.scores[:-1]),
     ]
-    sums = {files.checksum(c) for c in [calibration, *changed]}
+    sums = {artifact.checksum(c) for c in [calibration, *changed]}
     assert len(sums) == len(changed) + 1
 
 
@@ -599,3 +648,185 @@ def test_a_calibration_cannot_be_changed(calibration):
 
 def test_reliability_is_that_of_n_rows(calibration):
     assert calibration.reliability(0.9) == evicp.Reliability(200, Fraction(9, 10))
+
+
+def test_rows_never_count_twice_whatever_way_they_were_merged():
+    z, y = make(50)
+    a, b = (Calibrator("lac").update(z, y) for _ in range(2))
+    twice = r"^a calibrator cannot be merged twice"
+    a.merge(b)
+    with pytest.raises(InputError, match=twice):
+        a.merge(b)
+    with pytest.raises(InputError, match=twice):
+        b.merge(a)
+    with pytest.raises(InputError, match=twice):
+        Calibrator("lac").merge(a, b)
+    with pytest.raises(InputError, match=twice):
+        a.merge(a)
+    assert a.finish().n == 100
+
+
+def test_the_law_of_groups_and_weights_is_in_their_certificates():
+    z, y = make(200)
+    for options in ({"by": "class"}, {"weights": np.ones(200)}):
+        with pytest.raises(InputError, match=r"not marginal but (class|weighted): certificate\(\) has its laws"):
+            calibrate(z, y, "lac", **options).reliability(0.9)
+
+
+def test_levels_of_full_sets_beside_others_by_class():
+    z, y = make(400)
+    calibration = calibrate(z, y, "lac", by="class")
+    levels = [Fraction(1), Fraction(1, 2)]
+    full, some = calibration.predict_levels(z, levels, levels)
+    assert np.all(full.sizes == z.shape[1])
+    assert some == calibration.predict(z, 0.5)
+
+
+def test_the_memory_of_whoever_makes_a_calibration_is_not_its_own():
+    scores = np.linspace(0, 1, 50)
+    calibration = Calibration(LAC(), scores, 3)
+    before = calibration.threshold(0.5)
+    scores[:] = 7.0
+    assert calibration.threshold(0.5) == before
+    with pytest.raises(ValueError, match="read-only"):
+        calibration.scores[0] = 0.0
+
+
+def test_frames_whose_rows_have_another_order_are_warned_of():
+    pd = pytest.importorskip("pandas")
+    z, y = make(60)
+    frame, labels = pd.DataFrame(z), pd.Series(y)
+    for fine in (labels, labels.set_axis(range(100, 160)), labels.sample(frac=1, random_state=0).to_numpy()):
+        calibrate(frame, fine, "lac")
+    with pytest.warns(evicp.errors.SuspiciousInputWarning, match="same index in another order"):
+        calibrate(frame, labels.sample(frac=1, random_state=0), "lac")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# More rows for a calibration that exists
+
+
+@pytest.mark.parametrize("score", ALL, ids=lambda s: s.name)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_extended_by_parts_is_all_rows_at_once_to_the_bit(cpu_backend, score, dtype, tmp_path):
+    z, y = make(300, dtype=dtype)
+    whole = calibrate(z, y, score)
+    some = calibrate(z[:100], y[:100], score)
+    some.save(tmp_path / "some.safetensors")
+    loaded = evicp.load(tmp_path / "some.safetensors")
+    for start in (some, loaded):
+        grown = start.extended(z[100:101], y[100:101]).extended(z[101:], y[101:])
+        assert grown == whole
+        assert grown.scores.tobytes() == whole.scores.tobytes()
+    assert some == loaded
+    assert some.extended(z[:0], y[:0]) is some
+
+
+def test_extended_keeps_what_a_calibration_knows():
+    z, y = make(200)
+    names = [f"class {i}" for i in range(K)]
+    chosen = calibrate(z, y, "auto", class_names=names)
+    grown = chosen.extended(z[:3], [names[i] for i in y[:3]])
+    assert (grown.n, grown.chosen_on, grown.class_names) == (chosen.n + 3, chosen.chosen_on, chosen.class_names)
+    assert chosen.n + chosen.chosen_on == 200
+    assert not grown.scores.flags.writeable
+
+
+def test_what_cannot_extend_a_calibration(calibration):
+    z, y = make(5)
+    with pytest.raises(InputError, match="groups are only taken by a calibration by="):
+        calibration.extended(z, y, groups=[0] * 5)
+    with pytest.raises(InputError, match="weights are only taken by a calibration with weights of its own rows"):
+        calibration.extended(z, y, weights=np.ones(5))
+    with pytest.raises(LogitsError, match="logits must have 6 classes"):
+        calibration.extended(z[:, :5], y % 5)
+    with pytest.raises(LabelsError, match="got 4 labels for 5 rows"):
+        calibration.extended(z, y[:4])
+    with pytest.warns(SuspiciousInputWarning, match="look like probabilities"):
+        calibration.extended(np.full((2, K), 1 / K), [0, 1])
+    calibration.extended(-np.abs(z[:1]), y[:1])  # one row without evidence is no sign of anything
+
+
+def test_coverage_of_an_extended_calibration_is_exact_on_average():
+    """Of n + 1 exchangeable rows without ties, the last one is covered in exactly the share k / (n + 1) of orders."""
+    z, y = make(12)
+    covered = 0
+    for last in range(12):
+        first, others = (last + 1) % 12, [i for i in range(12) if i not in (last, (last + 1) % 12)]
+        calibration = calibrate(z[[first]], y[[first]], "lac").extended(z[others], y[others])
+        covered += int(calibration.predict(z[last], 0.75).contains(y[[last]])[0])
+    assert covered == reference_rank(11, Fraction(3, 4)) == 9
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Rows that are tested and then join
+
+
+@pytest.mark.parametrize("score", ALL, ids=lambda s: s.name)
+def test_online_p_values_are_those_of_the_calibration_extended_row_by_row(cpu_backend, score):
+    z, y = make(100)
+    z = np.round(z)  # ties
+    calibration = calibrate(z[:40], y[:40], score)
+    p = calibration.p_values_online(z[40:], y[40:])
+    for row in range(60):
+        assert p[row] == calibration.p_values(z[40 + row], y[[40 + row]])[0]
+        calibration = calibration.extended(z[[40 + row]], y[[40 + row]])
+
+
+def test_online_p_values_by_counting():
+    z, y = make(57, 3)
+    z = np.round(z)
+    scores = LAC().scores(z)[np.arange(57), y]
+    p = calibrate(z[:20], y[:20], "lac").p_values_online(z[20:], y[20:])
+    for t in range(1, 38):
+        s = scores[19 + t]
+        expected = Fraction(1 + int(np.sum(scores[: 19 + t] >= s)), 20 + t)
+        assert p[t - 1] == float(expected)
+
+
+def test_online_p_values_do_not_depend_on_how_many_come_at_once(cpu_backend):
+    z, y = make(400)
+    z = np.round(2 * z)
+    calibration = calibrate(z[:100], y[:100])
+    whole = calibration.p_values_online(z[100:], y[100:])
+    parts = []
+    for start, stop in ((100, 101), (101, 103), (103, 250), (250, 400)):
+        parts.append(calibration.p_values_online(z[start:stop], y[start:stop]))
+        calibration = calibration.extended(z[start:stop], y[start:stop])
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+    assert calibration.p_values_online(z[:0], y[:0]).shape == (0,)
+
+
+def test_online_p_values_of_exchangeable_rows_have_uniform_ranks():
+    """The rank of a row among those before it is uniform, and independent of the ranks before: all orders alike."""
+    z, y = make(5)
+    seen = set()
+    for order in map(list, permutations(range(5))):
+        p = calibrate(z[order[:1]], y[order[:1]], "lac").p_values_online(z[order[1:]], y[order[1:]])
+        seen.add(tuple(p))
+    assert seen == set(product(*([(i + 1) / t for i in range(t)] for t in range(2, 6))))
+
+
+def test_online_p_values_are_of_marginal_calibrations_only():
+    z, y = make(200)
+    for options in ({"by": "class"}, {"weights": np.ones(200)}):
+        with pytest.raises(InputError, match="one exchangeable sequence; this calibration is not marginal"):
+            calibrate(z, y, **options).p_values_online(z, y)
+
+
+def test_p_values_of_one_row():
+    z, y = make(100)
+    calibration = calibrate(z, y, "lac")
+    np.testing.assert_array_equal(calibration.p_values(z[0]), calibration.p_values(z[:1]))
+    np.testing.assert_array_equal(calibration.p_values(z[0], [y[0]]), calibration.p_values(z[:1], y[:1]))
+
+
+def test_thresholds_of_labels_exist_where_they_do_not_depend_on_the_row():
+    z, y = make(300)
+    plain = calibrate(z, y, "lac")
+    assert plain.label_thresholds(0.8).tolist() == [plain.threshold(0.8)]
+    by_class = calibrate(z, y, "lac", by="class")
+    np.testing.assert_array_equal(by_class.label_thresholds(0.8), by_class.thresholds(0.8))
+    for options in ({"by": "uncertainty"}, {"by": y % 2}, {"weights": np.ones(300)}):
+        with pytest.raises(InputError, match=r"^only marginal calibrations and those by class can be built in"):
+            calibrate(z, y, "lac", **options).label_thresholds(0.8)

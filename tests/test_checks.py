@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import evicp
 from evicp import checks
-from evicp.errors import InputError, InputTypeError, ScoreError
+from evicp.errors import InputError, InputTypeError, LabelsError, ScoreError
 
 K = 5
 
@@ -215,6 +215,58 @@ def test_names_for_labels_are_told_how_to_become_numbers(labels: Any) -> None:
         checks.as_labels([0.0, 1.0], 2, 2)
 
 
+NAMES = ("cat", "dog", "emu")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        list,
+        tuple,
+        np.array,
+        lambda names: np.array(names, object),
+        lambda names: np.array(names, "T") if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else names,
+        lambda names: pytest.importorskip("pandas").Series(names),
+        lambda names: pytest.importorskip("pandas").Series(names, dtype="category"),
+        lambda names: pytest.importorskip("polars").Series(names),
+    ],
+)
+def test_labels_by_name(kind: Any) -> None:
+    found = checks.as_labels(kind(["emu", "cat", "dog", "emu"]), 4, 3, class_names=NAMES)
+    assert found.tolist() == [2, 0, 1, 2]
+    assert found.dtype == np.int64
+    assert checks.as_labels(kind(["emu"]), 1, 3, class_names={0: "cat", 1: "dog", 2: "emu"}).tolist() == [2]
+
+
+def test_numbers_stay_numbers_beside_class_names() -> None:
+    labels = np.array([2, 0, 1])
+    assert checks.as_labels(labels, 3, 3, class_names=NAMES) is labels
+    assert checks.as_labels(labels, 3, 3, class_names=("cat", "cat", "cat")) is labels
+    assert checks.as_labels([], 0, 3, class_names=NAMES).tolist() == []
+    with pytest.raises(InputTypeError, match=r"^labels must be integers; got dtype object\. Use labels\.astype\(int\)"):
+        checks.as_labels(labels.astype(object), 3, 3, class_names=NAMES)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "error", "message"),
+    [
+        (["cat", "cow"], NAMES, LabelsError, r"labels must be among the class_names; got 'cow' at row 1\. Drop such"),
+        (["cat", "Dog"], NAMES, LabelsError, r"got 'Dog' at row 1\. Did you mean 'dog'\?"),
+        (["cat"], ("cat", "dog", "cat"), LabelsError, r"differ; got 'cat' for classes 0 and 2\. Pass class numbers"),
+        (["cat", 1], NAMES, InputTypeError, "class names in every row; got 1 at row 1"),
+        (["cat", None], NAMES, InputTypeError, "class names in every row; got None at row 1"),
+        (np.array(["cat", np.nan], object), NAMES, InputTypeError, "got nan at row 1. Drop the rows without a label"),
+        (["cat"], ("cat", "dog"), InputError, "class_names must have one name per class; got 2 names for 3"),
+        (["cat", "dog"], NAMES, LabelsError, "got 2 labels for 1 rows"),
+        (np.array([b"cat"]), NAMES, InputTypeError, "labels must be integers; got dtype"),
+    ],
+)
+def test_names_that_name_no_class(labels: Any, names: Any, error: Any, message: str) -> None:
+    rows = 1 if "1 rows" in message else len(labels)
+    with pytest.raises(error, match=message):
+        checks.as_labels(labels, rows, 3, class_names=names)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Nothing is copied needlessly, nothing of the caller's is changed
 
@@ -329,9 +381,11 @@ def test_base_rates_are_plain_and_sum_to_one() -> None:
     for bad in ([0.5, np.nan, 0.5], [0.5, 0.6, -0.1], [[0.5, 0.5]], [1.0], [], [1, 0]):
         with pytest.raises(ScoreError, match=r"^base_rates must be one number in \(0, 1\) per class"):
             checks.as_base_rates(bad)
-    for bad in (None, ["a", "b"], [True, False], [0.5 + 0j, 0.5]):
+    for bad in (["a", "b"], [True, False], [0.5 + 0j, 0.5]):
         with pytest.raises(InputTypeError, match=r"^base_rates must be numbers; got dtype "):
             checks.as_base_rates(bad)
+    with pytest.raises(InputTypeError, match=r"^base_rates must be an array; got None\.$"):
+        checks.as_base_rates(None)
 
 
 def test_class_names_become_strings() -> None:

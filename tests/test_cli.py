@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,10 +19,11 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from rich.console import Console
 
 import evicp
 from evicp.cli import app, common, inputs
-from evicp.cli.common import parse_score, plain
+from evicp.cli.common import plain
 from evicp.errors import EvicpError
 from evicp.files import read_sets, write_sets
 
@@ -221,6 +223,7 @@ GOOD: dict[str, list[str]] = {
     "by class": ["calibrate", "val.npz", "-o", "made-by-class.safetensors", "--by", "class", "--json"],
     "by group": ["calibrate", "val.npz", "-o", "made-by-group.safetensors", "--by", "group", "--groups", "groups.npy"],
     "predict group": ["predict", "group.safetensors", "val.npz", "--groups", "groups.npy", "--json", "-c", "0.8"],
+    "predict smoothed": ["predict", "cal.safetensors", "unlabelled.npz", "--smoothed", "--json"],
     "predict pac": ["predict", "cal.safetensors", "unlabelled.npz", "--confidence", "0.95", "--json"],
     "evaluate class json": ["evaluate", "class.safetensors", "test.npz", "--json"],
     "evaluate group json": ["evaluate", "group.safetensors", "test.npz", "--groups", "test-groups.npy", "--json"],
@@ -244,10 +247,12 @@ GOOD: dict[str, list[str]] = {
 }
 
 if HAS_ONNX:
-    GOOD["export"] = ["export", "tiny.onnx", "cal.safetensors", "-o", "made.onnx", "--json"]
+    GOOD["export"] = ["export", "tiny.onnx", "cal.safetensors", "-o", "made.onnx", "--confidence", "0.9", "--json"]
 if HAS_TORCH:
     paper = ["--transform", "paper", "--class-names", "two.txt", "--json"]
     GOOD["extract"] = ["extract", "tiny_network:build", "pictures", "-o", "made-extract.npz", *paper]
+
+IS_INPUT = "it is an input, or part of one"
 
 #: Calls that must fail with exit code 2 and one line that contains this.
 BAD: dict[str, tuple[list[str], str]] = {
@@ -288,8 +293,21 @@ BAD: dict[str, tuple[list[str], str]] = {
     "predict classes": (["predict", "cal.safetensors", "narrow.npz"], "must have 5 classes"),
     "predict not calibration": (["predict", "not.npz", "unlabelled.npz"], "not a calibration"),
     "predict taken": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "taken.csv"], "exists. Use --force"),
-    "predict folder": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "no/such.csv"], "no directory no"),
-    "evaluate no sets": (["evaluate", "val.npz", "test.npz"], "cannot read val.npz"),
+    "predict folder": (
+        ["predict", "cal.safetensors", "unlabelled.npz", "-o", "no/such.csv"],
+        "no directory no. Create it first.",
+    ),
+    "evaluate no sets": (["evaluate", "val.npz", "test.npz"], "val.npz: it holds logits, not sets. Give sets, or the"),
+    "evaluate swapped": (["evaluate", "val.npz", "cal.safetensors"], "cal.safetensors is a calibration, not logits"),
+    "evaluate sets coverage": (["evaluate", "sets.parquet", "test.npz", "-c", "0.8"], "are for a calibration"),
+    "predict suffix": (["predict", "cal.safetensors", "names.txt"], ".safetensors, .parquet, .pt, .pth."),
+    "predict json stream": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "-", "--json"], "leave out one"),
+    "predict onto logits": (["predict", "cal.safetensors", "val.npz", "-o", "val.npz", "-f"], IS_INPUT),
+    "predict onto shard": (["predict", "cal.safetensors", ".", "-o", "test.npz", "-f"], IS_INPUT),
+    "calibrate onto": (["calibrate", "lac.safetensors", "-o", "../work/lac.safetensors", "-f"], IS_INPUT),
+    "evaluate onto": (["evaluate", "sets.parquet", "test.npz", "-o", "taken.json", "-f", "-l", "taken.json"], IS_INPUT),
+    "compare onto": (["compare", "val.npz", "-o", "taken.json", "-f", "--class-names", "taken.json"], IS_INPUT),
+    "report onto": (["report", "val.npz", "-o", "taken.html", "-f", "--class-names", "taken.html"], IS_INPUT),
     "evaluate length": (["evaluate", "sets.parquet", "test.npz", "--labels", "short.npy"], "10 labels for 300 rows"),
     "evaluate labels only": (["evaluate", "cal.safetensors", "test-labels.npy"], "needs logits"),
     "evaluate sets pac": (["evaluate", "sets.parquet", "test.npz", "--confidence", "0.9"], "are for a calibration"),
@@ -350,10 +368,17 @@ BAD: dict[str, tuple[list[str], str]] = {
 if HAS_ONNX:
     BAD["export missing"] = (["export", "nowhere.onnx", "cal.safetensors", "-o", "x.onnx"], "cannot read nowhere.onnx")
     BAD["export not calibration"] = (["export", "tiny.onnx", "val.npz", "-o", "x.onnx"], "not a calibration")
+    BAD["export swapped"] = (
+        ["export", "cal.safetensors", "tiny.onnx", "-o", "x.onnx"],
+        "tiny.onnx is not a calibration. CALIBRATION, a file written by evicp calibrate, comes after MODEL.",
+    )
+    BAD["export onto"] = (["export", "tiny.onnx", "cal.safetensors", "-o", "tiny.onnx", "-f"], IS_INPUT)
     BAD["export suffix"] = (["export", "tiny.onnx", "cal.safetensors", "-o", "x.pt"], "unknown suffix '.pt'")
 if HAS_TORCH:
     BAD["extract missing"] = (["extract", "tiny_network:build", "nowhere", "-o", "x.npz"], "no such file or folder")
     BAD["extract suffix"] = (["extract", "tiny_network:build", "pictures", "-o", "x.zip"], "unknown suffix '.zip'")
+    weights = ["--weights", "lac.safetensors", "-o", "lac.safetensors", "-f"]
+    BAD["extract onto"] = (["extract", "tiny_network:build", "pictures", *weights], IS_INPUT)
     BAD["extract function"] = (["extract", "tiny_network:nothing", "pictures", "-o", "x.npz"], "nothing")
 
 
@@ -361,11 +386,14 @@ if HAS_TORCH:
 def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """Every call, once."""
     before = set(folder.parent.rglob("*"))
+    contents = {path: path.read_bytes() for path in before if path.is_file() and path.name != "taken.csv"}
     calls = {**GOOD, **{name: arguments for name, (arguments, _) in BAD.items()}}
     results = evicp_processes(list(calls.values()), folder, tmp_path_factory.mktemp("results"))
     after = {path for path in folder.parent.rglob("*") if not {"reproduction", "__pycache__"} & set(path.parts)}
     strays = after - before - {folder / name for name in MADE}
     assert not strays, "something was written that nobody asked for"
+    changed = [path.name for path, content in contents.items() if path.read_bytes() != content]
+    assert not changed, "an input was overwritten"
     return dict(zip(calls, results, strict=True))
 
 
@@ -553,7 +581,7 @@ def test_hostile_names_are_text_everywhere(runs: dict[str, Run], folder: Path) -
 
 
 def test_demo_ends_by_naming_the_report(runs: dict[str, Run], folder: Path) -> None:
-    report = folder / runs["demo json"].json["report"]
+    report = folder / runs["demo json"].json["output"]
     assert report == folder / "evicp-demo" / "report.html"
     assert report.stat().st_size < 8_000_000
 
@@ -583,6 +611,18 @@ def test_no_command_is_the_help_and_exit_2(folder: Path) -> None:
     assert "Usage: evicp" in run.out + run.err
 
 
+def test_the_package_can_be_run(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "evicp", "--version"],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, evicp.__version__)
+
+
 def test_the_shell_completes_commands_and_scores(folder: Path) -> None:
     for words, number, expected in (("evicp cal", "1", "calibrate"), ("evicp compare --score rap", "3", "raps")):
         shell = {"_EVICP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": number}
@@ -603,21 +643,22 @@ def test_check_exits_1_when_the_promise_is_broken(folder: Path) -> None:
     assert "NOT compatible" in run.out
 
 
-def test_standard_input_takes_npz_npy_and_json(folder: Path) -> None:
+def test_standard_input_takes_npz_npy_json_and_json_lines(folder: Path) -> None:
     with np.load(folder / "unlabelled.npz") as data:
         logits = data["logits"][:4]
     expected = evicp.load(folder / "cal.safetensors").predict(logits, 0.9).to_lists()
     archive, single = io.BytesIO(), io.BytesIO()
     np.savez(archive, logits=logits)
     np.save(single, logits)
-    texts = (archive.getvalue(), single.getvalue(), json.dumps(logits.tolist()).encode())
+    lines = "\n".join(json.dumps(row) for row in logits.tolist()) + "\n"
+    texts = (archive.getvalue(), single.getvalue(), json.dumps(logits.tolist()).encode(), lines.encode())
     with ThreadPoolExecutor(2) as pool:
         command = ["predict", "cal.safetensors", "-", "-o", "-"]
         results = list(pool.map(lambda data: evicp_process(command, folder, data), [*texts, b"hello"]))
-    for run in results[:3]:
+    for run in results[:4]:
         assert [json.loads(line)["labels"] for line in run.out.splitlines()] == expected
-    assert results[3].code == 2
-    assert results[3].err.startswith("error: cannot read standard input")
+    assert results[4].code == 2
+    assert results[4].err.startswith("error: cannot read standard input")
 
 
 def test_class_names_come_through_standard_input(folder: Path) -> None:
@@ -651,6 +692,91 @@ def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:
         errors = process.stderr.read().decode()
         assert process.wait() == 1
     assert errors == ""
+
+
+def process(code: str, arguments: Sequence[str], folder: Path, **environment: str) -> Run:
+    """Python code with the arguments of a command, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env={**ENVIRONMENT, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    return Run(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+RUN = "from evicp.cli import main; main()"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_any_class_name_can_be_printed(folder: Path, tmp_path: Path, encoding: str) -> None:
+    names = ("B\N{LATIN SMALL LETTER A WITH DIAERESIS}r", "\N{CJK UNIFIED IDEOGRAPH-732B}", "c", "d", "e")
+    with np.load(folder / "val.npz") as data:
+        evicp.calibrate(data["logits"], data["labels"], class_names=names).save(tmp_path / "cal.safetensors")
+    words = ["predict", "cal.safetensors", str(folder / "unlabelled.npz")]
+    run = process(RUN, [*words, "--json"], tmp_path, PYTHONIOENCODING=encoding)
+    assert run.code == 0, run.err
+    assert {name for line in run.json["sets"] for name in line["names"]} == set(names)
+    assert process(RUN, words, tmp_path, PYTHONIOENCODING=encoding).code == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_signal_ends_a_command_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    """Sent while a file is being written: the unfinished file is removed."""
+    words = ["predict", str(folder / "cal.safetensors"), str(folder / "unlabelled.npz"), "-o", "sets.jsonl"]
+    code = """
+import os, signal, time
+from evicp.files import SetsWriter
+signal.signal(signal.SIGINT, signal.default_int_handler)  # programs in the background are born deaf to it
+SetsWriter.append = lambda *_: (os.kill(os.getpid(), signal.{0}), time.sleep(60))  # another thread may get it first
+from evicp.cli import main
+main()
+"""
+    ended = {name: process(code.format(name), words, tmp_path) for name in ("SIGTERM", "SIGINT")}
+    assert (ended["SIGTERM"].code, ended["SIGTERM"].err) == (143, "")
+    assert (ended["SIGINT"].code, ended["SIGINT"].err.strip()) == (130, "error: interrupted")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_while_importing_is_no_traceback(tmp_path: Path) -> None:
+    code = """
+import builtins, sys
+def interrupted(name, *arguments, original=builtins.__import__):
+    if name == "typer":
+        raise KeyboardInterrupt
+    return original(name, *arguments)
+builtins.__import__ = interrupted
+from evicp.cli import main
+main()
+"""
+    run = process(code, ["plan"], tmp_path)
+    assert (run.code, run.out, run.err) == (130, "", "error: interrupted\n")
+
+
+def test_terminals_are_not_commanded_by_names(folder: Path, tmp_path: Path) -> None:
+    name = "new\x1b[2J.npz"
+    shutil.copy(folder / "unlabelled.npz", tmp_path / name)
+    np.savez(tmp_path / "other.npz", **{"a\x1b[2Jb": np.zeros((2, K))})
+    calibration = str(folder / "cal.safetensors")
+    done = evicp_process(["predict", calibration, name, "-o", "s\x1b[2J\n.csv"], tmp_path)
+    assert done.code == 0
+    assert done.err.splitlines() == [r"wrote s\x1b[2J\n.csv"]
+    failed = evicp_process(["predict", calibration, "other.npz"], tmp_path)
+    assert failed.err.splitlines() == [r"error: cannot read other.npz: it has no array 'logits'; it has a\x1b[2Jb."]
+    missing = evicp_process(["predict", calibration, "no\x1b[2J.npz"], tmp_path)
+    assert "\x1b" not in missing.err
+
+
+def test_what_is_printed_is_only_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    common.print_text("a\x1b[2J\x9b\u202eb\nc")
+    common.print_table(["x", "name"], [["1", "e\x1b[2J\nf"]], left=(1,))
+    shown = capsys.readouterr().out
+    assert shown.startswith("a\\x1b[2J\\x9b\\u202eb\nc\n")
+    assert "e\\x1b[2J\\nf" in shown
+    names = "B\N{LATIN SMALL LETTER A WITH DIAERESIS}r \N{CJK UNIFIED IDEOGRAPH-732B}\N{NO-BREAK SPACE}"
+    assert common.visible(names) == names
 
 
 def test_small_calibration_warns_in_one_line(folder: Path) -> None:
@@ -735,6 +861,27 @@ def test_too_many_labels_do_not_go_unseen(tmp_path: Path, data: tuple[np.ndarray
         list(inputs.read_rows(str(tmp_path / "rows.npz")).blocks(5))
 
 
+def test_a_pickled_module_is_told_from_tensors(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "network.pt")
+    with pytest.raises(EvicpError, match=r"it holds a pickled module.*torch.save\(\{'logits'") as caught:
+        inputs.read_rows(str(tmp_path / "network.pt"))
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".safetensors", ".parquet", ".pt"])
+def test_a_suffix_may_be_in_capitals(tmp_path: Path, data: tuple[np.ndarray, np.ndarray], suffix: str) -> None:
+    file = saved(tmp_path, suffix, *data)
+    file = file.rename(file.with_suffix(suffix.upper()))
+    np.testing.assert_array_equal(inputs.read_rows(str(file)).logits, data[0])
+
+
+def test_class_names_travel_in_capitals_too(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+    np.savez(tmp_path / "rows.npz", logits=data[0], class_names=np.array(list("abcd")))
+    file = (tmp_path / "rows.npz").rename(tmp_path / "ROWS.NPZ")
+    assert inputs.read_rows(str(file)).class_names == ("a", "b", "c", "d")
+
+
 def test_a_torch_file_never_runs_code(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 
@@ -786,26 +933,6 @@ def test_class_names_from_text_and_json(tmp_path: Path) -> None:
 # Small parts
 
 
-@pytest.mark.parametrize(
-    "score",
-    [
-        evicp.ECP(),
-        evicp.ECP(evidence="softplus", stabilizer="scaled"),
-        evicp.RAPS(lam=0.25, k_reg=2, randomized=False),
-        evicp.LAC(temperature=1.5),
-        evicp.SAPS(lam=1e-3),
-    ],
-)
-def test_a_score_is_read_back_from_how_it_describes_itself(score: evicp.Score) -> None:
-    assert parse_score(score.describe()) == score
-
-
-@pytest.mark.parametrize("text", ["", "ecp(", "ecp(temperature)", "ecp(temperature=)", "raps(lam=0.1 k_reg=2)", "a b"])
-def test_a_score_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(EvicpError):
-        parse_score(text)
-
-
 def test_plain_leaves_nothing_json_cannot_say() -> None:
     value = {"a": np.arange(2), "b": [np.float32(0.5), float("-inf")], "c": Path("x"), 3: None}
     assert json.loads(json.dumps(plain(value), allow_nan=False)) == {
@@ -814,6 +941,59 @@ def test_plain_leaves_nothing_json_cannot_say() -> None:
         "c": "x",
         "3": None,
     }
+
+
+def test_no_input_is_overwritten_by_any_name(tmp_path: Path) -> None:
+    shards, file = tmp_path / "shards", tmp_path / "val.npz"
+    shards.mkdir()
+    for path in (file, shards / "1.npz", shards / "notes.html"):
+        path.write_bytes(b"mine")
+    (tmp_path / "link.npz").symlink_to(file)
+    for target, source in ((file, file), (tmp_path / "link.npz", file), (file, tmp_path / "link.npz")):
+        with pytest.raises(EvicpError, match="it is an input"):
+            common.check_output(target, force=True, inputs=(None, "-", str(source)))
+    with pytest.raises(EvicpError, match="part of one"):
+        common.check_output(shards / ".." / "shards" / "1.npz", force=True, inputs=(str(shards),))
+    assert common.check_output(shards / "notes.html", force=True, inputs=(str(shards),)).name == "notes.html"
+    assert common.check_output(shards / "new.npz", force=False, inputs=(str(shards), "nowhere")).name == "new.npz"
+
+
+def test_the_demo_replaces_its_own_report_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evicp.cli.demo import _target
+
+    monkeypatch.chdir(tmp_path)
+    page = Path("evicp-demo/report.html")
+    assert _target(str(page), force=False) == page
+    page.parent.mkdir()
+    page.write_text("<html>mine</html>")
+    with pytest.raises(EvicpError, match="is no report of evicp"):
+        _target(str(page), force=False)
+    assert _target(str(page), force=True) == page
+    page.write_text('<!DOCTYPE html>\n<html><head><meta name="generator" content="evicp">')
+    assert _target(str(page), force=False) == page
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "evaluate cal.safetensors"])
+def test_a_missing_plotly_is_said_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(evicp.errors.MissingExtraError, match="an interactive report needs plotly"):
+        app([*command.split(), "nowhere.npz", "-o", "x.html"], standalone_mode=False)
+
+
+def test_a_narrow_terminal_folds_texts_and_keeps_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(common, "stdout_console", lambda: Console(width=30))
+    name = "raps(lam=0.012345,randomized=false)"
+    common.print_table(["score", "size", "standard error"], [[name, "1.390", "0.0092"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 30 for line in lines)
+    assert any("1.390" in line and "0.0092" in line for line in lines)
+    assert "".join(line[:10].strip() for line in lines[2:]).startswith("raps(lam=0")
+    assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(lines)
 
 
 def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

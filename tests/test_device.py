@@ -92,7 +92,41 @@ def test_what_the_device_does_not_know_goes_to_the_cpu(problem):
     custom = evicp.calibrate(z, y, lambda logits: -logits)
     assert isinstance(custom.predict(z, 0.9), evicp.PredictionSets)
     by_class = evicp.calibrate(z, y, by="class")
-    assert by_class.predict(z, 0.5) == evicp.calibrate(logits, labels, by="class").predict(logits, 0.5)
+    np.testing.assert_array_equal(by_class.p_values(z, y), by_class.p_values(logits, labels))
+
+
+GROUPS = np.arange(500) % 3
+WEIGHTS = np.random.default_rng(1).exponential(size=500)
+GUARANTEES = {
+    "class": ({"by": "class"}, {}),
+    "clusters": ({"by": evicp.ByClass(clusters=(0, 1, 2) * 4)}, {}),
+    "group": ({"by": GROUPS[:300]}, {"groups": GROUPS[300:]}),
+    "uncertainty": ({"by": evicp.ByUncertainty(bands=3)}, {}),
+    "softplus": ({"by": "uncertainty", "score": evicp.ECP(evidence="softplus")}, {}),
+    "weights": ({"weights": WEIGHTS[:300]}, {"weights": WEIGHTS[300:]}),
+    "class weights": ({"class_weights": np.linspace(0.5, 1.5, 12)}, {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:the weights leave", "ignore:.* groups have fewer")
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.97])  # at the last one groups are too small, and their sets full
+@pytest.mark.parametrize("kind", GUARANTEES)
+def test_every_guarantee_stays_on_the_device(problem, kind, coverage):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    made, used = GUARANTEES[kind]
+    expected = evicp.calibrate(logits[:300], labels[:300], **made)
+    calibration = evicp.calibrate(z[:300], y[:300], **made)
+    np.testing.assert_allclose(calibration.scores, expected.scores, rtol=1e-12, atol=1e-12)
+    assert calibration.guarantee == expected.guarantee
+    sets = calibration.predict(z[300:], coverage, **used)
+    assert isinstance(sets, DeviceSets)
+    plain = dataclasses.replace(calibration, arithmetic=None)
+    assert sets.cpu() == plain.predict(logits[300:], coverage, **used)
+    several = calibration.predict(z[300:], [0.6, coverage], allow_empty=False, **used)
+    assert [one.cpu() for one in several] == plain.predict(logits[300:], [0.6, coverage], allow_empty=False, **used)
+    if kind == "class":
+        assert calibration.predict(z[300], coverage).cpu() == plain.predict(logits[300], coverage)
 
 
 def test_bad_tensors(problem):
@@ -111,3 +145,14 @@ def test_bad_tensors(problem):
         calibration.p_values(z, y + 12)
     with pytest.warns(evicp.EvicpWarning, match="look like probabilities"):
         calibration.predict(torch.softmax(z, 1), 0.9)
+
+
+def test_labels_that_cannot_be_written_to(problem):
+    """torch warns of such arrays where it would share their memory; warnings are errors here."""
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), labels.copy()
+    y.flags.writeable = False
+    calibration = evicp.calibrate(z[:300], y[:300])
+    sets = calibration.predict(z[300:], 0.9)
+    np.testing.assert_array_equal(sets.contains(y[300:]).numpy(), sets.cpu().contains(y[300:]))
+    assert len(calibration.p_values(z[300:], y[300:])) == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_every_error_is_ours_and_a_builtin_kind(name: str) -> None:
 
 def test_every_name_is_exported_and_documented() -> None:
     assert errors.__all__ == sorted(errors.__all__)
-    assert set(errors.__all__) == set(CLASSES) | {"missing_extra", "need"}
+    assert set(errors.__all__) == set(CLASSES) | {"installed", "missing_extra", "need", "unusable"}
     assert issubclass(evicp.EvicpWarning, UserWarning)
 
 
@@ -62,3 +63,14 @@ def test_a_missing_extra_is_one_sentence_with_its_command() -> None:
     error = errors.missing_extra("pyarrow", "parquet", "a parquet file")
     assert str(error) == "a parquet file needs pyarrow: pip install 'evicp[parquet]'"
     assert isinstance(error, ImportError)
+
+
+def test_a_package_that_does_not_load_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "brokenpackage.py").write_text("raise ImportError('libgone.so: no such file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(errors.MissingExtraError) as caught:
+        errors.need("brokenpackage", "brokenpackage", "torch", "a torch file")
+    message = "a torch file needs brokenpackage, which is installed but does not load (libgone.so: no such file)."
+    assert str(caught.value).startswith(message)
+    with pytest.raises(errors.MissingExtraError, match="a torch file needs absent: pip install"):
+        errors.need("absentpackage", "absent", "torch", "a torch file")

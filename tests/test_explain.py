@@ -106,6 +106,9 @@ def test_explanation_and_set_agree_on_every_label(by, dtype):
     for row, label in zip(logits.astype(dtype), labels, strict=True):  # one of them made the threshold
         explanation = explain_set(calibration, row, 0.8)
         assert set(np.flatnonzero(explanation.in_set)) == set(calibration.predict(row, 0.8)[0])
+        if by is None:
+            sure = explain_set(calibration, row, 0.8, confidence=0.9)
+            assert set(np.flatnonzero(sure.in_set)) == set(calibration.predict(row, 0.8, confidence=0.9)[0])
         limit = np.broadcast_to(explanation.threshold, 5)
         on_threshold += bool(abs(explanation.score[label] - limit[label]) <= 3e-6 * max(1, abs(limit[label])))
     assert on_threshold

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import files
+from evicp import blocks, files
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError, MissingExtraError
 from evicp.extraction import Network, Preprocess, Source, extract, open_source
 from evicp.extraction.classes import imagenet_names, imagenet_synsets, match_classes
@@ -375,6 +375,7 @@ def test_every_format_holds_the_same(table, tmp_path):
         read = files.read_logits(tmp_path / name, labels and tmp_path / labels)
         np.testing.assert_array_equal(read.logits, expected)
         np.testing.assert_array_equal(read.labels, np.arange(100) % N_LETTERS)
+        np.testing.assert_array_equal(blocks.open_rows(tmp_path / name).labels, read.labels)
 
 
 def test_a_source_without_labels_gives_a_file_without_labels(tmp_path):
@@ -578,7 +579,7 @@ def test_probabilities_are_noticed(table, tmp_path):
     ("options", "error", "message"),
     [
         ({"output": "a.parquet"}, FileError, "unknown suffix '.parquet'; known are .npz, .npy, .safetensors"),
-        ({"output": "nowhere/a.npz"}, FileError, "there is no directory"),
+        ({"output": "nowhere/a.npz"}, FileError, r"there is no directory .*nowhere\. Create it first"),
         ({"batch_size": 0}, InputError, "batch_size must be at least 1"),
         ({"workers": True}, InputTypeError, "workers must be a whole number"),
         ({"class_names": ["a"]}, InputError, "one name per class; got 1 names for 26"),
@@ -595,7 +596,8 @@ def test_bad_options_end_before_any_work(table, tmp_path, monkeypatch, options, 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
     (tmp_path / "a.png").write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
+    monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r"reading images needs pillow: pip install 'evicp\[extract\]'"):
         extract(brightness_network(), tmp_path, tmp_path / "a.npz")
     monkeypatch.setitem(sys.modules, "torch", None)

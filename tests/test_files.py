@@ -1,22 +1,17 @@
-"""Files: what is written comes back, whatever the score, the container or the byte order."""
+"""Files of logits: what is written comes back, whatever the container or the byte order."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 import evicp
 from evicp import files
-from evicp.errors import ArtifactError, FileError, InputError, InputTypeError, ScoreError
+from evicp.errors import FileError
+from evicp.paths import atomic_path
 
 K = 4
 
@@ -26,299 +21,6 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(2)
     labels = rng.integers(0, K, 80)
     return rng.normal(size=(80, K)) + 2 * np.eye(K)[labels], labels
-
-
-def doubled(z: np.ndarray) -> np.ndarray:
-    return np.maximum(2 * z, 0)
-
-
-def uniform(z: np.ndarray) -> np.ndarray:
-    return np.ones_like(z)
-
-
-def negated(z: np.ndarray) -> np.ndarray:
-    return -z
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Calibrations
-
-
-SCORES = [
-    evicp.ECP(),
-    evicp.ECP(evidence="softplus", temperature=1.7, stabilizer=0),
-    evicp.ECP(evidence="exp", stabilizer="scaled", base_rates=[0.1, 0.2, 0.3, 0.4]),
-    evicp.LAC(temperature=0.3),
-    evicp.APS(),
-    evicp.APS(randomized=False, seed=2**32 - 1),
-    evicp.RAPS(lam=0.037, k_reg=2, randomize_penalty=True, temperature=1e-3, seed=5),
-    evicp.SAPS(lam=1 / 3),
-    evicp.TopK(randomized=True),
-    evicp.Margin(temperature=1e5),
-]
-
-
-@pytest.mark.parametrize("score", SCORES, ids=lambda score: score.describe())
-@pytest.mark.parametrize("names", [None, ["é", "日本", "<script>", "😀 \"'\\"]], ids=["plain", "named"])
-def test_every_score_comes_back(score: evicp.Score, names: list[str] | None, rows: Any, tmp_path: Path) -> None:
-    calibration = evicp.calibrate(*rows, score, class_names=names)
-    calibration.save(tmp_path / "cal.safetensors")
-    again = evicp.load(tmp_path / "cal.safetensors")
-    assert again == calibration
-    assert again.score == score
-    assert again.class_names == (None if names is None else tuple(names))
-    assert again.scores.dtype == np.float64
-    np.testing.assert_array_equal(again.scores.view(np.uint64), calibration.scores.view(np.uint64))
-    assert again.predict(rows[0], 0.8) == calibration.predict(rows[0], 0.8)
-    assert again.threshold(0.9) == calibration.threshold(0.9)
-    # A score that needs no function may be named again, and must then be the same one.
-    assert evicp.load(tmp_path / "cal.safetensors", score=score) == calibration
-
-
-def test_scores_that_are_infinite_come_back(rows: Any, tmp_path: Path) -> None:
-    logits, labels = rows[0].copy(), rows[1]
-    logits[::9, :] = np.where(np.arange(K) == labels[::9, None], -np.inf, logits[::9, :])
-    calibration = evicp.calibrate(logits, labels)
-    assert calibration.scores[-1] == np.inf
-    calibration.save(tmp_path / "cal.safetensors")
-    assert evicp.load(tmp_path / "cal.safetensors") == calibration
-
-
-def test_one_row_is_a_calibration_too(tmp_path: Path) -> None:
-    calibration = evicp.calibrate([[1.0, 0.5]], [0], "lac")
-    calibration.save(tmp_path / "cal.safetensors")
-    assert evicp.load(str(tmp_path / "cal.safetensors")) == calibration
-
-
-@pytest.mark.parametrize(
-    "view",
-    [lambda a: a[::2], lambda a: a[::-1][::-1], lambda a: np.stack([a, a], 1)[:, 0], lambda a: a.astype(">f8")],
-    ids=["strided", "reversed twice", "column", "big-endian"],
-)
-def test_scores_that_are_not_contiguous(view: Any, rows: Any, tmp_path: Path) -> None:
-    """safetensors' own writer saves wrong values for these without a word."""
-    whole = evicp.calibrate(*rows)
-    calibration = evicp.Calibration(whole.score, view(whole.scores.copy()), K)
-    calibration.save(tmp_path / "cal.safetensors")
-    np.testing.assert_array_equal(evicp.load(tmp_path / "cal.safetensors").scores, view(whole.scores))
-
-
-CALLABLES = [
-    (negated, negated),
-    (evicp.Custom(negated), evicp.Custom(negated)),
-    (evicp.ECP(evidence=doubled), evicp.ECP(evidence=doubled)),
-    (evicp.ECP(utility=uniform, temperature=2.0), evicp.ECP(utility=uniform, temperature=2.0)),
-    (evicp.ECP(evidence=doubled, utility=uniform, base_rates=(0.1, 0.2, 0.3, 0.4)),) * 2,
-]
-
-
-@pytest.mark.parametrize(("made_with", "supplied"), CALLABLES)
-def test_a_users_function_is_supplied_again(made_with: Any, supplied: Any, rows: Any, tmp_path: Path) -> None:
-    path = tmp_path / "cal.safetensors"
-    calibration = evicp.calibrate(*rows, made_with)
-    calibration.save(path)
-    assert b"negated" not in path.read_bytes()  # no name, no code: "custom" is all the file says
-    assert b"custom" in path.read_bytes()
-    assert evicp.load(path, score=supplied) == calibration
-    with pytest.raises(ArtifactError) as caught:
-        evicp.load(path)
-    assert str(caught.value) == (
-        f"cannot load {path}: it was made with a function of yours. Supply it again: evicp.load(path, score=...)."
-    )
-
-
-@pytest.mark.parametrize(
-    ("made_with", "wrong"),
-    [
-        (negated, "lac"),
-        (negated, evicp.ECP(evidence=doubled)),
-        (evicp.ECP(evidence=doubled), negated),
-        (evicp.ECP(evidence=doubled), evicp.ECP()),
-        (evicp.ECP(evidence=doubled), evicp.ECP(utility=uniform)),
-        (evicp.ECP(evidence=doubled), evicp.ECP(evidence=doubled, temperature=2.0)),
-        (evicp.ECP(evidence=doubled), evicp.ECP(evidence=doubled, utility=uniform)),
-        ("lac", evicp.LAC(temperature=2.0)),
-        ("aps", "raps"),
-        ("aps", evicp.APS(seed=1)),
-    ],
-)
-def test_another_score_is_refused(made_with: Any, wrong: Any, rows: Any, tmp_path: Path) -> None:
-    evicp.calibrate(*rows, made_with).save(tmp_path / "cal.safetensors")
-    with pytest.raises(ArtifactError, match=r"cal\.safetensors: it was made with the score \w+ \{.*\}; got \w+ \{"):
-        evicp.load(tmp_path / "cal.safetensors", score=wrong)
-
-
-def test_a_bad_argument_is_not_blamed_on_the_file(rows: Any, tmp_path: Path) -> None:
-    evicp.calibrate(*rows).save(tmp_path / "cal.safetensors")
-    with pytest.raises(InputTypeError, match=r"^score must be a name, a score or a callable; got 5\.$"):
-        evicp.load(tmp_path / "cal.safetensors", score=5)
-    with pytest.raises(ScoreError, match=r"^unknown score 'ecq'"):
-        evicp.load(tmp_path / "cal.safetensors", score="ecq")
-
-
-@dataclass(frozen=True)
-class Power(evicp.Score):
-    """A user's own score with a parameter."""
-
-    exponent: Any = 2.0
-    name: ClassVar[str] = "power"
-
-    def formula(self, z: np.ndarray) -> np.ndarray:
-        """Higher logits conform better."""
-        return -np.sign(z) * np.abs(z) ** self.exponent
-
-
-def test_a_score_class_of_ones_own(rows: Any, tmp_path: Path) -> None:
-    path = tmp_path / "cal.safetensors"
-    calibration = evicp.calibrate(*rows, Power(1.5))
-    calibration.save(path)
-    assert evicp.load(path, score=Power(1.5)) == calibration
-    with pytest.raises(ArtifactError, match=r"it names the score 'power' with parameters exponent, which this evicp "):
-        evicp.load(path)
-    with pytest.raises(ArtifactError, match=r"it was made with the score power"):
-        evicp.load(path, score=Power(2.5))
-    unwritable = evicp.Calibration(Power(np.ones(2)), calibration.scores, K)
-    with pytest.raises(ScoreError, match=r"cannot be stored as JSON"):
-        unwritable.save(path)
-    assert evicp.load(path, score=Power(1.5)) == calibration  # the failed save left the file alone
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The format
-
-
-def test_the_same_calibration_gives_the_same_bytes(tmp_path: Path) -> None:
-    code = (
-        "import numpy as np, evicp\n"
-        "evicp.Calibration(evicp.RAPS(), np.arange(9.0), 4, tuple('abcd')).save('again.safetensors')"
-    )
-    evicp.Calibration(evicp.RAPS(), np.arange(9.0), 4, tuple("abcd")).save(tmp_path / "cal.safetensors")
-    for seed in ("1", "2", "3"):
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
-        assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "cal.safetensors").read_bytes()
-
-
-def test_any_safetensors_reader_can_open_it(rows: Any, tmp_path: Path) -> None:
-    from safetensors import safe_open
-
-    calibration = evicp.calibrate(*rows, "lac", class_names=list("abcd"))
-    calibration.save(tmp_path / "cal.safetensors")
-    with safe_open(tmp_path / "cal.safetensors", framework="np") as file:
-        np.testing.assert_array_equal(file.get_tensor("scores"), calibration.scores)
-        metadata = file.metadata()
-    assert json.loads(metadata["evicp"]) == {
-        "version": 1,
-        "score": {"name": "lac", "parameters": {"temperature": 1.0}},
-        "n": 80,
-        "n_classes": K,
-        "class_names": list("abcd"),
-        "arithmetic": calibration.arithmetic,
-    }
-    assert metadata["evicp"] == json.dumps(json.loads(metadata["evicp"]), sort_keys=True, separators=(",", ":"))
-    body = metadata["evicp"].encode() + b"\0scores\0" + calibration.scores.astype("<f8").tobytes()
-    assert metadata["sha256"] == hashlib.sha256(body).hexdigest()
-    assert int.from_bytes((tmp_path / "cal.safetensors").read_bytes()[:8], "little") % 8 == 0  # aligned scores
-
-
-def test_the_order_of_a_header_does_not_matter(rows: Any, tmp_path: Path) -> None:
-    """What safetensors' own writer makes of the same parts is the same calibration."""
-    from safetensors import safe_open
-    from safetensors.numpy import save_file
-
-    calibration = evicp.calibrate(*rows, "aps")
-    calibration.save(tmp_path / "cal.safetensors")
-    with safe_open(tmp_path / "cal.safetensors", framework="np") as file:
-        metadata = file.metadata()
-    for _ in range(8):  # its order of metadata is random
-        save_file({"scores": calibration.scores.copy()}, tmp_path / "other.safetensors", metadata)
-        assert evicp.load(tmp_path / "other.safetensors") == calibration
-
-
-def test_the_checksum_is_of_everything(rows: Any, tmp_path: Path) -> None:
-    logits, labels = rows
-    different = [
-        evicp.calibrate(logits, labels),
-        evicp.calibrate(logits + 1e-12, labels),
-        evicp.calibrate(logits[:-1], labels[:-1]),
-        evicp.calibrate(logits, labels, evicp.ECP(temperature=1.0000000001)),
-        evicp.calibrate(logits, labels, class_names=list("abcd")),
-        evicp.calibrate(logits, labels, class_names=list("abdc")),
-        evicp.calibrate(logits, labels, "lac"),
-    ]
-    sums = [files.checksum(calibration) for calibration in different]
-    assert len(set(sums)) == len(sums)
-    different[0].save(tmp_path / "cal.safetensors")
-    assert files.checksum(evicp.load(tmp_path / "cal.safetensors")) == sums[0]
-    assert different[0].certificate(0.9).checksum == sums[0]
-
-
-def test_many_class_names_fit_and_too_many_are_refused_at_once(tmp_path: Path) -> None:
-    names = [f"n{k:08d} {'a rather long name of a class':.45}" for k in range(50_000)]
-    scores = np.sort(np.random.default_rng(0).normal(size=100))
-    calibration = evicp.Calibration(evicp.LAC(), scores, 50_000, tuple(names))
-    calibration.save(tmp_path / "cal.safetensors")
-    assert evicp.load(tmp_path / "cal.safetensors") == calibration
-    before = (tmp_path / "cal.safetensors").read_bytes()
-    too_long = evicp.Calibration(evicp.LAC(), scores, 50_000, tuple(name * 2 for name in names))
-    with pytest.raises(InputError, match=r"^class names must fit into 3,145,728 bytes; the file's header would have "):
-        too_long.save(tmp_path / "cal.safetensors")
-    assert (tmp_path / "cal.safetensors").read_bytes() == before
-
-
-def by_class_of(n_classes: int) -> evicp.Calibration:
-    """Three rows, and a group for every class."""
-    logits = np.random.default_rng(0).normal(size=(3, n_classes)).astype(np.float32)
-    return evicp.Calibrator("topk", by="class").update(logits, [0, 1, n_classes - 1]).finish()
-
-
-def test_as_many_groups_as_fit_are_read_again_and_more_are_refused_at_once(tmp_path: Path) -> None:
-    calibration = by_class_of(47_500)
-    calibration.save(tmp_path / "cal.safetensors")
-    assert evicp.load(tmp_path / "cal.safetensors") == calibration
-    with pytest.raises(
-        InputError, match=r"^a calibration's groups must fit .* for 60,000 groups\. Calibrate with fewer"
-    ):
-        by_class_of(60_000).save(tmp_path / "more.safetensors")
-    assert not (tmp_path / "more.safetensors").exists()
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Written whole or not at all
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    target = tmp_path / "file.bin"
-    target.write_bytes(b"old")
-
-    def fail_midway() -> None:
-        with files.atomic_path(target) as temporary:
-            temporary.write_bytes(b"half of the n")
-            raise RuntimeError("midway")
-
-    with pytest.raises(RuntimeError, match="midway"):
-        fail_midway()
-    assert target.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [target]
-    with files.atomic_path(target) as temporary:
-        temporary.write_bytes(b"new")
-        assert target.read_bytes() == b"old"  # until the block ends
-    assert target.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_relative_name_and_the_umask(rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = os.umask(0o027)
-    try:
-        evicp.calibrate(*rows).save("cal.safetensors")
-    finally:
-        os.umask(before)
-    assert Path("cal.safetensors").stat().st_mode & 0o777 == 0o640
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Logits
 
 
 def write_npz(folder: Path, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Path, None]:
@@ -491,8 +193,16 @@ def test_a_folder_name_is_not_read_as_a_column(rows: Any, tmp_path: Path) -> Non
     assert files.read_logits(path).labels is None
 
 
-def test_how_many_rows_chose_the_score_is_not_forgotten(tmp_path):
-    calibration = evicp.Calibration(evicp.LAC(), np.array([0.5, 1.0]), 3, chosen_on=7)
-    calibration.save(tmp_path / "c.safetensors")
-    assert evicp.load(tmp_path / "c.safetensors").chosen_on == 7
-    assert evicp.load(tmp_path / "c.safetensors") == calibration
+def test_a_callers_broken_pipe_is_not_a_file_that_cannot_be_written(tmp_path):
+    with pytest.raises(BrokenPipeError), atomic_path(tmp_path / "a.txt"):
+        raise BrokenPipeError("the terminal is gone")
+    with pytest.raises(FileError, match="cannot write"), atomic_path(tmp_path / "a.txt"):
+        raise OSError("the disk is full")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("write", [write_npz, write_parquet])
+def test_logits_are_not_taken_for_sets(tmp_path: Path, rows: tuple[np.ndarray, np.ndarray], write: Any) -> None:
+    path, _ = write(tmp_path, *rows)
+    with pytest.raises(FileError, match="it holds logits, not sets"):
+        files.read_sets(path)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import evicp
-from evicp import APS, ECP, LAC, ByClass, ByGroup, ByUncertainty, Calibrator, calibrate, clusters, files
+from evicp import APS, ECP, LAC, ByClass, ByGroup, ByUncertainty, Calibrator, artifact, calibrate, clusters, groups
 from evicp.errors import ArtifactError, InputError, InputTypeError, LogitsError, SmallCalibrationWarning
 from evicp.kernels import uncertainties
 from evicp.reliability import rows_needed
@@ -296,7 +296,9 @@ def test_edges_come_from_rows_that_are_then_left_out():
     aside = np.random.default_rng(3).permutation(500)[:100]
     left = np.setdiff1d(np.arange(500), aside)
     u = uncertainties(LAC(), z)
-    np.testing.assert_array_equal(calibration.groups.by.edges, np.quantile(u[aside], [0.25, 0.5, 0.75]))
+    ascending = np.sort(u[aside])
+    middles = [(ascending[i - 1] + ascending[i]) / 2 for i in (25, 50, 75)]
+    np.testing.assert_allclose(calibration.groups.by.edges, middles, rtol=1e-15)
     own = LAC().scores(z)[np.arange(500), y]
     assert calibration.n == 400
     np.testing.assert_array_equal(np.sort(calibration.scores), np.sort(own[left]))
@@ -510,6 +512,39 @@ def test_batches_and_merged_shards_give_the_same_calibration():
         assert parts[0].merge(parts[1]).finish() == whole, name
 
 
+@pytest.mark.parametrize("name", ways())
+def test_more_rows_join_the_groups_that_were_found(name, tmp_path):
+    z, y = make(600, 11)
+    options = ways()[name]
+    given = options["by"] if isinstance(options["by"], np.ndarray) else None
+    some = calibrate(z[:400], y[:400], by=options["by"] if given is None else given[:400])
+    some.save(tmp_path / "some.safetensors")
+    new = None if given is None else given[400:]
+    grown = evicp.load(tmp_path / "some.safetensors").extended(z[400:], y[400:], groups=new)
+    assert grown.groups.by == some.groups.by
+    assert grown.groups.names == some.groups.names
+    assert grown.n == some.n + 200
+    later = Calibrator(by=some.groups.by).update(z[400:], y[400:], groups=new).finish()
+    for group in range(len(some.groups.names)):
+        parts = [one.groups.part(one.scores, group) for one in (some, later)]
+        assert grown.groups.part(grown.scores, group).tobytes() == np.sort(np.concatenate(parts)).tobytes()
+    if some.n == 400:  # nothing was set aside
+        assert grown == calibrate(z, y, **options)
+
+
+def test_rows_of_groups_that_were_not_calibrated_cannot_join():
+    z, y = make(40)
+    calibration = calibrate(z, y, by=["a", "b"] * 20)
+    with pytest.raises(InputError, match=r"groups must be among those of the calibration \(a, b\); got c at row 1"):
+        calibration.extended(z[:2], y[:2], groups=["a", "c"])
+    with pytest.raises(InputError, match='by="group" needs the group of each row: pass groups='):
+        calibration.extended(z[:2], y[:2])
+    with pytest.raises(InputError, match='groups are only taken by a calibration by="group"'):
+        calibrate(z, y, by="class").extended(z[:2], y[:2], groups=["a", "b"])
+    with pytest.raises(InputError, match="weights are only taken by"):
+        calibration.extended(z[:2], y[:2], groups=["a", "b"], weights=[1.0, 1.0])
+
+
 def test_a_batch_that_raises_leaves_the_calibrator_as_it_was():
     z, y = make(40)
     calibrator = Calibrator(by="group").update(z, y, groups=["a"] * 40)
@@ -602,7 +637,7 @@ def test_a_saved_calibration_is_the_same_calibration(calibration, tmp_path):
     loaded = evicp.load(path)
     assert loaded == calibration
     assert repr(loaded) == repr(calibration)
-    assert files.checksum(loaded) == files.checksum(calibration)
+    assert artifact.checksum(loaded) == artifact.checksum(calibration)
     new, _ = make(20, 15)
     groups = new_groups(calibration, 20)
     assert ignoring_small(loaded.predict, new, 0.9, groups=groups) == ignoring_small(
@@ -612,7 +647,7 @@ def test_a_saved_calibration_is_the_same_calibration(calibration, tmp_path):
 
 def test_the_checksum_knows_the_groups():
     z, y = make(600, 11)
-    sums = {files.checksum(calibrate(z, y, **options)) for options in ({}, *ways().values())}
+    sums = {artifact.checksum(calibrate(z, y, **options)) for options in ({}, *ways().values())}
     assert len(sums) == 1 + len(ways())
 
 
@@ -641,7 +676,7 @@ def forged(path, change) -> None:
     change(content, tensors)
     description = json.dumps(content, sort_keys=True, separators=(",", ":"))
     named = sorted(tensors, key=lambda name: int(name.partition(".")[2] or 0))
-    digest = files._digest(description, {name: tensors[name] for name in named})
+    digest = artifact._digest(description, {name: tensors[name] for name in named})
     save_file(tensors, path, {"evicp": description, "sha256": digest})
 
 
@@ -769,7 +804,7 @@ def test_a_certificate_promises_in_every_group(calibration):
     assert content["groups"][0]["name"] == certificate.groups[0].name
     assert f"smallest group      {smallest.name}, {smallest.n} rows" in str(certificate)
     assert "0.8 in every" in str(certificate)
-    assert certificate.caveat != certificate.assumption
+    assert "single classes" not in certificate.caveat
     assert certificate.to_html().count("<tr>") == len(certificate._lines())
 
 
@@ -850,3 +885,50 @@ def test_quantiles_of_segments_are_the_quantiles_of_each():
     for part, row in zip(parts, found, strict=True):
         expected = np.quantile(part, clusters._LEVELS) if len(part) else np.zeros(len(clusters._LEVELS))
         np.testing.assert_allclose(row, expected, atol=1e-12)
+
+
+def test_bands_that_lie_close_together_have_names_of_their_own():
+    by = ByUncertainty(bands=(0.12344, 0.123441, 0.99999))
+    names = by.names(10, None)
+    assert len(set(names)) == 4
+    assert names[-1] == "u > 0.99999"
+    assert ByUncertainty(bands=(0.25, 0.5)).names(10, None) == ["u <= 0.25", "0.25 < u <= 0.5", "u > 0.5"]
+
+
+def test_the_thresholds_of_many_levels_are_not_kept():
+    z, y = make(400, 1)
+    calibration = calibrate(z, y, "lac", by="class")
+    first = calibration.thresholds(0.5).copy()
+    for i in range(1000):
+        calibration.thresholds(Fraction(500 + i % 400, 1000))
+    assert len(calibration.groups._thresholds) <= 64
+    np.testing.assert_array_equal(calibration.thresholds(0.5), first)
+
+
+def test_groupings_with_whole_numbers_of_numpy_can_be_saved(tmp_path):
+    z, y = make(400, 1)
+    for by in (ByUncertainty(seed=np.int64(0)), ByClass(rare_below=np.int64(20), seed=np.int32(1))):
+        calibrate(z, y, by=by).save(tmp_path / "c.safetensors")
+        assert evicp.load(tmp_path / "c.safetensors").groups.by.seed == by.seed
+
+
+def test_clusters_that_leave_no_rows_are_refused():
+    with pytest.raises(InputError, match="clusters are found on rows set aside, here all 5"):
+        calibrate([[1.0, 2.0, 0.0]] * 5, [1] * 5, "lac", by=ByClass(rare="cluster", share=0.95))
+
+
+def test_rows_set_aside_by_a_grouping_chose_no_score():
+    z, y = make(1000, 1)
+    alone = calibrate(z, y, "auto").chosen_on
+    for by in ("uncertainty", ByClass(rare="cluster", rare_below=400)):
+        assert calibrate(z, y, "auto", by=by).chosen_on == alone
+
+
+def test_edges_lie_clear_of_every_value_they_were_found_on():
+    rng = np.random.default_rng(0)
+    u = rng.choice([0.2, 0.3, 0.30001, 0.5, 1.0], 1000) * (1 - 1e-9 * rng.random(1000))  # rounding of five values
+    edges = groups._edges(u, 4)
+    assert len(edges)
+    assert np.all(np.abs(edges[:, None] - u[None, :]) > 4e-6 * u)
+    assert groups._edges(np.full(50, 0.7), 5).size == 0
+    assert groups._edges(np.ones(1), 2).size == 0

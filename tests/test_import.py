@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from importlib.resources import files as resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,38 @@ def test_the_first_calibration_and_sets_load_nothing_optional() -> None:
 
 
 def test_import_is_fast() -> None:
-    """At most 150 ms over NumPy's own import (processor time, best of five)."""
+    """At most 150 ms over NumPy's own import, or twice that where a busy machine slows both (processor time)."""
     code = """
-        import time, numpy
+        import time
         start = time.process_time()
+        import numpy
+        middle = time.process_time()
         import evicp
-        print(time.process_time() - start)
+        print(middle - start, time.process_time() - middle)
     """
-    assert min(float(python(code)) for _ in range(5)) <= 0.150
+    numpys, ours = (min(times) for times in zip(*(map(float, python(code).split()) for _ in range(5)), strict=True))
+    assert ours <= max(0.150, 2 * numpys)
+
+
+def test_rooms_are_entered_when_asked_for() -> None:
+    """What few programs need is not imported, and yet found by attribute, by name and by completion."""
+    code = """
+        import sys, evicp
+        rooms = [f"evicp.{room}" for room in evicp._LAZY]
+        print(*(room for room in rooms if room in sys.modules))
+        assert {*evicp.__all__, "calibration"} <= set(dir(evicp))
+        for room, names in evicp._LAZY.items():
+            module = getattr(evicp, room)
+            assert module is sys.modules[f"evicp.{room}"]
+            for name in names:
+                assert name in evicp.__all__
+                assert getattr(evicp, name) is getattr(module, name)
+        try:
+            evicp.nothing
+        except AttributeError as error:
+            print(error)
+    """
+    assert python(code).splitlines() == ["", "module 'evicp' has no attribute 'nothing'"]
 
 
 def test_import_changes_nothing() -> None:
@@ -256,9 +281,22 @@ def test_the_commands_and_benchmarks_load_where_there_is_no_resource_module() ->
     code = """
         block("resource")
         say(lambda: __import__("evicp.bench"))
-        say(lambda: __import__("evicp.cli"))
+        say(lambda: __import__("evicp.cli.commands"))
     """
     assert python(code).split() == ["fine", "fine"]
+
+
+def test_every_benchmark_loads() -> None:
+    """Those that need torch, where there is torch."""
+    names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    if find_spec("torch") is None:
+        names -= {"gpu", "paper_procedure", "peers"}
+    code = f"""
+        import importlib
+        for name in {sorted(names)}:
+            say(lambda: importlib.import_module(name))
+    """
+    assert set(python(code, ROOT / "benchmarks").split()) == {"fine"}
 
 
 def test_numba_may_be_missing() -> None:
@@ -308,12 +346,12 @@ def imported(path: Path) -> set[str]:
 def test_imports_walk_as_the_drawing_says() -> None:
     """Right imports left, in the order in which ARCHITECTURE.md names the rooms; each of them is named there."""
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    drawing = page[page.index("errors, checks,") :].partition("```")[0]
+    drawing = page[page.index("arrays, errors,") :].partition("```")[0]
     tiers = {room: tier for tier, rooms in enumerate(drawing.split("<-")) for room in re.findall(r"\w+", rooms)}
     package = ROOT / "src" / "evicp"
     for path in sorted(package.rglob("*.py")):
         room = path.relative_to(package).parts[0].removesuffix(".py")
-        if room == "__init__":
+        if room in ("__init__", "__main__"):
             continue
         assert room in tiers, f"ARCHITECTURE.md does not say where {room} stands"
         above = {other for other in imported(path) & set(tiers) if tiers[other] > tiers[room]}

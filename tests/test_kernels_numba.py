@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -527,7 +528,7 @@ assert np.array_equal(fused.top_labels(None, logits), want)
 assert fused._pools, "the pool was not used"
 child = os.fork()
 if child == 0:
-    os._exit(0 if np.array_equal(fused.top_labels(None, logits), want) else 1)
+    os._exit(2 if fused._pools else 0 if np.array_equal(fused.top_labels(None, logits), want) else 1)
 _, status = os.waitpid(child, 0)
 assert np.array_equal(fused.top_labels(None, logits), want)
 print(os.waitstatus_to_exitcode(status))
@@ -694,6 +695,34 @@ def test_a_forced_backend_that_is_missing_is_an_error(monkeypatch):
     np.testing.assert_array_equal(kernels.dense_scores(evicp.TopK(), logits), np.ones((1, 3)))
     with kernels.backend("numba"), pytest.raises(InputError, match="needs Numba"):
         kernels.dense_scores(evicp.TopK(), logits)
+
+
+@pytest.mark.parametrize(("value", "said"), [("NumPy", "_numpy"), ("nunpy", "EVICP_BACKEND must be one of")])
+def test_the_variable_names_a_backend_in_any_case_or_is_refused(tmp_path, value, said):
+    script = """
+from evicp import EvicpError, kernels
+try:
+    print(kernels._backend_for().__name__)
+except EvicpError as error:
+    print(error)
+"""
+    assert said in run_script(script, tmp_path, EVICP_BACKEND=value)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_numba_that_does_not_load_is_told_apart_from_none(monkeypatch, there):
+    def fail(name):
+        raise ImportError("llvmlite is too old")
+
+    monkeypatch.setattr(kernels, "import_module", fail)
+    monkeypatch.setattr(kernels, "installed", lambda name: there)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert kernels._fused.__wrapped__() is None
+    assert [str(warning.message)[:58] for warning in said] == (
+        ["Numba is installed but cannot be used (llvmlite is too old"] if there else []
+    )
+    assert all(issubclass(warning.category, evicp.EvicpWarning) for warning in said)
 
 
 def test_sets_through_the_public_call_agree_with_scores():

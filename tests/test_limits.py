@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK, checks, kernels, limits
+from evicp.scores import as_score
 
 SCORES = [
     ECP(),
@@ -207,3 +208,12 @@ def test_a_tighter_limit_keeps_part_of_a_set(cpu_backend):
         direct = kernels.ragged_sets(ECP(), logits, tight)
         for mine, theirs in zip(limits.within(found, tight), direct, strict=True):
             np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_threshold_of_minus_infinity_is_no_full_set():
+    def sure(z):
+        return np.where(z > 50, -np.inf, -z)
+
+    z = np.where(np.eye(4), 60.0, 0.0)
+    sizes = limits.set_sizes(as_score(sure), z, np.array([-np.inf, np.inf, -1.0, 0.0]))
+    np.testing.assert_array_equal(sizes, [[1] * 4, [4] * 4, [1] * 4, [4] * 4])

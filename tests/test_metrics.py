@@ -109,6 +109,8 @@ def test_every_figure_against_its_definition(case: Any, min_count: int, confiden
     assert result.mean_size == pytest.approx(sum(sizes) / n, rel=1e-15)
     assert result.empty_share == sizes.count(0) / n
     assert result.singleton_share == sizes.count(1) / n
+    single = [label in row for label, row in zip(truth, rows, strict=True) if len(row) == 1]
+    assert result.singleton_coverage == (sum(single) / len(single) if single else None)
     middle = sorted(sizes)
     assert result.median_size == (middle[(n - 1) // 2] + middle[n // 2]) / 2
     for name, share in {"5%": (1, 20), "25%": (1, 4), "75%": (3, 4), "95%": (19, 20)}.items():
@@ -137,8 +139,10 @@ def test_every_figure_against_its_definition(case: Any, min_count: int, confiden
         assert classes.counts[label] == len(of_class)
         if of_class:
             assert classes.coverage[label] == sum(truth[i] in rows[i] for i in of_class) / len(of_class)
+            assert classes.mean_size[label] == sum(sizes[i] for i in of_class) / len(of_class)
         else:
             assert np.isnan(classes.coverage[label])
+            assert np.isnan(classes.mean_size[label])
     present = [label for label in range(k) if label in truth]
     gaps = [abs(classes.coverage[label] - float(target)) for label in present]
     assert classes.mean_gap == pytest.approx(sum(gaps) / len(gaps))
@@ -247,6 +251,7 @@ def test_absent_classes_are_no_news() -> None:
     assert (classes.worst_class, classes.worst) == (0, 0.0)
     assert classes.mean_gap == pytest.approx((0.9 + 0.1 + 0.1) / 3)
     assert result.to_dict()["class_coverage"]["coverage"] == [0.0, 1.0, None, 1.0, None]
+    assert result.to_dict()["class_coverage"]["mean_size"] == [1.0, 1.0, None, 1.0, None]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -360,6 +365,7 @@ def test_it_prints_as_tables(evaluation: evicp.Evaluation) -> None:
     text = repr(evaluation)
     assert f"{evaluation.coverage:.4f} [" in text
     assert "asked 0.9" in text
+    assert f" ({evaluation.singleton_coverage:.2%} of these right)" in text
     assert f"(smallest stratum {evaluation.sscv_smallest_count} rows)" in text
     assert text.count("\n\n") == 2
     assert max(map(len, text.splitlines())) < 100
@@ -382,3 +388,13 @@ def test_nothing_to_evaluate() -> None:
     with pytest.raises(InputError, match=r"^evaluation needs at least one row; got none\.$"):
         metrics.size_quantiles(sets_of([], 3))
     assert metrics.mean_size(sets_of([], 3)) is None
+
+
+def test_an_evaluator_is_not_merged_with_itself():
+    sets = evicp.PredictionSets(np.array([0, 1]), np.array([0], np.int32), n_classes=2, coverage=Fraction(1, 2))
+    one, two = (metrics.Evaluator().update(sets, [0]) for _ in range(2))
+    with pytest.raises(InputError, match="an evaluator cannot be merged twice"):
+        one.merge(one)
+    with pytest.raises(InputError, match="an evaluator cannot be merged twice"):
+        one.merge(two, two)
+    assert one.merge(two).finish().n == 2

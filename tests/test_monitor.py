@@ -440,3 +440,33 @@ def test_levels_that_cannot_be_used():
         AdaptiveLevel(0.9, step=0)
     with pytest.raises(InputTypeError, match=r"^covered must be True or False"):
         AdaptiveLevel(0.9).update(1)
+
+
+@pytest.mark.parametrize("n", [9, 19, 99])
+def test_p_values_raise_no_more_false_alarms_than_promised_from_the_first_label_on(n):
+    """With the seed everyone has: the place of the first label within its gap must not be an end of it."""
+    rng, streams, alarms = np.random.default_rng(n), 2000, 0
+    for _ in range(streams):
+        scores = rng.random(n + 60)
+        gaps = 1 + np.sum(scores[None, :n] >= scores[n:, None], axis=1)
+        alarms += Monitor(n, 0.5, false_alarm_rate=0.01).update_p_values(gaps / (n + 1)).alarm
+    assert alarms <= 0.01 * streams + 3 * np.sqrt(0.01 * streams)
+    for seed in range(50):
+        assert not Monitor(n, 0.5, seed=seed).update_p_values([1 / (n + 1)]).alarm
+
+
+def test_seeds_beyond_32_bits_are_refused():
+    with pytest.raises(InputError, match=r"seed must be below 2\^32; got 4294967296"):
+        Monitor(100, 0.9, seed=2**32)
+
+
+def test_filled_sets_do_not_wind_the_level_up():
+    level = AdaptiveLevel(0.9, step=0.05)
+    for _ in range(1000):
+        level.update(True)  # as filled sets of an easy network do, whatever the level
+    assert -0.05 < level.level <= 0
+    misses = 0
+    while level.level < 0.9:
+        level.update(False)
+        misses += 1
+    assert misses <= 21

@@ -182,6 +182,12 @@ def test_only_standard_operators_of_the_documented_list(tmp_path):
     assert listed - used == set()
 
 
+def two_outputs(model):
+    model.graph.node.append(onnx.helper.make_node("Identity", ["logits"], ["again"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("again", 1, ["batch", 4]))
+    return model
+
+
 def test_what_cannot_be_exported_says_so(tmp_path):
     rng = np.random.default_rng(4)
     logits = rng.normal(size=(50, 4)).astype(np.float32)
@@ -202,6 +208,9 @@ def test_what_cannot_be_exported_says_so(tmp_path):
         export(linear_model(tmp_path / "old.onnx", 4, 4, opset=13), calibrated("lac"), 0.8, target)
     with pytest.raises(evicp.EvicpError, match=r"\(batch, 4\)"):
         export(linear_model(tmp_path / "five.onnx", 5, 5), calibrated("lac"), 0.8, target)
+    onnx.save(two_outputs(onnx.load(model)), tmp_path / "two.onnx")
+    with pytest.raises(evicp.EvicpError, match=r"has outputs logits, again; .* with logits \(--logits NAME\)"):
+        export(tmp_path / "two.onnx", calibrated("lac"), 0.8, target)
     with pytest.raises(evicp.EvicpError, match="no output 'scores'"):
         export(model, calibrated("lac"), 0.8, target, logits="scores")
     (tmp_path / "junk.onnx").write_bytes(b"not a model")
@@ -219,3 +228,14 @@ def test_calibration_from_a_file(tmp_path):
     calibration.save(tmp_path / "c.safetensors")
     export(linear_model(tmp_path / "m.onnx", 4, 4), tmp_path / "c.safetensors", 0.8, tmp_path / "s.onnx")
     np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], calibration.predict(logits, 0.8).mask())
+
+
+def test_sets_with_a_confidence(tmp_path):
+    rng = np.random.default_rng(8)
+    labels = rng.integers(0, 10, 400)
+    logits = (rng.normal(size=(400, 10)) * 2 + 3 * np.eye(10)[labels]).astype(np.float32)
+    calibration = evicp.calibrate(logits[:200], labels[:200], "lac")
+    export(linear_model(tmp_path / "m.onnx", 10, 10), calibration, 0.8, tmp_path / "s.onnx", confidence=0.95)
+    sure, plain = (calibration.predict(logits, 0.8, confidence=c) for c in (0.95, None))
+    np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], sure.mask())
+    assert sure.sizes.sum() > plain.sizes.sum()

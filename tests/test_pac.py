@@ -111,7 +111,7 @@ def test_the_sets_of_a_group_use_the_rank_of_the_group():
         for group, n in enumerate(calibration.groups.counts.tolist()):
             k = reference_pac_rank(n, Fraction(4, 5), Fraction(9, 10))
             assert limits[group] == calibration.groups.part(calibration.scores, group)[k - 1]
-        certificate = calibration.certificate(0.8, confidence=0.9, pac=True)
+        certificate = calibration.certificate(0.8, confidence=0.9, pac=0.9)
         assert [p.threshold for p in certificate.groups] == limits.tolist()
 
 
@@ -161,17 +161,17 @@ def test_a_certificate_of_such_sets():
     sets = calibration.predict(new, 0.9, confidence=0.95)
     evaluation = evicp.evaluate(sets, truth)
     assert evaluation.target_confidence == 0.95
-    certificate = calibration.certificate(0.9, evaluation, pac=True)
-    assert certificate.pac
+    certificate = calibration.certificate(0.9, evaluation, pac=0.95)
+    assert certificate.pac == 0.95
     assert certificate.rank == pac_rank(500, 0.9, 0.95)
     assert certificate.threshold == calibration.threshold(0.9, 0.95)
     assert certificate.observed["compatible"]
     assert "0.9, with confidence 0.95 over calibration sets" in str(certificate)
-    assert json.loads(certificate.to_json())["pac"] is True
+    assert json.loads(certificate.to_json())["pac"] == 0.95
     with pytest.raises(InputError, match=r"^the evaluation must be of sets predicted with confidence=None; got "):
         calibration.certificate(0.9, evaluation)
     with pytest.raises(InputError, match=r"predicted with confidence=0.95; got confidence=None\.$"):
-        calibration.certificate(0.9, evicp.evaluate(calibration.predict(new, 0.9), truth), pac=True)
+        calibration.certificate(0.9, evicp.evaluate(calibration.predict(new, 0.9), truth), pac=0.95)
 
 
 def test_such_sets_travel(tmp_path):
@@ -182,3 +182,24 @@ def test_such_sets_travel(tmp_path):
         found = evicp.files.read_sets(tmp_path / f"sets.{suffix}")
         assert found == sets
         assert (found.confidence, found.guarantee) == (0.9, "class")
+
+
+def test_the_confidence_of_sets_is_not_that_of_the_verdict():
+    """Sets of a low confidence are judged as strictly as others: honest ones are compatible in all groups together."""
+    refused = 0
+    for seed in range(40):
+        (z, y), (new, truth) = make(600, seed), make(2000, 100 + seed)
+        calibration = calibrate(z, y, "lac", by="class")
+        evaluation = evicp.evaluate(calibration.predict(new, 0.8, confidence=0.5), truth)
+        refused += not calibration.certificate(0.8, evaluation, pac=0.5).observed["compatible"]
+    assert refused <= 7  # 2 are expected at 95 %, 20 at 50 %
+
+
+def test_ranks_of_what_is_no_number_of_rows():
+    for rank in (lambda n: evicp.conformal_rank(n, 0.9), lambda n: pac_rank(n, 0.9, 0.95)):
+        with pytest.raises(InputError, match=r"n must be at least 0; got -3"):
+            rank(-3)
+        with pytest.raises(evicp.errors.InputTypeError, match=r"n must be a whole number; got 2\.5"):
+            rank(2.5)
+    with pytest.raises(InputError, match=r"confidence must be strictly between 0 and 1; got 0\.9999999999"):
+        pac_rank(100, 0.9, 0.9999999999)

@@ -17,7 +17,7 @@ import pytest
 
 import evicp
 from evicp import blocks, files
-from evicp.errors import InputError, InputTypeError, LabelsError, LogitsError, SmallCalibrationWarning
+from evicp.errors import EvicpError, InputError, InputTypeError, LabelsError, LogitsError, SmallCalibrationWarning
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = [
@@ -167,6 +167,48 @@ def test_a_killed_worker_changes_nothing_over_files(cluster: Any, data: tuple, t
     assert files.read_sets(tmp_path / "sets.parquet") == plain.predict(data[0], 0.9)
 
 
+def lac_that_always_dies(z: np.ndarray) -> np.ndarray:
+    if len(z) > 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return evicp.LAC().formula(z)
+
+
+def test_rows_that_kill_every_worker_end_the_run(
+    cluster: Any, data: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 0 < cluster._RETRIES < 100
+    monkeypatch.setattr(cluster, "_RETRIES", 1)
+    np.savez(tmp_path / "rows.npz", logits=data[0], labels=data[1])
+    with pytest.raises(EvicpError, match="smaller memory budget"):
+        cluster.calibrate_files(tmp_path / "rows.npz", lac_that_always_dies)
+
+
+def test_a_caller_that_stops_leaves_nothing_under_way(
+    cluster: Any, data: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    np.savez(tmp_path / "rows.npz", logits=data[0], labels=data[1])
+    rows = blocks.open_rows(tmp_path / "rows.npz", memory=200 * 8 * 4 * K)
+    cancelled: list[Any] = []
+    cancel = ray.cancel
+    monkeypatch.setattr(ray, "cancel", lambda task, **how: cancelled.append(task) or cancel(task, **how))
+
+    def stop(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cluster.calibrate_files(rows, progress=stop)
+    assert cancelled
+    calibration = evicp.calibrate(*data)
+    cancelled.clear()
+    with pytest.raises(KeyboardInterrupt) as caught:  # which keeps all frames alive
+        cluster.predict_files(calibration, rows, 0.9, tmp_path / "sets.npz", progress=stop)
+    assert cancelled
+    assert caught.tb is not None
+    assert not (tmp_path / "sets.npz").exists()
+
+
 @pytest.mark.parametrize("kind", ["npy", "npz packed", "folder", "held"])
 def test_files_give_what_one_machine_gives(cluster: Any, data: tuple, tmp_path: Path, kind: str) -> None:
     logits, labels = data
@@ -193,6 +235,9 @@ def test_files_give_what_one_machine_gives(cluster: Any, data: tuple, tmp_path: 
     summary = cluster.predict_files(calibration, rows, 0.9, tmp_path / "sets.npz", groups=groups)
     assert summary.rows == N
     assert files.read_sets(tmp_path / "sets.npz") == calibration.predict(logits, 0.9, groups=groups)
+    cluster.predict_files(calibration, rows, 0.9, tmp_path / "smoothed.npz", groups=groups, smoothed=True)
+    smoothed = calibration.predict(logits, 0.9, groups=groups, smoothed=True)
+    assert files.read_sets(tmp_path / "smoothed.npz") == smoothed
 
 
 def make_module() -> Any:

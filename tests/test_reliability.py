@@ -237,7 +237,7 @@ def test_a_certificate_claims_no_confidence_unless_told():
     values = (0.9, 99, 90, 1.0, 0.89, 0.02, 0.9, (0.8, 0.95), 0.95, "ecp", {}, 10, "", "", "")
     certificate = reliability.Certificate(*values)
     assert "with confidence" not in str(certificate)
-    assert "with confidence 0.95" in str(dataclasses.replace(certificate, pac=True))
+    assert "with confidence 0.95" in str(dataclasses.replace(certificate, pac=0.95))
 
 
 def test_the_plan_grows_as_the_tolerance_shrinks():

@@ -21,8 +21,9 @@ from evicp import kernels, report
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import EvicpError, EvicpWarning
 from evicp.metrics import clopper_pearson
+from evicp.reliability import weakest
 from evicp.report import payload
-from evicp.report.curves import GRID, Bins, Curves, curves_of, intervals
+from evicp.report.curves import GRID, Curves, curves_of
 
 pytest.importorskip("plotly")
 
@@ -130,25 +131,38 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(whole.difficulty_sizes, pieces.difficulty_sizes)
 
 
-def test_intervals_are_clopper_pearson() -> None:
-    counts = np.array([0, 1, 1, 10, 10, 10, 997])
-    hits = np.array([0, 0, 1, 0, 7, 10, 900])
-    low, high = intervals(hits, counts)
-    assert np.isnan([low[0], high[0]]).all()
-    for i in range(1, len(counts)):
-        assert (low[i], high[i]) == pytest.approx(clopper_pearson(int(hits[i]), int(counts[i])), abs=1e-12)
+def test_the_checksum_is_the_files_whoever_scores(numba_available: bool) -> None:
+    if not numba_available:
+        pytest.skip("the numba backend cannot be imported here")
+    logits, labels = make(400, 20)
+    with kernels.backend("numpy"):
+        calibration = evicp.calibrate(logits[:200], labels[:200])
+    with kernels.backend("numba"):
+        assert calibration.alike(logits[200:])[0] != calibration
+        page = report.build(logits[200:], labels[200:], calibration)
+    assert page.data["methods"][0]["checksum"] == calibration.certificate(0.9).checksum
 
 
-def test_strata_are_sums_of_bins() -> None:
-    for n_classes in (2, 3, 5, 8, 10, 11, 100, 101, 1000, 4321):
-        fine, coarse = (
-            Bins.ending((*range(11), 20, 50, 100, 200), n_classes),
-            Bins.ending((1, 3, 6, 10, 100), n_classes),
-        )
-        assert set(coarse.highs) <= set(fine.highs)
-        ones = np.array([high - low + 1 for low, high in zip(fine.lows, fine.highs, strict=True)])
-        expected = [high - low + 1 for low, high in zip(coarse.lows, coarse.highs, strict=True)]
-        assert coarse.group(fine, ones).tolist() == expected
+@pytest.mark.parametrize("by", [None, "class", "group", "uncertainty"])
+def test_the_caveat_is_the_certificates(by: str | None) -> None:
+    logits, labels = make(400, 4)
+    groups = np.arange(200) % 2 if by == "group" else None
+    calibration = evicp.calibrate(logits[:200], labels[:200], by=by if groups is None else groups)
+    expected = calibration.certificate(0.9).caveat
+    page = quiet(report.build, logits[200:], labels[200:], calibration, groups=groups)
+    assert page.data["methods"][0]["caveat"] == expected
+    sets = calibration.predict(logits[200:], 0.9, groups=groups)
+    method = report.of_evaluation(evicp.evaluate(sets, labels[200:])).data["methods"][0]
+    assert (method["caveat"], method["by"]) == (expected, by)
+
+
+def test_the_caveat_of_a_weighted_evaluation() -> None:
+    logits, labels = make(400, 4)
+    calibration = evicp.calibrate(logits[:200], labels[:200], weights=np.ones(200))
+    sets = calibration.predict(logits[200:], 0.9, weights=np.ones(200))
+    method = report.of_evaluation(evicp.evaluate(sets, labels[200:])).data["methods"][0]
+    assert method["caveat"] == calibration.certificate(0.9).caveat
+    assert method["by"] is None
 
 
 def test_planned_rows_are_the_planners() -> None:
@@ -243,6 +257,9 @@ def test_a_report_is_written_whole_and_where_asked(tmp_path: Path) -> None:
         (lambda z, y, c: report.build(z, y, evicp.calibrate(z, y, weights=np.ones(len(y)))), "weighted"),
         (lambda z, y, c: report.split(z, y, ["ecp", "ecp"]), "must differ"),
         (lambda z, y, c: report.split(z[:1], y[:1]), "too few"),
+        (lambda z, y, c: report.split(z, y, temperature="holdout"), "a positive number or \"split\"; got 'holdout'"),
+        (lambda z, y, c: report.split(z, y, temperature=None), 'a positive number or "split"; got None'),
+        (lambda z, y, c: report.split(z, y, temperature=-1), 'a positive number or "split"; got -1'),
         (lambda z, y, c: report.of_evaluation(c), "needs an Evaluation"),
     ],
 )
@@ -421,6 +438,24 @@ def test_the_certificate_is_the_librarys(page: Page, reported: tuple[Path, list[
         assert float(lines["threshold"].split()[0]) == pytest.approx(expected.threshold, rel=1e-5)
 
 
+def test_page_and_certificate_name_the_same_group(
+    page: Page, reported: tuple[Path, list[Any], np.ndarray, np.ndarray]
+) -> None:
+    _, methods, _, _ = reported
+    named = set()
+    for coverage in (0.5, 0.95, 0.96, 0.999):
+        page.move_to(coverage, 2)
+        certificate = quiet(methods[2].certificate, coverage)
+        group = weakest(certificate.groups)
+        lines = dict(page.table("table-certificate"))
+        assert lines["smallest group"].startswith(f"{group.name}: {group.n} calibration rows")
+        assert lines["expected coverage"].startswith(f"{certificate.expected_coverage:.6f}")
+        assert lines["gamma"].startswith(f"{certificate.gamma:.6f}")
+        named.add(group.name)
+    assert len(named) > 1
+    page.move_to(0.9, 0)
+
+
 @pytest.mark.parametrize("method", [0, 1, 2])
 def test_the_explorer_shows_the_librarys_sets(
     page: Page, reported: tuple[Path, list[Any], np.ndarray, np.ndarray], method: int
@@ -520,6 +555,39 @@ def test_it_fits_the_screen_in_light_and_dark(
     assert all(upper[1] <= lower[0] + 4 for upper, lower in pairwise(ordered)), "the names of the lines overlap"
     page.tab.click("#theme")
     assert page.tab.evaluate("document.documentElement.dataset.theme") != scheme
+    assert page.complaints == []
+    page.context.close()
+
+
+@pytest.fixture(scope="module")
+def unhandy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with names that have no end and no space, of rows for which the promise is broken."""
+    logits, labels = make(1200, 6, seed=2)
+    wrong = np.where(np.arange(600) % 3, labels[600:], (labels[600:] + 1) % 6)
+    names = [f"{'Rindfleischetikettierung' * 4}{i}" for i in range(6)]
+    scores = {"M" * 40: "aps", "ecp(evidence=softplus, stabilizer=scaled, temperature=1.25)": "ecp"}
+    calibrations = {name: evicp.calibrate(logits[:600], labels[:600], score) for name, score in scores.items()}
+    path = tmp_path_factory.mktemp("unhandy") / "report.html"
+    report.build(logits[600:], wrong, calibrations, class_names=names).write(path)
+    return path
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_long_names_and_broken_promises_stay_on_the_page(browser: Any, unhandy: Path, width: int) -> None:
+    page = Page(browser, unhandy, width)
+    assert page.tab.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.tab.eval_on_selector_all(
+        ".chart",
+        """all => all.flatMap(chart => [...chart.querySelectorAll(".annotation-text")].filter(text => {
+            const [inner, outer] = [text.getBoundingClientRect(), chart.getBoundingClientRect()];
+            return inner.left < outer.left - 1 || inner.right > outer.right + 1;
+        }).map(text => text.textContent))""",
+    )
+    assert cut == []
+    named = page.tab.eval_on_selector_all("#chart-size .annotation-text", "all => all.map(t => t.textContent)")
+    assert sum(name.endswith("\N{HORIZONTAL ELLIPSIS}") for name in named) == 2
+    label, choice = (page.tab.locator(selector).bounding_box() for selector in ("label[for=row]", "#row"))
+    assert choice["y"] <= label["y"] + label["height"] / 2 <= choice["y"] + choice["height"]
     assert page.complaints == []
     page.context.close()
 

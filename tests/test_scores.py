@@ -374,3 +374,30 @@ def test_sets_of_ecp_are_the_top_labels_only_with_uniform_base_rates_and_built_i
     assert ECP(evidence="exp", stabilizer=0, temperature=2.0).monotone
     others = (ECP(base_rates=(0.3, 0.7)), ECP(evidence=np.abs), ECP(utility=np.exp))
     assert not any(score.monotone for score in others)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        ECP(),
+        ECP(evidence="softplus", stabilizer="scaled"),
+        RAPS(lam=0.25, k_reg=2, randomized=False),
+        LAC(temperature=1.5),
+        SAPS(lam=1e-3),
+    ],
+)
+def test_a_score_is_read_back_from_how_it_describes_itself(score: Score) -> None:
+    assert as_score(score.describe()) == score
+
+
+@pytest.mark.parametrize("text", ["", "ecp(", "ecp(temperature)", "ecp(temperature=)", "raps(lam=0.1 k_reg=2)", "a b"])
+def test_a_score_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(ScoreError):
+        as_score(text)
+
+
+def test_a_mistyped_score_is_guessed():
+    with pytest.raises(ScoreError, match=r"unknown score 'rasp'; known are .* Did you mean raps\?$"):
+        as_score("rasp")
+    with pytest.raises(ScoreError, match=r"^raps has no parameter gamma; it has lam, k_reg"):
+        as_score("raps(gamma=1)")

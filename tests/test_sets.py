@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import evicp
 from evicp import PredictionSets, files
-from evicp.errors import FileError, RowError
+from evicp.errors import FileError, InputError, InputTypeError, LabelsError, RowError
 
 NAMES = ("cat", "dog", "<b>", 'naïve, "quoted"', "日本")
 
@@ -47,6 +47,80 @@ def test_contains_mask_and_lists_agree(case: tuple[int, list[list[int]]], data: 
     assert mask.shape == (len(rows), n_classes)
     assert mask.dtype == bool
     assert [set(np.flatnonzero(m)) for m in mask] == [set(row) for row in rows]
+
+
+@given(ragged)
+def test_sets_made_elsewhere_are_the_same_sets(case: tuple[int, list[list[int]]]) -> None:
+    n_classes, rows = case
+    sets = sets_of(rows, n_classes)
+    assert PredictionSets.from_lists(rows, n_classes=n_classes, coverage=0.9) == sets
+    arrays = [np.array(row, np.int64) for row in rows]
+    assert PredictionSets.from_lists(arrays, n_classes=n_classes, coverage=0.9) == sets
+    ascending = sets_of([sorted(row) for row in rows], n_classes)
+    assert PredictionSets.from_mask(sets.mask(), coverage=Fraction(9, 10)) == ascending
+    assert PredictionSets.from_lists(map(set, rows), n_classes=n_classes, coverage=0.9) == ascending
+
+
+def test_sets_made_elsewhere_are_evaluated() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 300)
+    logits = rng.normal(size=(300, 5)) + 2 * np.eye(5)[labels]
+    own = evicp.calibrate(logits[:150], labels[:150], "lac").predict(logits[150:], 0.8)
+    about = {"coverage": 0.8, "score": "lac", "n_calibration": 150}
+    mask = PredictionSets.from_mask(own.mask(), **about)
+    lists = PredictionSets.from_lists(own.to_lists(), n_classes=5, **about)
+    assert lists == own
+    for sets in (mask, lists):
+        assert repr(evicp.evaluate(sets, labels[150:])) == repr(evicp.evaluate(own, labels[150:]))
+
+
+def test_sets_made_elsewhere_by_name() -> None:
+    rows = [[NAMES[label] for label in row] for row in ROWS]
+    about = {"score": "ecp", "n_calibration": 99, "class_names": NAMES, "coverage": 0.9}
+    assert PredictionSets.from_lists(rows, n_classes=5, **about) == SETS
+    assert PredictionSets.from_lists(ROWS, n_classes=5, **about) == SETS
+
+
+@pytest.mark.parametrize(
+    ("lists", "error", "message"),
+    [
+        ([[0], [1, 5]], LabelsError, r"in row 1, labels must be in \[0, 5\); got 5 at position 1\."),
+        ([[0], [-1]], LabelsError, r"labels must be in \[0, 5\); got -1"),
+        ([[0], [2, 1, 2]], LabelsError, "lists must hold a label once per row; got 2 twice in row 1"),
+        ([[0, 0.5]], InputTypeError, "labels must be integers"),
+        ([[True, False]], InputTypeError, "got True or False in row 0. Use from_mask"),
+        ([0, 1], InputTypeError, "lists must hold one list of labels per row; got 0 at row 0"),
+        (["cat"], InputTypeError, "lists must hold one list of labels per row; got 'cat' at row 0"),
+        ("cat", InputTypeError, "lists must be a list of labels per row; got a str"),
+        (None, InputTypeError, "lists must be a list of labels per row; got a NoneType"),
+        ([["cat"]], InputTypeError, "labels must be integers"),
+    ],
+)
+def test_lists_that_are_no_sets(lists: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        PredictionSets.from_lists(lists, n_classes=5, coverage=0.9)
+
+
+@pytest.mark.parametrize(
+    ("mask", "about", "error", "message"),
+    [
+        (
+            np.ones((2, 5)),
+            {},
+            InputTypeError,
+            r"mask must be True or False; got dtype float64\. Pass mask\.astype\(bool\)",
+        ),
+        (np.ones(5, bool), {}, InputError, "mask must have shape"),
+        (np.ones((5, 1), bool), {}, InputError, "of 2 classes or more; got"),
+        (np.ones((2, 5), bool), {"coverage": 90}, InputError, "Did you mean 0.9"),
+        (np.ones((2, 5), bool), {"class_names": NAMES[:4]}, InputError, "got 4 names for 5 classes"),
+        (np.ones((2, 5), bool), {"n_calibration": 0}, InputError, "n_calibration must be at least 1"),
+        (np.ones((2, 5), bool), {"score": evicp.LAC()}, InputTypeError, "score must be the name of a score"),
+    ],
+)
+def test_masks_that_are_no_sets(mask: Any, about: dict[str, Any], error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        PredictionSets.from_mask(mask, **{"coverage": 0.9, **about})
 
 
 @given(ragged, st.data())

@@ -145,6 +145,25 @@ def test_batches_and_shards():
     assert shards[0].merge(shards[1]).finish() == calibrate(z, y, class_weights=classes)
 
 
+@pytest.mark.parametrize("classes", [None, [0.5, 1.0, 2.0, 4.0]])
+def test_weighted_calibrations_take_more_rows(classes, tmp_path):
+    z, y = make(200)
+    z, w = np.round(z), np.arange(200.0) % 7  # ties: each weight must stay with its row
+
+    def options(rows):
+        return {"weights": w[rows]} if classes is None else {"class_weights": classes}
+
+    some = calibrate(z[:120], y[:120], "lac", **options(slice(120)))
+    some.save(tmp_path / "some.safetensors")
+    later = {"weights": w[120:]} if classes is None else {}
+    grown = evicp.load(tmp_path / "some.safetensors").extended(z[120:], y[120:], **later)
+    whole = calibrate(z, y, "lac", **options(slice(200)))
+    assert grown == whole
+    assert grown.weights.rows.tobytes() == whole.weights.rows.tobytes()
+    with pytest.raises(InputError, match="weights"):
+        some.extended(z, y, **({} if classes is None else {"weights": w}))
+
+
 def test_what_cannot_be_combined():
     z, y = make(100)
     weighted = Calibrator().update(z, y, weights=np.ones(100))
@@ -184,7 +203,7 @@ def test_weights_that_cannot_be_used(weights, error, message):
     z, y = make(100)
     with pytest.raises(error, match=message):
         calibrate(z, y, weights=weights)
-    if weights.any():
+    if weights.dtype.kind != "U" and weights.any():
         with pytest.raises(error, match=message):
             calibrate(z, y, weights=np.ones(100)).predict(z, 0.9, weights=weights)
 
@@ -253,6 +272,7 @@ def test_weights_of_classes_are_ratios_of_frequencies():
     labels = [0] * 50 + [1] * 30 + [2] * 20
     np.testing.assert_allclose(label_shift_weights(labels, [0.2, 0.3, 0.5]), [0.4, 1.0, 2.5])
     np.testing.assert_allclose(label_shift_weights(labels, [2, 3, 5]), [0.4, 1.0, 2.5])  # counts do as well
+    np.testing.assert_allclose(label_shift_weights(labels, [2e307, 3e307, 5e307]), [0.4, 1.0, 2.5])
     assert label_shift_weights([0, 0, 1], [0.5, 0.5, 0.0])[2] == 0  # absent before and after
 
 
@@ -349,8 +369,63 @@ def test_a_certificate_of_weights_says_what_it_is():
     certificate = calibration.certificate(0.9, evicp.evaluate(sets, truth))
     assert certificate.effective_n == pytest.approx(shift.effective_sample_size(weights))
     assert certificate.n == 400
-    assert certificate.coverage_interval == evicp.Reliability(round(certificate.effective_n), 0.9).interval()
+    rows = shift.equal_rows(calibration.scores, calibration.weights.rows, certificate.threshold, 0.9)
+    assert certificate.coverage_interval == evicp.Reliability(round(rows), 0.9).interval()
     assert "an approximation" in certificate.caveat
-    assert f"effective rows      {certificate.effective_n:.1f};" in str(certificate)
+    assert f"effective rows      {certificate.effective_n:.1f}\n" in str(certificate)
+    assert f"as uncertain as     {round(rows):,} equally weighted rows" in str(certificate)
+    assert "(for a new row of average weight)" in str(certificate)
     classes = calibrate(z, y, class_weights=np.ones(K)).certificate(0.9)
     assert classes.threshold == calibrate(z, y).threshold(0.9)
+
+
+def test_equal_weights_are_as_uncertain_as_so_many_rows():
+    scores = np.arange(1000.0)
+    assert shift.equal_rows(scores, np.full(1000, 0.3), 899.0, 0.9) == pytest.approx(1000)
+    missed_are_heavy = np.where(scores > 899, 9.0, 1.0)
+    assert shift.equal_rows(scores, missed_are_heavy, 899.0, 0.9) < shift.effective_sample_size(missed_are_heavy) / 2
+
+
+def test_verdicts_on_weighted_sets_are_right_as_often_as_they_say():
+    """Heavy rows are those that are missed: judged by the effective sample size a fifth of honest runs would fail."""
+    rng, failed, runs = np.random.default_rng(0), 0, 300
+    for _ in range(runs):
+        x, new = rng.normal(size=500), rng.normal(size=1000) + 1
+        z, other = (np.stack([-(at + rng.normal(size=len(at))), np.zeros(len(at))], 1) for at in (x, new))
+        own = calibrate(z, np.zeros(500, int), lambda logits: -logits, weights=np.exp(x - 0.5))
+        sets = own.predict(other, 0.9, weights=np.exp(new - 0.5))
+        certificate = own.certificate(0.9, evicp.evaluate(sets, np.zeros(1000, int)), date="d")
+        failed += not certificate.observed["kept"]
+    assert failed <= 0.05 * runs + 3 * np.sqrt(0.05 * 0.95 * runs)
+
+
+def test_few_effective_rows_do_not_make_coverage_certain():
+    z, y = make(1000)
+    weights = np.full(1000, 1e-3)
+    weights[:3] = 1.0
+    with pytest.warns(SmallCalibrationWarning, match="effective rows"):
+        certificate = calibrate(z, y, weights=weights).certificate(0.9)
+    assert np.isfinite(certificate.threshold)
+    assert certificate.expected_coverage < 1
+    assert certificate.coverage_interval[0] < 0.9 < certificate.coverage_interval[1] < 1
+
+
+def test_whole_weights_are_added_exactly_whatever_the_coverage():
+    scores = np.arange(99.0)
+    for coverage in (Fraction("0.9000000000000000001"), Fraction(10**400 - 1, 10**400), Fraction(9, 10)):
+        k = evicp.conformal_rank(99, coverage)
+        expected = np.append(scores, np.inf)[k - 1]
+        for weight in (1.0, 0.3, 7.0):
+            found = shift.weighted_thresholds(scores, np.full(99, weight), np.full((1, 1), weight), coverage)
+            assert found.item() == expected
+    with np.errstate(all="raise"):
+        huge = shift.weighted_thresholds(scores, np.ones(99), np.array([[1e308], [1.5]]), Fraction(912345678, 10**9))
+    assert huge.ravel().tolist() == [np.inf, 91.0]
+
+
+def test_frequencies_that_predictions_cannot_tell_are_warned_of():
+    z, y = draw(300, [0.4, 0.3, 0.3], 0)
+    z[:, 2] = -50.0  # never predicted
+    with pytest.warns(evicp.errors.SuspiciousInputWarning, match=r"cannot tell all 3 classes apart \(1 of them never"):
+        found = estimate_class_frequencies(z, y, z)
+    assert found.sum() == pytest.approx(1)

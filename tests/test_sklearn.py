@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
 pytest.importorskip("sklearn")
 
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Perceptron, RidgeClassifier
-from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    PredefinedSplit,
+    ShuffleSplit,
+    StratifiedKFold,
+    StratifiedShuffleSplit,
+    train_test_split,
+)
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -25,7 +38,10 @@ KNOWN_FAILURES: dict[str, str] = {}
 
 
 @parametrize_with_checks(
-    [ConformalClassifier(LogisticRegression(), cv=0.3), ConformalClassifier(LogisticRegression(), score="lac", cv=3)],
+    [
+        ConformalClassifier(LogisticRegression(), cv=0.3),
+        ConformalClassifier(LogisticRegression(), score="lac", cv=3, by="class"),
+    ],
     expected_failed_checks=lambda estimator: KNOWN_FAILURES,
 )
 @pytest.mark.filterwarnings("ignore")
@@ -44,10 +60,17 @@ def digits():
 def test_digits_reach_their_coverage(digits, cv, score):
     X, X_new, y, y_new = digits
     model = ConformalClassifier(LogisticRegression(max_iter=500), score=score, coverage=0.9, cv=cv).fit(X, y)
-    evaluation = evicp.evaluate(model.predict_set(X_new), model._encode(y_new))
+    evaluation = model.evaluate(X_new, y_new)
     law = model.calibration_.reliability(0.9)
     # The folds lie outside the exact guarantee, but must not be far from it.
     assert law.compatible(evaluation.coverage, evaluation.n, 0.9999).compatible
+
+
+@pytest.mark.parametrize("coverage", [90, 0, "0.9"])
+def test_a_bad_coverage_is_said_by_fit(digits, coverage):
+    X, _, y, _ = digits
+    with pytest.raises(evicp.EvicpError, match="coverage must be"):
+        ConformalClassifier(coverage=coverage).fit(X, y)
 
 
 def test_prefit_calibrates_on_all_rows_and_leaves_the_estimator_alone(digits):
@@ -88,6 +111,276 @@ def test_string_labels_and_names():
     assert model.score(iris.data, y) > 0.9
     with pytest.raises(evicp.EvicpError, match="classes the estimator was fitted on"):
         model._encode(np.array(["tulip"]))
+
+
+@pytest.mark.parametrize("names", [[1, 2, 5], [0, 2, 3], [-1, 0, 1], [2.0, 4.0, 8.0], ["c", "a", "b"], [False, True]])
+def test_evaluate_takes_the_classes_themselves(names):
+    X, y = load_iris(return_X_y=True)
+    X, y = (X, y) if len(names) == 3 else (X[y > 0], y[y > 0] - 1)
+    y = np.array(names)[y]
+    model = ConformalClassifier(score="lac", coverage=0.8, cv=0.5).fit(X[::2], y[::2])
+    result = model.evaluate(X[1::2], y[1::2])
+    sets = model.predict_set(X[1::2])
+    inside = [label in model.classes_[labels] for label, labels in zip(y[1::2], sets, strict=True)]
+    assert result.coverage == np.mean(inside)
+    assert result.mean_size == sets.sizes.mean()
+    assert result.accuracy == np.mean(model.predict(X[1::2]) == y[1::2])
+    assert model.evaluate(X[1::2], y[1::2], 0.5, allow_empty=False).target == evicp.checks.as_coverage(0.5)
+    names = [", ".join(sets.names(row)) for row in range(5)]
+    assert names == [", ".join(map(str, model.classes_[sets[row]])) for row in range(5)]
+
+
+def test_evaluate_names_unknown_classes():
+    X, y = load_iris(return_X_y=True)
+    y = np.array([1, 2, 5])[y]
+    model = ConformalClassifier(score="lac", cv=0.5).fit(X, y)
+    with pytest.raises(evicp.errors.LabelsError, match=r"\(1, 2, 5\); got 3, 7\. Drop"):
+        model.evaluate(X[:4], [1, 3, 7, 3])
+    with pytest.raises(evicp.errors.LabelsError, match="got '1', '2'"):
+        model.evaluate(X[:2], ["1", "2"])
+    with pytest.raises(evicp.EvicpError, match=r"got 11, 12, .*18 and 3 more"):
+        model.evaluate(X[:11], np.arange(11, 22))
+
+
+def test_an_estimator_s_own_order_of_classes():
+    class Reversed(LogisticRegression):
+        def fit(self, X, y):
+            super().fit(X, y)
+            self.classes_ = self.classes_[::-1]
+            self.coef_, self.intercept_ = self.coef_[::-1], self.intercept_[::-1]
+            return self
+
+    X, y = load_iris(return_X_y=True)
+    expected = ConformalClassifier(score="lac", cv=0.5).fit(X, y).evaluate(X, y)
+    model = ConformalClassifier(Reversed(), score="lac", cv=0.5).fit(X, y)
+    assert list(model.classes_) == [2, 1, 0]
+    assert model.evaluate(X, y).coverage == expected.coverage
+
+
+def test_labels_that_may_be_classes_are_warned_of():
+    X, y = load_iris(return_X_y=True)
+    y = np.array([1, 2, 5])[y]
+    model = ConformalClassifier(score="lac", cv=0.5).fit(X, y)
+    sets, few = model.predict_set(X), y < 5
+    with pytest.raises(evicp.EvicpError, match=r"got 5 at row 100.*evaluate\(X, y\)"):
+        evicp.evaluate(sets, y)
+    for part in (sets[few], model.predict_set(X[few]), model.predict_set(X[few], [0.8, 0.9])[1]):
+        with pytest.warns(evicp.EvicpWarning, match="may be classes where positions are meant"):
+            evicp.evaluate(part, y[few])
+    # Positions, as they are meant; and classes that are their own positions.
+    assert evicp.evaluate(sets, np.searchsorted(model.classes_, y)).coverage == model.evaluate(X, y).coverage
+    digits = ConformalClassifier(score="lac", cv=0.5).fit(X, np.searchsorted(model.classes_, y))
+    assert type(digits.predict_set(X)) is evicp.PredictionSets
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Guarantees
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """A classifier, and rows of three classes: the third is far harder, and so are rows marked in the last column."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 24_000)
+    hard = rng.integers(0, 2, len(y))
+    noise = np.where(y == 2, 2.5, 1.0) * np.where(hard, 1.5, 0.5)
+    X = 2.5 * np.eye(3)[y] + noise[:, None] * rng.normal(size=(len(y), 3))
+    X = np.column_stack([X, hard])
+    return LogisticRegression().fit(X[:3000], y[:3000]), X[3000:], y[3000:]
+
+
+def is_hard(X):
+    return np.where(X[:, 3] > 0.5, "hard", "easy")
+
+
+@pytest.mark.parametrize("by", ["class", evicp.ByClass, is_hard], ids=["class", "ByClass", "function"])
+def test_coverage_holds_in_every_class_or_group(uneven, by):
+    fitted, X, y = uneven
+    calibration, new = slice(0, 6000), slice(6000, None)
+    where = is_hard(X) if by is is_hard else y.astype(str)
+    found = {}
+    for way in (None, by):
+        model = ConformalClassifier(fitted, score="lac", cv="prefit", by=way).fit(X[calibration], y[calibration])
+        hits = model.predict_set(X[new]).contains(y[new])
+        found[way] = {name: hits[where[new] == name].mean() for name in np.unique(where)}
+    # About 1,900 rows and more calibrate each of them and 4,900 and more test it: a standard error is 0.0081 at most.
+    assert max(abs(share - 0.9) for share in found[by].values()) < 5 * 0.0081
+    assert max(abs(share - 0.9) for share in found[None].values()) > 5 * 0.0081
+
+
+@pytest.mark.parametrize(
+    "by", ["class", "uncertainty", evicp.ByUncertainty(bands=2), evicp.ByClass(rare="cluster")], ids=str
+)
+@pytest.mark.parametrize("score", ["ecp", "auto"])
+def test_guarantees_are_those_of_the_library(uneven, by, score):
+    fitted, X, y = uneven
+    (X, y), (X_new, y_new) = (X[:900], y[:900]), (X[900:1500], y[900:1500])
+    model = clone(ConformalClassifier(fitted, score, cv="prefit", by=by)).set_params(estimator=fitted).fit(X, y)
+    names = ["0", "1", "2"]
+    expected = evicp.calibrate(fitted.decision_function(X), y, score, by=by, class_names=names)
+    new = fitted.decision_function(X_new)
+    assert model.calibration_ == expected
+    assert model.predict_set(X_new, 0.8, confidence=0.9) == expected.predict(new, 0.8, confidence=0.9)
+    np.testing.assert_array_equal(model.predict_p(X_new), expected.p_values(new))
+    evaluation = model.evaluate(X_new, y_new, 0.8, confidence=0.9, min_count=5)
+    assert evaluation.guarantee == expected.guarantee
+    assert evaluation.target_confidence == 0.9
+    if expected.guarantee == "uncertainty":
+        assert set(evaluation.group_coverage.names) <= set(expected.groups.names)
+
+
+def test_groups_from_a_function_of_the_rows(uneven):
+    fitted, X, y = uneven
+    X, y, X_new, y_new = X[:900], y[:900], X[900:1500], y[900:1500]
+    model = ConformalClassifier(fitted, "lac", cv="prefit", by=is_hard).fit(X, y)
+    expected = evicp.calibrate(fitted.decision_function(X), y, "lac", by=is_hard(X), class_names=["0", "1", "2"])
+    new = fitted.decision_function(X_new)
+    assert model.calibration_ == expected
+    model.set_params(by=None)  # for the next fit; this one has its groups
+    sets = expected.predict(new, 0.9, groups=is_hard(X_new))
+    assert model.predict_set(X_new) == sets
+    np.testing.assert_array_equal(model.predict_p(X_new), expected.p_values(new, groups=is_hard(X_new)))
+    found = evicp.evaluate(sets, y_new, new, groups=is_hard(X_new))
+    assert repr(model.evaluate(X_new, y_new)) == repr(found)
+    assert repr(model.evaluate(X_new, y_new).group_coverage) == repr(found.group_coverage)
+
+
+@pytest.mark.parametrize("cv", [0.4, 3])
+def test_groups_follow_their_rows_through_splits_and_folds(cv):
+    """The group is the class, found by the features: what is calibrated must be what by="class" calibrates."""
+    X, y = load_iris(return_X_y=True)
+    flower = {tuple(row): label for row, label in zip(X.tolist(), y.tolist(), strict=True)}
+    model = ConformalClassifier(GaussianNB(), "lac", cv=cv, by=lambda X: [flower[tuple(row)] for row in X.tolist()])
+    given, classes = clone(model).fit(X, y), clone(model).set_params(by="class").fit(X, y)
+    np.testing.assert_array_equal(given.calibration_.scores, classes.calibration_.scores)
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("group", "function of X"),
+        (evicp.ByGroup(), "function of X"),
+        ("klass", "by must be one of"),
+        (3, "by must be a name"),
+        (lambda X: None, "groups must be an array"),
+        (lambda X: [0], "one entry per row"),
+        (lambda X: X, "one-dimensional"),
+    ],
+)
+def test_bad_groups(by, message):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(evicp.EvicpError, match=message):
+        ConformalClassifier(score="lac", by=by).fit(X, y)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Fitting
+
+
+class Remembers(LogisticRegression):
+    """Keeps what `fit` was given."""
+
+    def fit(self, X, y, sample_weight=None, note=None):
+        self.seen_ = len(y), None if sample_weight is None else np.array(sample_weight), note
+        return super().fit(X, y, sample_weight)
+
+
+@pytest.mark.parametrize("cv", [0.4, 3])
+def test_fit_parameters_reach_the_estimator_with_its_rows(cv):
+    X, y = load_iris(return_X_y=True)
+    weight = 1.0 + X[:, 0]
+    seen = []
+
+    class Checks(Remembers):
+        def fit(self, X, y, sample_weight=None, note=None):
+            np.testing.assert_array_equal(sample_weight, 1.0 + X[:, 0])
+            seen.append(len(y))
+            return super().fit(X, y, sample_weight, note)
+
+    model = ConformalClassifier(Checks(max_iter=500), "lac", cv=cv).fit(X, y, sample_weight=weight, note="two of them")
+    assert seen == ([90] if cv == 0.4 else [100, 100, 100, 150])
+    assert model.estimator_.seen_[2] == "two of them"
+    plain = ConformalClassifier(Remembers(max_iter=500), "lac", cv=cv).fit(X, y)
+    assert plain.estimator_.seen_[1] is None
+    assert not np.array_equal(plain.estimator_.coef_, model.estimator_.coef_)
+
+
+def test_fit_parameters_in_a_pipeline_and_under_metadata_routing():
+    X, y = load_iris(return_X_y=True)
+    weight = np.where(y == 0, 5.0, 1.0)
+    pipeline = make_pipeline(StandardScaler(), Remembers())
+    model = ConformalClassifier(pipeline, "lac", cv=0.4).fit(X, y, remembers__sample_weight=weight)
+    expected = model.estimator_[-1].seen_[1]
+    assert len(expected) == 90
+    with config_context(enable_metadata_routing=True):
+        requests = Remembers().set_fit_request(sample_weight=True)
+        scaler = StandardScaler().set_fit_request(sample_weight=False)
+        model = ConformalClassifier(make_pipeline(scaler, requests), "lac", cv=0.4)
+        np.testing.assert_array_equal(model.fit(X, y, sample_weight=weight).estimator_[-1].seen_[1], expected)
+        search = GridSearchCV(model, {"coverage": [0.8]}, cv=2).fit(X, y, sample_weight=weight)
+        np.testing.assert_array_equal(search.best_estimator_.estimator_[-1].seen_[1], expected)
+        with pytest.raises(ValueError, match="sample_weight"):
+            ConformalClassifier(Remembers(), "lac").fit(X, y, sample_weight=weight)
+
+
+def test_a_bad_score_is_refused_before_training():
+    X, y = load_iris(return_X_y=True)
+    model = ConformalClassifier(GaussianNB(), "lca")
+    with pytest.raises(evicp.EvicpError, match="unknown score 'lca'"):
+        model.fit(X, y)
+    assert not hasattr(model, "estimator_")
+
+
+def test_a_prefit_estimator_takes_no_fit_parameters():
+    X, y = load_iris(return_X_y=True)
+    fitted = GaussianNB().fit(X, y)
+    with pytest.raises(evicp.EvicpError, match="not fitted again; got 'sample_weight'"):
+        ConformalClassifier(fitted, "lac", cv="prefit").fit(X, y, sample_weight=np.ones(150))
+
+
+def test_splitters(digits):
+    X, X_new, y, y_new = digits
+    base = GaussianNB(var_smoothing=0.01)
+    share = ConformalClassifier(base, "lac", cv=0.4).fit(X, y)
+    once = ConformalClassifier(base, "lac", cv=StratifiedShuffleSplit(1, test_size=0.4, random_state=0)).fit(X, y)
+    assert once.calibration_ == share.calibration_
+    np.testing.assert_array_equal(once.estimator_.theta_, share.estimator_.theta_)
+    folds = ConformalClassifier(base, "lac", cv=5).fit(X, y)
+    same = ConformalClassifier(base, "lac", cv=StratifiedKFold(5, shuffle=True, random_state=0)).fit(X, y)
+    assert same.calibration_ == folds.calibration_
+    np.testing.assert_array_equal(same.estimator_.theta_, clone(base).fit(X, y).theta_)
+    marked = np.where(np.arange(len(y)) % 3 == 0, 0, -1)  # the rows to hold out
+    held = ConformalClassifier(base, "lac", cv=PredefinedSplit(marked)).fit(X, y)
+    fitted = clone(base).fit(X[marked < 0], y[marked < 0])
+    expected = evicp.calibrate(logits_of(fitted, X[marked == 0]), y[marked == 0], "lac")
+    np.testing.assert_array_equal(held.calibration_.scores, expected.scores)
+    assert clone(held).fit(X, y).evaluate(X_new, y_new).coverage == held.evaluate(X_new, y_new).coverage
+    assert ConformalClassifier(base, "lac", cv=np.int64(5)).fit(X, y).calibration_ == folds.calibration_
+
+
+class Splits:
+    """A splitter that gives what it was given."""
+
+    def __init__(self, *splits):
+        self.splits = splits
+
+    def split(self, X, y=None, groups=None):
+        return iter(self.splits)
+
+
+@pytest.mark.parametrize(
+    ("cv", "message"),
+    [
+        (ShuffleSplit(5, test_size=0.5, random_state=0), "every row once at most"),
+        (Splits((np.arange(150), np.arange(10))), "not train on it"),
+        (Splits(), "holds out none"),
+        (Splits((np.arange(150), np.arange(0))), "holds out none"),
+    ],
+)
+def test_splitters_that_would_break_the_guarantee(cv, message):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(evicp.EvicpError, match=message):
+        ConformalClassifier(GaussianNB(), "lac", cv=cv).fit(X, y)
 
 
 def test_data_frames_keep_their_column_names():
@@ -151,10 +444,64 @@ def test_three_decisions_between_pairs_are_no_logits():
 def test_log_probabilities_with_relu_evidence_warn():
     X, y = load_iris(return_X_y=True)
     with pytest.warns(evicp.EvicpWarning, match="no positive logit"):
-        ConformalClassifier(RandomForestClassifier(10, random_state=0)).fit(X, y)
+        ConformalClassifier(RandomForestClassifier(10, random_state=0), "ecp").fit(X, y)
 
 
-@pytest.mark.parametrize("cv", [0, 1, 1.5, "folds", True])
+@pytest.mark.parametrize(
+    ("estimator", "score"),
+    [
+        (LogisticRegression(max_iter=500), evicp.ECP()),
+        (RidgeClassifier(), evicp.ECP()),
+        (make_pipeline(StandardScaler(), SVC()), evicp.ECP()),
+        (GridSearchCV(LogisticRegression(max_iter=500), {"C": [1.0]}, cv=2), evicp.ECP()),
+        (RandomForestClassifier(10, random_state=0), evicp.LAC()),
+        (GaussianNB(), evicp.LAC()),
+        (make_pipeline(StandardScaler(), GaussianNB()), evicp.LAC()),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("cv", [0.4, "prefit"])
+def test_the_score_that_suits_the_estimator(estimator, score, cv):
+    X, y = load_iris(return_X_y=True)
+    estimator = clone(estimator).fit(X, y) if cv == "prefit" else estimator
+    model = ConformalClassifier(estimator, cv=cv).fit(X, y)
+    assert model.calibration_.score == score
+    assert model.get_params()["score"] is None
+    assert len(model.predict_set(X)) == 150  # without a warning
+    two = ConformalClassifier(clone(estimator), cv=0.4).fit(X[:100], y[:100])
+    assert two.calibration_.score == evicp.LAC()
+    assert ConformalClassifier(clone(estimator), "aps", cv=0.4).fit(X, y).calibration_.score == evicp.APS()
+
+
+def test_a_forest_s_sets_are_smaller_by_default(digits):
+    X, X_new, y, y_new = digits
+    forest = RandomForestClassifier(30, max_depth=4, random_state=0)
+    sizes = {}
+    for score in (None, "ecp"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if score else "error")
+            model = ConformalClassifier(forest, score, coverage=0.95, cv=0.4).fit(X, y)
+            sizes[score] = model.evaluate(X_new, y_new).mean_size
+    assert sizes[None] < 0.9 * sizes["ecp"]
+
+
+@pytest.mark.parametrize("cv", [0.2, 5, KFold(5)])
+def test_a_class_of_one_row(cv):
+    X, y = load_iris(return_X_y=True)
+    y = np.array(["a", "b", "c"], dtype=object)[y]
+    y[7] = "rare"
+    with pytest.raises(evicp.EvicpError, match=r"needs a row in the training part.*got too few.*of 'rare'"):
+        ConformalClassifier(GaussianNB(), cv=cv).fit(X, y)
+
+
+@pytest.mark.parametrize("cv", [0.01, 60, GroupKFold(2)])
+def test_rows_that_cannot_be_split(cv):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(evicp.EvicpError, match="cannot split 150 rows of 3 classes: "):
+        ConformalClassifier(GaussianNB(), cv=cv).fit(X, y)
+
+
+@pytest.mark.parametrize("cv", [0, 1, 1.5, "folds", True, None, StratifiedKFold])
 def test_bad_cv(cv):
     X, y = load_iris(return_X_y=True)
     with pytest.raises(evicp.EvicpError, match="cv must be"):

@@ -30,6 +30,12 @@ def test_numbers_to_the_right_sentences_to_the_left() -> None:
     ]
 
 
+def test_wide_letters_count_twice() -> None:
+    wide = "\N{CJK UNIFIED IDEOGRAPH-732B}" * 2
+    table = text_table(["name", "size"], [[wide, "2.1"], ["e\N{COMBINING ACUTE ACCENT}tang", "12.0"]])
+    assert table.splitlines()[2:] == [f"{wide}    2.1", "e\N{COMBINING ACUTE ACCENT}tang  12.0"]
+
+
 def test_a_table_without_rows_is_its_head() -> None:
     assert text_table(["a", "b"], []) == "a  b\n-  -"
     assert markdown_table(["a", "b"], []) == "| a | b |\n| --- | --- |"

@@ -77,6 +77,7 @@ def test_the_figures_before_and_after(cpu_backend, sharpness):
     assert fit.ece_before == pytest.approx(expected_calibration_error(z, labels, 1.0), abs=1e-12)
     assert fit.ece_after == pytest.approx(expected_calibration_error(z, labels, fit.temperature), abs=1e-12)
     assert f"T = {fit.temperature:.4f} from 400 rows" in str(fit)
+    assert repr(fit) == str(fit)
 
 
 def test_a_known_temperature_is_recovered(cpu_backend):

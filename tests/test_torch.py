@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import evicp  # noqa: E402
-from evicp.torch import SetPredictor, calibrate, evidential_loss, logits_of, pipeline_logits  # noqa: E402
+from evicp.torch import SetPredictor, calibrate, evaluate, evidential_loss, logits_of, pipeline_logits  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,125 @@ def test_what_a_loader_or_model_must_give(problem):
     assert logits_of((features, None)) is features
     with pytest.raises(evicp.EvicpError, match="at least one row"):
         calibrate(model, [])
+
+
+def batches_of(*columns, size=64):
+    return DataLoader(TensorDataset(*columns), batch_size=size)
+
+
+@pytest.mark.parametrize("by", ["class", "uncertainty", evicp.ByUncertainty(bands=3), evicp.ByClass(rare="cluster")])
+def test_guarantees_from_a_loader(problem, by):
+    model, features, labels = problem
+    with torch.no_grad():
+        logits = model.eval()(features)
+    assert calibrate(model, batches_of(features, labels), "lac", by=by) == evicp.calibrate(logits, labels, "lac", by=by)
+
+
+def test_groups_from_a_loader(problem):
+    model, features, labels = problem
+    with torch.no_grad():
+        logits = model.eval()(features)
+    groups = torch.arange(600) % 3
+    expected = evicp.calibrate(logits, labels, "lac", by=groups)
+    assert calibrate(model, batches_of(features, labels, groups), "lac", by="group") == expected
+    rows = [{"x": features, "labels": labels, "groups": groups}]
+    assert calibrate(WithLogits(model), rows, "lac", by=evicp.ByGroup()) == expected
+    named = ["abc"[group] for group in groups.tolist()]
+    as_text = calibrate(model, [(features, labels, named)], "lac", by="group")
+    np.testing.assert_array_equal(as_text.scores, expected.scores)
+    with pytest.raises(evicp.EvicpError, match=r"\(inputs, labels, groups\) or a dict with 'labels' and 'groups'"):
+        calibrate(model, batches_of(features, labels), "lac", by="group")
+    with pytest.raises(evicp.EvicpError, match=r"must yield \(inputs, labels\) or a dict with 'labels'\."):
+        calibrate(model, batches_of(features, labels, groups), "lac")
+
+
+def test_class_weights_from_a_loader(problem):
+    model, features, labels = problem
+    with torch.no_grad():
+        logits = model.eval()(features)
+    weights = [1.0, 2.0, 1.0, 0.5, 1.0, 1.0]
+    expected = evicp.calibrate(logits, labels, "lac", class_weights=weights)
+    assert calibrate(model, batches_of(features, labels), "lac", class_weights=weights) == expected
+
+
+@pytest.mark.parametrize("by", [None, "class", "uncertainty", "group"])
+@pytest.mark.parametrize("how", [{}, {"confidence": 0.9, "allow_empty": False}])
+def test_evaluation_from_a_loader_is_that_of_all_rows(problem, by, how):
+    model, features, labels = problem
+    model.train()
+    groups = torch.arange(600) % 3
+    columns = (features, labels, groups) if by == "group" else (features, labels)
+    old, new = (tuple(column[part] for column in columns) for part in (slice(0, 400), slice(400, None)))
+    calibration = calibrate(model, batches_of(*old), "lac", by=by)
+    result = evaluate(model, batches_of(*new, size=48), calibration, 0.8, min_count=3, **how)
+    assert model.training
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        logits = model.eval()(features[400:])
+    given = groups[400:] if by == "group" else None
+    sets = calibration.predict(logits, 0.8, groups=given, **how)
+    names = calibration.groups_of(logits, given) if by in ("group", "uncertainty") else None
+    expected = evicp.evaluate(sets, labels[400:], logits, groups=names, min_count=3)
+    assert result.to_dict() == expected.to_dict()
+    assert result.guarantee == calibration.guarantee
+
+
+def test_evaluation_of_dict_batches(problem):
+    model, features, labels = problem
+    calibration = calibrate(model, [(features[:400], labels[:400])])
+    rows = [{"x": features[400:500], "labels": labels[400:500]}, {"x": features[500:], "labels": labels[500:]}]
+    expected = evaluate(model, batches_of(features[400:], labels[400:]), calibration, 0.9)
+    assert evaluate(WithLogits(model), rows, calibration, 0.9).to_dict() == expected.to_dict()
+
+
+def test_the_coverage_promised_from_a_loader():
+    """Calibrated and evaluated through loaders: 4,000 rows each, five standard errors of the Beta-binomial law."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, 10, (8000,), generator=generator)
+    features = torch.randn(8000, 10, generator=generator)
+    features[torch.arange(8000), labels] += 2.0
+    calibration = calibrate(nn.Identity(), batches_of(features[:4000], labels[:4000], size=500), "lac")
+    result = evaluate(nn.Identity(), batches_of(features[4000:], labels[4000:], size=300), calibration, 0.9)
+    assert abs(result.coverage - 0.9) < 5 * math.sqrt(0.09 * 2 / 4000)
+
+
+def test_what_an_evaluation_needs(problem):
+    model, features, labels = problem
+    loader = batches_of(features, labels)
+    calibration = calibrate(model, loader)
+    for arguments, message in [
+        ((loader, model, calibration, 0.9), r"model must be .* got a DataLoader\. The model comes first"),
+        ((model, calibration, loader, 0.9), r"loader must yield .* got a Calibration"),
+        ((model, loader, 0.9, calibration), r"calibration must be .* got a float\. evicp\.load"),
+        ((model, loader, calibration, 90), r"coverage must be"),
+    ]:
+        with pytest.raises(evicp.EvicpError, match=message):
+            evaluate(*arguments)
+    with pytest.raises(evicp.EvicpError, match="at least one row"):
+        evaluate(model, [], calibration, 0.9)
+
+
+def test_swapped_arguments(problem):
+    model, features, labels = problem
+    loader = batches_of(features, labels)
+    calibration = calibrate(model, loader)
+    with pytest.raises(evicp.errors.InputTypeError, match=r"model must be .* got a DataLoader\. The model comes first"):
+        calibrate(loader, model)
+    with pytest.raises(evicp.errors.InputTypeError, match=r"loader must yield .* got a Sequential"):
+        calibrate(model, model)
+    with pytest.raises(evicp.errors.InputTypeError, match=r"model must be .* got a Calibration"):
+        SetPredictor(calibration, model, 0.9)
+    with pytest.raises(evicp.errors.InputTypeError, match=r"calibration must be .* got a Sequential"):
+        SetPredictor(model, model, 0.9)
+
+
+def test_the_mode_is_restored_when_a_batch_fails(problem):
+    model, features, labels = problem
+    model.train()
+    with pytest.raises(evicp.EvicpError, match="labels must be in"):
+        calibrate(model, [(features, labels), (features, labels + 6)])
+    assert model.training
+    assert torch.is_grad_enabled()
 
 
 SCORES = [evicp.ECP(), evicp.ECP(evidence="exp"), evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.SAPS(), evicp.TopK()]
@@ -232,6 +352,8 @@ def test_bad_loss_arguments():
         evidential_loss(z, y, evidence="tanh")
     with pytest.raises(evicp.EvicpError, match="kind must be"):
         evidential_loss(z, y, "hinge")
+    with pytest.raises(evicp.EvicpError, match="reduction must be"):
+        evidential_loss(z, y, reduction="average")
 
 
 def test_hugging_face_pipeline(torchvision):
@@ -260,3 +382,24 @@ def test_hugging_face_pipeline(torchvision):
     calibration = evicp.calibrate(logits, rng.integers(0, 3, 40), "lac", class_names=names)
     assert set(calibration.predict(logits, 0.9).names(0)) <= {"negative", "neutral", "positive"}
     assert pipeline_logits(pipe, texts[0])[0].shape == (1, 3)
+
+
+class Pipeline:
+    """Answers as a classification pipeline does: a score for each name."""
+
+    def __init__(self, names, rows):
+        self.model = SimpleNamespace(config=SimpleNamespace(id2label=dict(enumerate(names))))
+        self.rows = rows
+
+    def __call__(self, inputs, **options):
+        return [[{"label": label, "score": score} for label, score in row.items()] for row in self.rows[: len(inputs)]]
+
+
+def test_a_pipeline_with_repeated_names_is_refused():
+    with pytest.raises(evicp.EvicpError, match="'other' for more than one"):
+        pipeline_logits(Pipeline(["other", "cat", "other"], []), ["text"])
+
+
+def test_a_name_the_pipeline_leaves_out_has_no_logit():
+    logits, _ = pipeline_logits(Pipeline(["cat", "dog"], [{"dog": 2.0}]), ["text"])
+    np.testing.assert_array_equal(logits, [[np.nan, 2.0]])

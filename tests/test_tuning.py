@@ -386,3 +386,14 @@ def test_log_probabilities_are_no_obstacle() -> None:
     assert auto(log_p, labels).best in AUTO
     with pytest.warns(SuspiciousInputWarning):
         evicp.compare(log_p, labels, ["ecp"], 0.8, trials=1)
+
+
+@pytest.mark.parametrize("coverage", [0.02, 0.1, 0.5])
+def test_low_coverages_are_tuned_for_too(coverage, rows):
+    assert evicp.tune(*rows, "lac", coverage=coverage).coverage == Fraction(str(coverage))
+
+
+@pytest.mark.parametrize(("seed", "error"), [(-1, InputError), (2**32, InputError), (1.5, InputTypeError)])
+def test_seeds_that_are_none_are_refused(seed, error, rows):
+    with pytest.raises(error, match=r"^seed must be"):
+        evicp.tune(*rows, "lac", seed=seed)

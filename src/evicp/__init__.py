@@ -7,20 +7,20 @@ from evicp.calibration import Calibration, Calibrator, calibrate
 from evicp.errors import EvicpError, EvicpWarning
 from evicp.evidence import Opinion, opinion
 from evicp.explain import Explanation, explain
-from evicp.files import load
 from evicp.groups import ByClass, ByGroup, ByUncertainty
 from evicp.metrics import Evaluation, evaluate
-from evicp.monitor import AdaptiveLevel, Monitor
 from evicp.reliability import Certificate, Reliability, conformal_rank, pac_rank, plan
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
-from evicp.selection import Comparison, compare
 from evicp.sets import PredictionSets
 from evicp.shift import estimate_class_frequencies, label_shift_weights
-from evicp.temperature import TemperatureFit, fit_temperature
-from evicp.tuning import Tuned, Tuning, tune
 
 if TYPE_CHECKING:
+    from evicp.artifact import load
     from evicp.extraction import Extraction, extract
+    from evicp.monitor import AdaptiveLevel, Monitor
+    from evicp.selection import Comparison, compare
+    from evicp.temperature import TemperatureFit, fit_temperature
+    from evicp.tuning import Tuned, Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -72,11 +72,25 @@ __all__ = [
     "tune",
 ]
 
-#: Imported when first asked for: few programs need them, and all would pay for their import.
-_LAZY = {"Extraction": "evicp.extraction", "extract": "evicp.extraction"}
+#: Rooms entered when first asked for, and what they hold: few programs need them, and all would pay for their import.
+_LAZY = {
+    "artifact": ("load",),
+    "extraction": ("Extraction", "extract"),
+    "files": (),
+    "monitor": ("AdaptiveLevel", "Monitor"),
+    "selection": ("Comparison", "compare"),
+    "temperature": ("TemperatureFit", "fit_temperature"),
+    "tuning": ("Tuned", "Tuning", "tune"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'evicp' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    for room, names in _LAZY.items():
+        if name == room or name in names:
+            module = import_module(f"evicp.{room}")
+            return module if name == room else getattr(module, name)
+    raise AttributeError(f"module 'evicp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

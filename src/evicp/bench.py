@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import __version__, calibrate, fit_temperature
+from evicp.arrays import I64
 from evicp.datasets import load_imagenet_sample
+from evicp.scores import USUAL
 from evicp.tables import text_table
 
 __all__ = ["FLOOR", "Timing", "Timings", "imagenet_like", "interleave", "machine", "measure_ours", "peak_memory"]
@@ -99,7 +101,7 @@ def interleave(
     return Timings(what, timings, unavailable or {})
 
 
-def imagenet_like(n: int, n_classes: int = 1000, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def imagenet_like(n: int, n_classes: int = 1000, seed: int = 0) -> tuple[NDArray[np.float32], I64]:
     """Logits shaped like a real network's: rows of the embedded sample with a little noise, at any K.
 
     Fewer than 1,000 classes: the first K, the true one in place of one of them. More: the row's lower half over again.
@@ -125,7 +127,7 @@ def measure_ours(n: int, n_classes: int, rounds: int = 7) -> Timings:
     """What `evicp bench` shows: calibration scores, sets and a temperature fit, against one read of the logits."""
     logits, labels = imagenet_like(n, n_classes)
     workloads: dict[str, Callable[[], Any]] = {FLOOR: logits.sum}
-    for name in ("ecp", "lac", "aps", "raps"):
+    for name in USUAL:
         calibration = calibrate(logits, labels, name)
         workloads[f"{name}: calibrate"] = partial(calibrate, logits, labels, name)
         workloads[f"{name}: sets at 0.9"] = partial(calibration.predict, logits, 0.9)

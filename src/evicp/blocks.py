@@ -25,22 +25,22 @@ from evicp.files import (
     LogitsFile,
     SetsFile,
     StoredLogits,
-    as_path,
     matrix,
-    natural_key,
     open_labels,
     open_logits,
     open_sets,
     parquet_file,
-    read_logits,
+    parsed,
     read_parquet,
+    reading,
     scan_sets,
     typed,
 )
 from evicp.metrics import Evaluation, Evaluator
+from evicp.paths import as_path, natural_key
 from evicp.scores import Score
 from evicp.sets import PredictionSets, SetsSummary
-from evicp.stored import HeldArray, RawArray, Stored
+from evicp.stored import COMPANIONS, HeldArray, RawArray, Stored, companion, open_npy
 
 __all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict"]
 
@@ -86,6 +86,11 @@ class Part(Protocol):
     """One file of rows."""
 
     @property
+    def path(self) -> Path | None:
+        """Where the file is; None of arrays in memory."""
+        ...
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of its logits."""
         ...
@@ -108,8 +113,8 @@ class Part(Protocol):
         """All logits and labels."""
         ...
 
-    def whole_labels(self) -> NDArray[Any]:
-        """All labels, without the logits."""
+    def whole_labels(self) -> NDArray[Any] | None:
+        """All labels, without the logits; None where there are none."""
         ...
 
     def with_labels(self, labels: Stored | None) -> Part:
@@ -123,6 +128,11 @@ class ArrayPart:
 
     logits: Stored
     labels: Stored | None
+
+    @property
+    def path(self) -> Path | None:
+        """Where the logits are; None of arrays in memory."""
+        return getattr(self.logits, "path", None)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -155,9 +165,9 @@ class ArrayPart:
         """All logits and labels."""
         return LogitsFile(self.logits.whole(), None if self.labels is None else self.labels.whole())
 
-    def whole_labels(self) -> NDArray[Any]:
-        """All labels, without the logits."""
-        return np.asarray(None if self.labels is None else self.labels.whole())
+    def whole_labels(self) -> NDArray[Any] | None:
+        """All labels, without the logits; None where there are none."""
+        return None if self.labels is None else self.labels.whole()
 
     def with_labels(self, labels: Stored | None) -> ArrayPart:
         """The same logits with other labels, or none."""
@@ -189,6 +199,8 @@ class ParquetPart:
             )
         with parquet_file(self.path, streamed=True) as file:
             for batch in file.iter_batches(step, columns=columns, use_threads=False):
+                if first >= last:
+                    return
                 logits = matrix(batch.column("logits"))
                 if logits.shape[1:] != self.shape[1:]:
                     raise FileError("its logits are lists of different lengths, or missing.")
@@ -203,12 +215,12 @@ class ParquetPart:
 
     def whole(self) -> LogitsFile:
         """All logits and labels."""
-        whole = read_logits(self.path)
-        return whole if self.labels is None else dataclasses.replace(whole, labels=self.labels)
+        whole = read_parquet(self.path)
+        return whole if self.own_labels else dataclasses.replace(whole, labels=self.labels)
 
-    def whole_labels(self) -> NDArray[Any]:
-        """All labels, without the logits."""
-        if self.labels is not None:
+    def whole_labels(self) -> NDArray[Any] | None:
+        """All labels, without the logits; None where there are none."""
+        if not self.own_labels:
             return self.labels
         with parquet_file(self.path) as file:
             return file.read(["labels"])["labels"].to_numpy()
@@ -260,7 +272,7 @@ class Rows:
         first = 0
         for part in self.parts:
             done = 0
-            for logits, labels in typed(self.source, part.pieces(step or self.step)):
+            for logits, labels in typed(self._name(part), part.pieces(step or self.step)):
                 yield Block(first + done, logits, labels)
                 done += len(logits)
             first += part.shape[0]
@@ -268,13 +280,27 @@ class Rows:
     @property
     def logits(self) -> NDArray[Any]:
         """All logits in one array; a single npy file stays on disk."""
-        wholes = [part.whole().logits for part in self.parts]
+        wholes = []
+        for part in self.parts:
+            with reading(self._name(part)):
+                wholes.append(part.whole().logits)
         return wholes[0] if len(wholes) == 1 else np.concatenate(wholes)
 
     @property
     def labels(self) -> NDArray[Any]:
         """All labels in one array."""
-        return np.concatenate([part.whole_labels() for part in self.parts])
+        wholes = []
+        for part in self.parts:
+            with reading(self._name(part)):
+                labels = part.whole_labels()
+            if labels is None:
+                raise no_labels(self.source)
+            wholes.append(labels)
+        return np.concatenate(wholes)
+
+    def _name(self, part: Part) -> str:
+        """What to call a file where it cannot be read."""
+        return str(part.path or self.source)
 
     def with_labels(self, labels: Stored | None) -> Rows:
         """The same rows with labels from elsewhere, cut as the files are; or without any."""
@@ -287,6 +313,11 @@ class Rows:
         pieces = [cut(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
         parts = (part.with_labels(piece) for part, piece in zip(self.parts, pieces, strict=True))
         return dataclasses.replace(self, parts=tuple(parts))
+
+
+def no_labels(source: str) -> FileError:
+    """The one sentence a user sees when rows that must have labels have none."""
+    return FileError(f"{source} has no labels. Give them in a file of their own.")
 
 
 def _held_part(labels: Stored) -> Callable[[int, int], Stored]:
@@ -315,17 +346,16 @@ def open_rows(
 
     Parameters
     ----------
-    path : an npy file finds its labels beside it: logits-07.npy and labels-07.npy
+    path : an npy file finds its labels and class names beside it: logits-07.npy and labels-07.npy, or val.npy and
+        val.labels.npy. The names of a folder are those of its files, which must agree
     labels : an npy file of labels, where the logits' own file has none
     memory : what blocks and what is made of them may take, as bytes or text
     more : readers of further formats by suffix, which return whole arrays
     """
     source, budget = as_path(path), as_bytes(memory)
     readers = more or {}
-    if source.is_dir():
-        rows = Rows(tuple(_open_shards(source, readers)), str(path), budget)
-    else:
-        rows = Rows((_open_one(source, readers),), str(path), budget, _names_beside(source))
+    found = _shards(source, readers) if source.is_dir() else [source]
+    rows = Rows(tuple(_open_all(found, readers)), str(path), budget, _common_names(found))
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
@@ -335,8 +365,7 @@ def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> P
         return _held(more[path.suffix](path))
     found = open_logits(path, {".parquet": _open_parquet})
     part: Part = ArrayPart(*found) if isinstance(found, StoredLogits) else found
-    beside = path.with_name(path.name.replace("logits", "labels"))
-    if path.suffix == ".npy" and beside != path and beside.is_file():
+    if path.suffix == ".npy" and (beside := companion(path, "labels")).is_file():
         part = part.with_labels(open_labels(beside))
     return part
 
@@ -351,14 +380,19 @@ def _open_parquet(path: Path) -> Part:
     return ParquetPart(path, (n, *first.shape[1:]), first.dtype, "labels" in names)
 
 
-def _open_shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> Iterator[Part]:
-    """The files of a folder in the order of the numbers in their names; all must have the same classes."""
+def _shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> list[Path]:
+    """The files of logits in a folder, in the order of the numbers in their names."""
     known = (".npz", ".npy", ".safetensors", ".parquet", *more)
     found = [f for f in folder.iterdir() if f.suffix in known and not f.name.startswith(".")]
-    found = [f for f in found if not (f.suffix == ".npy" and "labels" in f.name)]
-    found.sort(key=lambda f: (natural_key(f.name), f.name))
+    beside = {companion(f, name) for f in found if f.suffix == ".npy" for name in COMPANIONS}
+    found = [f for f in found if f not in beside and not (f.suffix == ".npy" and "labels" in f.name)]
     if not found:
         raise FileError(f"{folder} holds no file of logits; known are {', '.join(known)}.")
+    return sorted(found, key=lambda f: (natural_key(f.name), f.name))
+
+
+def _open_all(found: Sequence[Path], more: Mapping[str, Callable[[Path], LogitsFile]]) -> Iterator[Part]:
+    """Files of logits, all of the same classes."""
     first: tuple[Path, tuple[int, ...]] | None = None
     for file in found:
         part = _open_one(file, more)
@@ -371,8 +405,22 @@ def _open_shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]])
         yield part
 
 
+def _common_names(found: Sequence[Path]) -> tuple[str, ...] | None:
+    """The class names of files; those that have any must have the same."""
+    named = [(file, names) for file in found if (names := _names_beside(file)) is not None]
+    for file, names in named[1:]:
+        if names != named[0][1]:
+            raise FileError(
+                f"the files of a folder must have the same class names; {named[0][0].name} and {file.name} differ. "
+                "Order the classes alike, or keep the files in folders of their own."
+            )
+    return named[0][1] if named else None
+
+
 def _names_beside(path: Path) -> tuple[str, ...] | None:
-    """Class names that travel with the logits."""
+    """Class names that travel with the logits: in an npz file, beside an npy file."""
+    if path.suffix == ".npy" and (beside := companion(path, "class_names")).is_file():
+        return _as_names(parsed(beside, {".npy": open_npy}, "class names").whole(), str(beside))
     if path.suffix != ".npz":
         return None
     with np.load(path, allow_pickle=False) as arrays:
@@ -383,7 +431,14 @@ def names_in_npz(arrays: Any, source: str) -> tuple[str, ...] | None:
     """Class names among the arrays of an opened npz file."""
     if "class_names" not in arrays.files:
         return None
-    names = arrays["class_names"]
+    try:
+        names = arrays["class_names"]
+    except Exception as error:  # whatever the parser raises becomes one typed error
+        raise FileError(f"class_names in {source} must be an array of strings; it cannot be read ({error}).") from error
+    return _as_names(names, source)
+
+
+def _as_names(names: NDArray[Any], source: str) -> tuple[str, ...]:
     if names.ndim != 1 or names.dtype.kind != "U":
         raise InputTypeError(f"class_names in {source} must be a one-dimensional array of strings; got {names.dtype}.")
     return tuple(names.tolist())
@@ -425,7 +480,7 @@ def calibrator_for(
 ) -> Calibrator:
     """An empty calibrator for labelled rows, with their own class names unless others are given."""
     if not rows.has_labels:
-        raise FileError(f"{rows.source} has no labels. Give them in a file of their own.")
+        raise no_labels(rows.source)
     names = class_names if class_names is not None else rows.class_names
     return Calibrator(score, by=by, class_weights=class_weights, class_names=names)
 
@@ -472,6 +527,7 @@ def predict_blocks(
     groups: Any = None,
     weights: Any = None,
     allow_empty: bool = True,
+    smoothed: bool = False,
 ) -> Iterator[tuple[Block, PredictionSets]]:
     """Each block of rows with its sets."""
     row_wise(groups, rows, "groups")
@@ -485,6 +541,7 @@ def predict_blocks(
                 groups=_slice(groups, block),
                 weights=_slice(weights, block),
                 allow_empty=allow_empty,
+                smoothed=smoothed,
             )
         yield block, sets
 
@@ -499,6 +556,7 @@ def predict(
     groups: Any = None,
     weights: Any = None,
     allow_empty: bool = True,
+    smoothed: bool = False,
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
     more: Mapping[str, type[SetsFile]] | None = None,
@@ -509,13 +567,14 @@ def predict(
     ----------
     rows : from `open_rows`, or a path
     output : a path that ends in .parquet, .npz or .jsonl
-    confidence, groups, weights, allow_empty : as for `Calibration.predict`
+    confidence, groups, weights, allow_empty, smoothed : as for `Calibration.predict`
     evaluator : updated on the way, where the rows have labels: one pass over the file does for both
     progress : called with the number of rows done after each block
     more : further formats of sets by suffix
     """
     source = as_rows(rows) if evaluator is not None else as_rows(rows).with_labels(None)
-    how: dict[str, Any] = {"confidence": confidence, "groups": groups, "weights": weights, "allow_empty": allow_empty}
+    how: dict[str, Any] = {"confidence": confidence, "groups": groups, "weights": weights}
+    how |= {"allow_empty": allow_empty, "smoothed": smoothed}
 
     def each() -> Iterator[PredictionSets]:
         for block, sets in predict_blocks(calibration, source, coverage, **how):
@@ -604,7 +663,7 @@ def _truth(rows: Rows, block: Block) -> tuple[Any, Any]:
         return block.labels, block.logits
     if block.logits.ndim == 1 and block.logits.dtype.kind in "iu":
         return block.logits, None
-    raise FileError(f"{rows.source} has no labels. Give them in a file of their own.")
+    raise no_labels(rows.source)
 
 
 def _aligned(rows: Rows, sets: Iterator[PredictionSets]) -> Iterator[tuple[Block, PredictionSets]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits, shift
+from evicp.arrays import F64, I32, I64
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Calibration", "Calibrator", "calibrate"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 Coverage = float | Fraction
+
+#: Nobody asks for so little coverage alone: it is more likely the share of misses.
+_LOW_COVERAGE = Fraction(1, 5)
 
 #: Of fewer new rows than this no evidence in most is no sign that they are not logits.
 _ENOUGH_TO_JUDGE = 32
@@ -50,7 +52,7 @@ def calibrate(
     ----------
     logits : (n, K) array of any kind
         Raw classifier outputs. -inf marks a class as impossible.
-    labels : (n,) integers in [0, K)
+    labels : (n,) integers in [0, K); or names, where class_names are given
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
         "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": a part of the rows chooses the score
         with the best SAT at coverage 0.9 and is used up, the others are calibrated, so that the guarantee holds.
@@ -64,7 +66,7 @@ def calibrate(
     class_weights : (K,) numbers >= 0, optional
         For label shift: the weight of each class, from `label_shift_weights`.
     class_names : K names, optional
-        Travel with the calibration and its sets.
+        Travel with the calibration and its sets. Labels may then be names, here and wherever labels are taken.
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 4, 500)
@@ -79,21 +81,23 @@ def calibrate(
     """
     given = None if by is None or isinstance(by, str | type | Groups) else by
     if isinstance(score, str) and score.lower() == "auto":
-        chosen, rows, part = _choose(logits, labels)
+        if isinstance(class_names, Iterator):
+            class_names = tuple(class_names)
+        chosen, rows, part = _choose(logits, labels, class_names)
         own = {"by": by if given is None else part(given, "groups"), "weights": part(weights, "weights")}
         calibration = calibrate(*rows, chosen, **own, class_weights=class_weights, class_names=class_names)
-        return replace(calibration, chosen_on=len(labels) - calibration.n)
+        return replace(calibration, chosen_on=len(labels) - len(rows[1]))
     calibrator = Calibrator(
         score, by=by if given is None else ByGroup(), class_weights=class_weights, class_names=class_names
     )
     return calibrator.update(logits, labels, groups=given, weights=weights).finish()
 
 
-def _choose(logits: Any, labels: Any) -> tuple[Score, tuple[Any, I64], Callable[[Any, str], Any]]:
+def _choose(logits: Any, labels: Any, class_names: Any) -> tuple[Score, tuple[Any, I64], Callable[[Any, str], Any]]:
     """The score that a part of the rows chooses, the other rows, and a function that picks what belongs to them."""
     from evicp import tuning
 
-    array, truth = checks.as_labelled(logits, labels)
+    array, truth = checks.as_labelled(logits, labels, class_names=class_names)
     if len(truth) < 30:
         raise LogitsError(f'score="auto" needs at least 30 rows, some to choose with; got {len(truth)}. Name a score.')
     choice, rest = tuning.split_off(len(truth))
@@ -159,14 +163,14 @@ class Calibrator:
 
         Parameters
         ----------
-        logits, labels : (n, K) and (n,)
+        logits, labels : (n, K) and (n,); labels are numbers, or names where class names were given
         groups : (n,) groups of the rows, for by="group"
         weights : (n,) weights of the rows, in every batch or in none
         """
-        checks.same_device(logits, labels)
-        stays = self.by is None and kernels.on_device(self.score, logits) is not None
+        checks.same_rows(logits, labels)
+        stays = kernels.on_device(self.score, logits) is not None
         array: Any = (checks.as_device_logits if stays else checks.as_logits)(logits, self.n_classes)
-        truth = checks.as_labels(labels, *array.shape)
+        truth = checks.as_labels(labels, *array.shape, class_names=self._class_names)
         checks.as_class_names(self._class_names, array.shape[1])
         if not stays and self._batches:
             array = kernels.in_precision_of(self._batches[0].arithmetic, self.score, array)
@@ -226,8 +230,14 @@ class Calibrator:
 
     def merge(self, *others: Calibrator) -> Calibrator:
         """Add the scores of other calibrators (other shards, other machines)."""
-        everyone = (self, *others)
-        if len(set(map(id, everyone))) < len(everyone):
+        for other in others:
+            if not isinstance(other, Calibrator):
+                raise InputTypeError(
+                    f"only a Calibrator can be merged; got a {type(other).__name__}. "
+                    "Merge the calibrators before finish()."
+                )
+        batches = [id(batch) for one in (self, *others) for batch in one._batches]
+        if self in others or len(set(batches)) < len(batches):
             raise InputError("a calibrator cannot be merged twice: its rows would count twice.")
         whole = copy(self)  # so that one that does not fit changes nothing
         whole._batches = [*self._batches]
@@ -276,7 +286,13 @@ class Calibrator:
                 raise InputTypeError("groups must be whole numbers in every batch, or strings in every one; got both.")
             scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, names)
         return Calibration(
-            self.score, scores, self.n_classes, names, groups, row_weights, arithmetic=self._arithmetic()
+            self.score,
+            checks.frozen(scores),
+            self.n_classes,
+            names,
+            groups,
+            row_weights,
+            arithmetic=self._arithmetic(),
         )
 
 
@@ -307,7 +323,7 @@ class Calibration:
     arithmetic: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scores", checks.frozen(self.scores))
+        object.__setattr__(self, "scores", checks.owned(self.scores))
 
     @property
     def n(self) -> int:
@@ -365,6 +381,7 @@ class Calibration:
         groups: Any = ...,
         weights: Any = ...,
         allow_empty: bool = ...,
+        smoothed: Any = ...,
     ) -> PredictionSets: ...
     @overload
     def predict(
@@ -376,6 +393,7 @@ class Calibration:
         groups: Any = ...,
         weights: Any = ...,
         allow_empty: bool = ...,
+        smoothed: Any = ...,
     ) -> list[PredictionSets]: ...
     def predict(
         self,
@@ -386,6 +404,7 @@ class Calibration:
         groups: Any = None,
         weights: Any = None,
         allow_empty: bool = True,
+        smoothed: Any = False,
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows: all labels whose score is at most the threshold.
 
@@ -398,12 +417,24 @@ class Calibration:
         groups : (n,) groups of the rows, for a calibration by="group"
         weights : (n,) weights of the rows, for a weighted calibration
         allow_empty : if False, an empty set gets its top label, which can only raise coverage
+        smoothed : True for sets of the labels whose smoothed p-value (see `p_values`) is above 1 - coverage: coverage
+            is then what was asked on average, also where scores are tied and plain sets cover more. Or (n,) numbers
+            in [0, 1], random ones, in place of those made from each row's logits, which rows of equal logits share.
+            Smoothed sets are made on the CPU
         """
         wanted = [checks.as_coverage(c) for c in (coverage if checks.is_many(coverage) else [coverage])]  # type: ignore[union-attr]
         if not wanted:
             raise InputError("coverage must be a number or a non-empty sequence of numbers; got an empty one.")
+        _warn_of_low_coverage(max(wanted))
         results = self.predict_levels(
-            logits, wanted, wanted, confidence=confidence, groups=groups, weights=weights, allow_empty=allow_empty
+            logits,
+            wanted,
+            wanted,
+            confidence=confidence,
+            groups=groups,
+            weights=weights,
+            allow_empty=allow_empty,
+            smoothed=smoothed,
         )
         return results if checks.is_many(coverage) else results[0]
 
@@ -417,6 +448,7 @@ class Calibration:
         groups: Any = None,
         weights: Any = None,
         allow_empty: bool = True,
+        smoothed: Any = False,
     ) -> list[PredictionSets]:
         """As `predict`, at levels that an adaptive method has moved away from the coverages the sets remember.
 
@@ -426,30 +458,39 @@ class Calibration:
             raise InputTypeError(f"allow_empty must be True or False; got {allow_empty!r}.")
         if confidence is not None:
             confidence = checks.as_probability(confidence, "confidence")
-        if self._stays_on_device(logits, groups, weights):
+        is_smoothed = self._is_smoothed(smoothed)
+        if is_smoothed:
+            self._check_smoothed(confidence)
+        if not is_smoothed and kernels.on_device(self.score, logits) is not None:
             from evicp import device
 
-            own = self._compared_with(logits)
-            asked = [float(limit.item()) for limit in own._limits(logits, levels, confidence, groups, weights)]
+            tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
+            checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
+            asked = self._compared_with(tensor)._limits(tensor, levels, confidence, groups, weights)
             about = [self.no_sets(exact, confidence, filled=not allow_empty) for exact in coverages]
-            there: Any = device.predict(self.score, logits, asked, about)
+            there: Any = device.predict(self.score, tensor, asked, about)
             return there
         own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
-        asked_for = own._limits(array, levels, confidence, groups, weights)
-        if len(array) < _ENOUGH_TO_JUDGE:
-            checks.warn_if_probabilities(array)
-        else:
-            warn_suspicious([self.score], array)
+        steps = limits.as_steps(smoothed, self.score, array) if is_smoothed else None
+        asked_for = own._limits(array, levels, confidence, groups, weights, steps)
+        self._warn_suspicious(array)
         if len(asked_for) == 1:
             found = [kernels.ragged_labels(self.score, array, asked_for[0])]
         else:
-            loosest = kernels.ragged_sets(self.score, array, np.maximum.reduce(asked_for))
+            loosest = kernels.ragged_sets(self.score, array, reduce(np.maximum, asked_for))
             found = [limits.within(loosest, limit)[:2] for limit in asked_for]
         results = [self._sets(*ragged, exact, confidence) for ragged, exact in zip(found, coverages, strict=True)]
         if not allow_empty:
             top = kernels.top_labels(self.score, array)
             results = [limits.fill_empty(sets, top) for sets in results]
         return results
+
+    def _warn_suspicious(self, logits: NDArray[Any]) -> None:
+        """Warn of new rows that are very likely not what was meant."""
+        if len(logits) < _ENOUGH_TO_JUDGE:
+            checks.warn_if_probabilities(logits)
+        else:
+            warn_suspicious([self.score], logits)
 
     def alike(self, logits: NDArray[Any]) -> tuple[Calibration, NDArray[Any]]:
         """The calibration, and new logits, such that their scores can be compared.
@@ -468,11 +509,13 @@ class Calibration:
 
     @cached_property
     def _raised(self) -> Calibration:
-        groups = None if self.groups is None else replace(self.groups, _thresholds={})
-        return replace(self, scores=limits.raised(self.scores), groups=groups, arithmetic=None)
+        groups = None if self.groups is None else replace(self.groups)  # whose thresholds are others
+        return replace(
+            self, scores=checks.frozen(limits.raised(self.scores, self.score)), groups=groups, arithmetic=None
+        )
 
     def _stays_on_device(self, logits: Any, groups: Any, weights: Any) -> bool:
-        """Whether tensors on an accelerator are scored there: groups and weights are looked up on the CPU."""
+        """Whether tensors on an accelerator have their p-values there: under groups and weights they are looked up."""
         if isinstance(logits, np.ndarray):
             return False
         parts = (self.groups, self.weights, groups, weights)
@@ -485,7 +528,7 @@ class Calibration:
     def _sets(
         self,
         offsets: I64,
-        labels: NDArray[np.int32],
+        labels: I32,
         coverage: Fraction,
         confidence: float | None,
         *,
@@ -504,10 +547,34 @@ class Calibration:
             guarantee=self.guarantee,
         )
 
+    def _is_smoothed(self, smoothed: Any) -> bool:
+        """Whether smoothed p-values are asked for, which weights cannot have."""
+        if isinstance(smoothed, bool | np.bool_) and not smoothed:
+            return False
+        if self.weights is not None:
+            raise InputError("smoothed p-values need rows that count alike; this calibration is weighted.")
+        return True
+
+    def _check_smoothed(self, confidence: float | None) -> None:
+        """Refuse what smoothed sets cannot be."""
+        if confidence is not None:
+            raise InputError("confidence needs the Beta law, which smoothed sets do not follow; leave one of them out.")
+        if self.groups is not None and isinstance(self.groups.by, ByClass):
+            raise InputError(
+                "smoothed sets by class would need a threshold for each label of each row; "
+                "use p_values(..., smoothed=True), or calibrate without by."
+            )
+
     def _limits(
-        self, array: Any, levels: Sequence[Fraction], confidence: float | None, groups: Any, weights: Any
+        self,
+        array: Any,
+        levels: Sequence[Fraction],
+        confidence: float | None,
+        groups: Any,
+        weights: Any,
+        steps: I64 | None = None,
     ) -> list[F64]:
-        """The thresholds at each level, each broadcastable to (n, K)."""
+        """The thresholds at each level, each broadcastable to (n, K); smoothed, where the rows' u is given in steps."""
         if self.weights is not None:
             new = self.weights.of_new(len(array), weights)
         else:
@@ -518,7 +585,11 @@ class Calibration:
                 return np.full((1, 1), np.inf if level >= 1 else -np.inf)
             if self.weights is not None:
                 return self.weights.limit(self.scores, level, confidence, new)
-            return self.thresholds(level, confidence)[numbers]
+            if steps is None:
+                return self.thresholds(level, confidence)[numbers]
+            if self.groups is None:
+                return limits.smoothed_limit(self.scores, level, steps)[:, None]
+            return self.groups.smoothed_limit(self.scores, level, numbers[:, 0], steps)[:, None]
 
         return [limit(level) for level in levels]
 
@@ -532,38 +603,137 @@ class Calibration:
             raise InputError('groups are only taken by a calibration by="group".')
         return np.zeros((1, 1), np.int64)
 
-    def p_values(self, logits: Any, labels: Any = None, *, groups: Any = None, weights: Any = None) -> F64:
+    def p_values(
+        self, logits: Any, labels: Any = None, *, groups: Any = None, weights: Any = None, smoothed: Any = False
+    ) -> F64:
         """p = (1 + #{s_i >= s}) / (n + 1) of every label, (n, K), or of the given labels only, (n,).
 
         Among the calibration rows of the label's or row's group, where there are groups; weighted, where there are
         weights. A label is outside the set exactly when p <= 1 - coverage (compared as fractions).
+
+        Parameters
+        ----------
+        logits : (n, K), or one (K,) row
+        labels : (n,), optional
+        groups, weights : of the rows, as for `predict`
+        smoothed : True for p = (#{s_i > s} + u (1 + #{s_i = s})) / (n + 1), which is uniform also where scores are
+            tied; u in (0, 1] is a function of the row's logits and the score's seed. Or (n,) numbers in [0, 1], random
+            ones. Of tensors on an accelerator, too, these p-values are made on the CPU
+
+        >>> calibration = calibrate([[2.0, 1.0, 0.0]] * 3, [0, 0, 1], "topk")
+        >>> new = [2.0, 1.0, 0.0]
+        >>> calibration.p_values(new).round(3).tolist(), calibration.p_values(new, smoothed=[0.5]).round(3).tolist()
+        ([[1.0, 0.5, 0.25]], [[0.625, 0.25, 0.125]])
         """
-        if self._stays_on_device(logits, groups, weights):
+        is_smoothed = self._is_smoothed(smoothed)
+        if not is_smoothed and self._stays_on_device(logits, groups, weights):
             from evicp import device
 
-            there: Any = device.p_values(self._compared_with(logits), logits, labels)
+            tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
+            truth = None if labels is None else checks.as_labels(labels, *tensor.shape, class_names=self.class_names)
+            there: Any = device.p_values(self._compared_with(tensor), tensor, truth)
             return there
         own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
         if own is not self:
-            return own.p_values(array, labels, groups=groups, weights=weights)
+            return own.p_values(array, labels, groups=groups, weights=weights, smoothed=smoothed)
         if labels is None:
             truth, scores = None, kernels.dense_scores(self.score, array)
         else:
-            truth = checks.as_labels(labels, *array.shape)
+            truth = checks.as_labels(labels, *array.shape, class_names=self.class_names)
             scores = kernels.label_scores(self.score, array, truth)
         if self.weights is not None:
             new = limits.at_labels(self.weights.of_new(len(array), weights), truth)
             return shift.weighted_p_values(self.scores, self.weights.rows, scores, new)
         numbers = limits.at_labels(self._group_numbers(array, groups, weights), truth)
+        if is_smoothed:
+            steps = limits.as_steps(smoothed, self.score, array)
+            return self._smoothed_p_values(scores, numbers, steps if truth is not None else steps[:, None])
         if self.groups is not None:
             return self.groups.p_values(self.scores, scores, numbers)
         at_least = self.n - np.searchsorted(self.scores, scores, side="left")
         p: F64 = (1.0 + at_least.astype(np.float64)) / (self.n + 1.0)
         return p
 
+    def _smoothed_p_values(self, scores: F64, numbers: I64, steps: I64) -> F64:
+        if self.groups is not None:
+            return self.groups.smoothed_p_values(self.scores, scores, numbers, steps)
+        below, up_to = (np.searchsorted(self.scores, scores, side) for side in ("left", "right"))
+        return limits.smoothed_p_values(self.n - up_to, up_to - below, self.n, steps)
+
+    def p_values_online(self, logits: Any, labels: Any) -> F64:
+        """The p-value of each labelled row, (m,), where a row joins the calibration after it was tested.
+
+        p_t = (1 + #{calibration and earlier rows with score >= s_t}) / (n + t), t from 1: what `extended` would give,
+        row by row. Of exchangeable rows without ties these p-values are independent, as a test martingale needs them;
+        those of `p_values` share one calibration, and are not.
+
+        Parameters
+        ----------
+        logits, labels : (m, K) and (m,), in order of arrival
+
+        >>> calibration = calibrate([[2.0, 0.0, 0.0], [0.5, 1.0, 0.0]], [0, 1], "lac")
+        >>> calibration.p_values_online([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]], [1, 0])
+        array([0.66666667, 0.25      ])
+        """
+        if self.guarantee != "marginal":
+            raise InputError(
+                f"online p-values are those of one exchangeable sequence; this calibration is not marginal but "
+                f"{self.guarantee}. Use p_values and extended."
+            )
+        own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
+        truth = checks.as_labels(labels, *array.shape, class_names=self.class_names)
+        scores = kernels.label_scores(self.score, array, truth)
+        joining = scores if own is self else limits.raised(scores, self.score)
+        return limits.online_p_values(own.scores, scores, joining)
+
+    def extended(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibration:
+        """A calibration with more labelled rows; this one stays as it is.
+
+        It is the calibration of all rows at once, to the bit; but what was learned from rows set aside (bands of
+        uncertainty, clusters of classes) is kept as it is, and no new row is set aside. New rows must be exchangeable
+        with the others: neither chosen by their sets, nor among the rows that chose the score.
+
+        Scores are made as by `predict`: in the precision of the calibration rows. Where another backend makes them,
+        the calibration is "mixed", and its thresholds are raised past rounding.
+
+        Parameters
+        ----------
+        logits, labels : (m, K) and (m,)
+        groups : (m,) groups of the rows, for a calibration by="group"; each among those it has
+        weights : (m,) weights of the rows, for a calibration with weights of its rows
+
+        >>> calibration = calibrate([[2.0, 0.0, 0.0], [0.5, 1.0, 0.0]], [0, 1], "lac")
+        >>> calibration.extended([[0.0, 0.0, 3.0]], [2]).n, calibration.n
+        (3, 2)
+        """
+        own = self.weights
+        if (own is None or own.classes is not None) and weights is not None:
+            raise InputError("weights are only taken by a calibration with weights of its own rows.")
+        if own is not None and own.classes is None and weights is None:
+            raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
+        calibrator = Calibrator(
+            self.score,
+            by=None if self.groups is None else self.groups.by,
+            class_weights=None if own is None else own.classes,
+            class_names=self.class_names,
+        )
+        kept, made_by = None if own is None else own.rows, self.arithmetic or kernels.MIXED
+        calibrator.restore(self.scores, self.scores[:0], kept, made_by, self.n_classes)
+        scores, keys, row_weights, made_by = calibrator.update(logits, labels, groups=groups, weights=weights).content()
+        if calibrator.n == self.n:
+            return self
+        if not checks.is_on_device(logits):
+            self._warn_suspicious(checks.as_logits(logits))
+        if self.groups is not None:
+            scores, by_group = self.groups.extended(self.scores, scores[self.n :], keys, self.n_classes)
+            return replace(self, scores=checks.frozen(scores), groups=by_group, arithmetic=made_by)
+        order = np.argsort(scores, kind="stable")
+        new = None if own is None or row_weights is None else Weights(row_weights[order], own.classes)
+        return replace(self, scores=checks.frozen(scores[order]), weights=new, arithmetic=made_by)
+
     def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
         """The name of each row's group, (n,), as `evaluate(groups=...)` takes it."""
-        array = checks.as_logits(logits, self.n_classes, row_allowed=True)
+        _, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
         numbers = self._group_numbers(array, groups, None)
         if self.groups is None or numbers.shape[1] > 1:
             raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")
@@ -571,6 +741,8 @@ class Calibration:
 
     def reliability(self, coverage: Coverage, confidence: float | None = None) -> Reliability:
         """The law of coverage given n calibration rows (Theorem 2 and the Beta law); with a confidence, of PAC sets."""
+        if self.guarantee != "marginal":
+            raise InputError(f"this calibration is not marginal but {self.guarantee}: certificate() has its laws.")
         return Reliability(self.n, coverage, confidence)
 
     def certificate(
@@ -579,12 +751,18 @@ class Calibration:
         evaluation: Evaluation | None = None,
         *,
         confidence: float = 0.95,
-        pac: bool = False,
+        pac: float | None = None,
         date: str | None = None,
     ) -> Certificate:
         """What may be promised at this coverage; with an evaluation, whether what was observed is compatible.
 
-        `confidence` is that of the intervals; with `pac` also that of the sets: of `predict(confidence=...)`.
+        Parameters
+        ----------
+        coverage : asked of the sets
+        evaluation : of sets of this calibration at this coverage, on other rows
+        confidence : of the intervals, and of the verdict on what was observed
+        pac : the confidence of training-conditional sets, as `predict(confidence=...)` had it
+        date : of the certificate, today's by default
         """
         from evicp.certificates import certify
 
@@ -592,9 +770,9 @@ class Calibration:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the calibration to a safetensors file, atomically. Read it again with `evicp.load`."""
-        from evicp import files
+        from evicp import artifact
 
-        files.save_calibration(self, path)
+        artifact.save(self, path)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Calibration):
@@ -610,6 +788,16 @@ class Calibration:
         kind = kind if self.weights is None else f", weighted ({self.effective_n:.1f} effective rows)"
         kind += "" if self.chosen_on is None else f"; {self.chosen_on:,} other rows chose the score"
         return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
+
+
+def _warn_of_low_coverage(coverage: Fraction) -> None:
+    """Warn of a share of misses (alpha) where the share of labels to be covered was asked for."""
+    if coverage <= _LOW_COVERAGE:
+        checks.warn(
+            f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
+            f"Did you mean {float(1 - coverage):g}?",
+            SuspiciousInputWarning,
+        )
 
 
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:

@@ -7,11 +7,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from evicp.arrays import F64, I64
 from evicp.errors import InputError
 from evicp.groups import ByClass
-from evicp.reliability import Certificate, GroupPromise, Reliability, weakest
+from evicp.reliability import Certificate, GroupPromise, Reliability, rows_needed, weakest
+from evicp.shift import equal_rows
 
 if TYPE_CHECKING:
     from evicp.calibration import Calibration
@@ -26,24 +27,27 @@ def certify(
     evaluation: Evaluation | None = None,
     *,
     confidence: float = 0.95,
-    pac: bool = False,
+    pac: float | None = None,
     date: str | None = None,
 ) -> Certificate:
     """The certificate of a calibration; see `Calibration.certificate`."""
-    from evicp import __version__, files
+    from evicp import __version__, artifact
 
-    law = Reliability(round(calibration.effective_n), coverage, confidence if pac else None)
+    law = Reliability(calibration.n, coverage, pac)
     _check_same(calibration, law, evaluation)
     promises = _promises(calibration, law, confidence, evaluation)
+    threshold = _threshold(calibration, law, promises)
+    weighted = calibration.weights is not None
     if promises:
         law = Reliability(max(1, weakest(promises).n), coverage, law.confidence)
-    weighted = calibration.weights is not None
+    elif calibration.weights is not None:
+        law = _weighted_law(calibration.scores, calibration.weights.rows, threshold, law.coverage)
     tied = _is_tied(_headline(calibration, promises), law.k)
     return Certificate(
         coverage=float(law.coverage),
         n=calibration.n,
         rank=law.k,
-        threshold=_threshold(calibration, law, promises),
+        threshold=threshold,
         gamma=law.gamma,
         uncertainty=law.uncertainty,
         expected_coverage=law.expected_coverage,
@@ -52,14 +56,14 @@ def certify(
         score=calibration.score.name,
         parameters=calibration.score.plain_parameters(),
         n_classes=calibration.n_classes,
-        checksum=files.checksum(calibration),
+        checksum=artifact.checksum(calibration),
         version=__version__,
         date=date or datetime.now(UTC).strftime("%Y-%m-%d"),
-        observed=_observed(law, promises, evaluation, confidence, tied=tied),
+        observed=_observed(law, promises, evaluation, confidence, at_least=tied or weighted),
         by=None if calibration.groups is None else calibration.groups.by.kind,
         groups=promises,
         effective_n=calibration.effective_n if weighted else None,
-        pac=pac,
+        pac=law.confidence,
         chosen_on=calibration.chosen_on,
         tied=tied,
     )
@@ -92,6 +96,14 @@ def _threshold(calibration: Calibration, law: Reliability, promises: tuple[Group
         mean = calibration.weights.rows.mean(keepdims=True)
         return float(calibration.weights.limit(calibration.scores, law.coverage, law.confidence, mean)[0])
     return weakest(promises).threshold if promises else calibration.threshold(law.coverage, law.confidence)
+
+
+def _weighted_law(scores: F64, weights: F64, threshold: float, coverage: Fraction) -> Reliability:
+    """The law of as many equally weighted rows: an approximation, never of fewer rows than have a threshold."""
+    if threshold == np.inf:
+        return Reliability(max(1, rows_needed(coverage) - 1), coverage)  # the law of full sets
+    rows = round(equal_rows(scores, weights, threshold, float(coverage)))
+    return Reliability(max(rows, rows_needed(coverage)), coverage)
 
 
 def _promises(
@@ -130,7 +142,7 @@ def _promises(
     return tuple(result)
 
 
-def _is_tied(ascending: NDArray[np.float64], k: int) -> bool:
+def _is_tied(ascending: F64, k: int) -> bool:
     """Whether the k-th calibration score is not the only one of its value: the Beta law then is a bound."""
     if not 1 <= k <= len(ascending):
         return False
@@ -138,7 +150,7 @@ def _is_tied(ascending: NDArray[np.float64], k: int) -> bool:
     return bool(after - first > 1)
 
 
-def _headline(calibration: Calibration, promises: tuple[GroupPromise, ...]) -> NDArray[np.float64]:
+def _headline(calibration: Calibration, promises: tuple[GroupPromise, ...]) -> F64:
     """The scores behind the threshold of the headline; none where there are weights."""
     if calibration.weights is not None:
         return calibration.scores[:0]
@@ -147,7 +159,7 @@ def _headline(calibration: Calibration, promises: tuple[GroupPromise, ...]) -> N
     return calibration.groups.part(calibration.scores, promises.index(weakest(promises)))
 
 
-def _hits(calibration: Calibration, evaluation: Evaluation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _hits(calibration: Calibration, evaluation: Evaluation) -> tuple[I64, I64]:
     """How many rows of each group were covered, and how many there were, in the order of the groups."""
     assert calibration.groups is not None
     found: ClassCoverage | GroupCoverage = evaluation.class_coverage
@@ -172,14 +184,14 @@ def _observed(
     evaluation: Evaluation | None,
     confidence: float,
     *,
-    tied: bool,
+    at_least: bool,
 ) -> dict[str, Any] | None:
     """What was observed over all rows; with groups, in which of them it is not compatible with their promise."""
     if evaluation is None:
         return None
     if not promises:
-        at_least = tied or evaluation.filled
-        return law.compatible(evaluation.coverage, evaluation.n, confidence, at_least=at_least).to_dict()
+        bound = at_least or evaluation.filled
+        return law.compatible(evaluation.coverage, evaluation.n, confidence, at_least=bound).to_dict()
     seen = [promise for promise in promises if promise.observed is not None]
     incompatible = [promise.name for promise in seen if promise.observed and not promise.observed["compatible"]]
     kept = all(promise.observed["kept"] for promise in seen if promise.observed)

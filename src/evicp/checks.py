@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from evicp.arrays import F64, I64
 from evicp.errors import (
     CoverageError,
     EvicpError,
@@ -30,8 +31,6 @@ from evicp.errors import (
     SuspiciousInputWarning,
 )
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 Element = TypeVar("Element", bound=np.generic)
 
 #: A block of rows holds about this many logits: small enough for the cache, large enough to hide NumPy's overhead.
@@ -96,16 +95,23 @@ def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def as_labels(labels: Any, n: int, n_classes: int) -> I64:
-    """Labels as an (n,) int64 array, all in [0, K)."""
+def as_labels(labels: Any, n: int, n_classes: int, *, class_names: Any = None) -> I64:
+    """Labels as an (n,) int64 array, all in [0, K).
+
+    Parameters
+    ----------
+    labels : (n,) class numbers; or names, where class names are known
+    n, n_classes : rows, and classes
+    class_names : as `as_class_names` takes them, optional
+    """
     array = as_array(labels, "labels")
     if array.ndim != 1:
         raise LabelsError(f"labels must be one-dimensional; got shape {array.shape}. Pass one class number per row.")
+    if class_names is not None and array.dtype.kind in "UTO" and any(isinstance(label, str) for label in array):
+        _all_strings(labels if isinstance(labels, list | tuple) else array)
+        array = _numbers_of(array.tolist(), as_class_names(class_names, n_classes) or ())
     if array.dtype.kind not in "iu" and array.size:
-        fix = "Use labels.astype(int) if they are class numbers."
-        if isinstance(array.flat[0], str | bytes):
-            fix = "Turn names into numbers first: [class_names.index(name) for name in labels]."
-        raise InputTypeError(f"labels must be integers; got dtype {array.dtype}. {fix}")
+        raise InputTypeError(f"labels must be integers; got dtype {array.dtype}. {_labels_hint(array)}")
     if len(array) != n:
         raise LabelsError(f"labels must have one entry per row of logits; got {len(array)} labels for {n} rows.")
     bad = np.flatnonzero((array < 0) | (array >= n_classes))
@@ -117,11 +123,60 @@ def as_labels(labels: Any, n: int, n_classes: int) -> I64:
     return array.astype(np.int64, copy=False)
 
 
-def as_labelled(logits: Any, labels: Any, n_classes: int | None = None) -> tuple[NDArray[Any], I64]:
+def _labels_hint(array: NDArray[Any]) -> str:
+    """How labels of another kind become class numbers."""
+    if isinstance(array.flat[0], str | bytes):
+        return "Turn names into numbers first: [class_names.index(name) for name in labels]."
+    if array.dtype.kind == "f" and not np.all(array == np.rint(array)):
+        row = int(np.flatnonzero(array != np.rint(array))[0])
+        return f"Row {row} has {array[row]}, which is no class number; drop such rows."
+    return "Use labels.astype(int) if they are class numbers."
+
+
+def _all_strings(labels: Any) -> None:
+    """Of numbers among names NumPy makes names, or objects."""
+    for row, label in enumerate(labels):
+        if not isinstance(label, str):
+            raise InputTypeError(
+                f"labels must be class numbers, or class names in every row; got {label!r} at row {row}. "
+                "Drop the rows without a label."
+            )
+
+
+def _numbers_of(names: list[str], class_names: tuple[str, ...]) -> I64:
+    """The class number of each name."""
+    numbers = {name: number for number, name in enumerate(class_names)}
+    if len(numbers) < len(class_names):
+        number, name = next((i, name) for i, name in enumerate(class_names) if numbers[name] != i)
+        raise LabelsError(
+            f"labels can be names only where class_names differ; got {name!r} for classes {number} and "
+            f"{numbers[name]}. Pass class numbers."
+        )
+    found = np.array([numbers.get(name, -1) for name in names], np.int64)
+    if np.any(found < 0):
+        row = int(found.argmin())
+        raise LabelsError(
+            f"labels must be among the class_names; got {names[row]!r} at row {row}. "
+            f"{_close_name(names[row], class_names)}"
+        )
+    return found
+
+
+def _close_name(name: str, class_names: tuple[str, ...]) -> str:
+    """How an unknown name becomes a known one."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, class_names, 1)
+    return f"Did you mean {close[0]!r}?" if close else "Drop such rows, or calibrate with this class."
+
+
+def as_labelled(
+    logits: Any, labels: Any, n_classes: int | None = None, *, class_names: Any = None
+) -> tuple[NDArray[Any], I64]:
     """Logits as by `as_logits`, and the labels of their rows."""
-    same_device(logits, labels)
+    same_rows(logits, labels)
     array = as_logits(logits, n_classes)
-    return array, as_labels(labels, *array.shape)
+    return array, as_labels(labels, *array.shape, class_names=class_names)
 
 
 def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
@@ -146,13 +201,25 @@ def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
     return array.astype(np.int64)
 
 
-def same_device(logits: Any, labels: Any) -> None:
-    """Two torch tensors must live on one device: a silent copy of one to the other would hide a mistake."""
+def same_rows(logits: Any, labels: Any) -> None:
+    """Rows are paired by their place: two tensors must be on one device, two frames should have rows in one order."""
+    first, second = (getattr(x, "index", None) for x in (logits, labels))
+    if hasattr(first, "equals") and hasattr(second, "equals") and _reordered(first, second):
+        warn(
+            "the rows of logits and labels have the same index in another order, and are paired by their place. "
+            "Pass labels.loc[logits.index] if the index says which belong together.",
+            SuspiciousInputWarning,
+        )
     devices = [str(x.device) for x in (logits, labels) if _is_torch(x)]
     if len(set(devices)) > 1:
         raise InputTypeError(
             f"logits and labels must be on one device; got {devices[0]} and {devices[1]}. Use labels.to(logits.device)."
         )
+
+
+def _reordered(index: Any, other: Any) -> bool:
+    """Whether two pandas indexes have the same entries in different orders."""
+    return not index.equals(other) and bool(index.sort_values().equals(other.sort_values()))
 
 
 def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
@@ -201,8 +268,11 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
         )
     if isinstance(value, np.ndarray):
         return _widen_bfloat16(np.asarray(value))
-    if isinstance(value, str | bytes | PathLike):
-        raise InputTypeError(f"{what} must be an array; got {value!r}. Read a file with evicp.files.read_logits.")
+    if value is None or isinstance(value, str | bytes | PathLike):
+        hint = " Read a file with evicp.files.read_logits." if value is not None and what == "logits" else ""
+        raise InputTypeError(f"{what} must be an array; got {value!r}.{hint}")
+    if isinstance(value, Mapping | Iterator | set | frozenset):
+        raise InputTypeError(f"{what} must be an array; got a {type(value).__name__}. Pass its values as a list.")
     if hasattr(value, "nnz") and (hasattr(value, "toarray") or hasattr(value, "todense")):
         raise InputTypeError(f"{what} must be dense; got a sparse {type(value).__name__}. Pass {what}.toarray().")
     try:
@@ -297,28 +367,28 @@ def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
 # Numbers and names
 
 
-def as_coverage(coverage: Any) -> Fraction:
-    """A coverage as an exact fraction: 0.9 means 9/10, not the double nearest to it."""
-    # A server asks for the same few coverages all day: fractions are slow to make, so plain floats are remembered.
-    return _remembered_coverage(coverage) if type(coverage) in (float, Fraction) else _exact_coverage(coverage)
+def as_coverage(coverage: Any, what: str = "coverage") -> Fraction:
+    """A coverage (or a confidence) as an exact fraction: 0.9 means 9/10, not the double nearest to it."""
+    # A server asks for the same few coverages all day: fractions are slow to make, so they are remembered.
+    remembered = type(coverage) in (float, Fraction)
+    return _remembered_coverage(coverage, what) if remembered else _exact_coverage(coverage, what)
 
 
-def _exact_coverage(coverage: Any) -> Fraction:
+def _exact_coverage(coverage: Any, what: str) -> Fraction:
     if isinstance(coverage, bool | np.bool_) or not isinstance(
         coverage, int | float | Fraction | Decimal | np.integer | np.floating
     ):
-        raise InputTypeError(
-            f"coverage must be a number between 0 and 1; got {coverage!r} ({type(coverage).__name__})."
-        )
+        raise InputTypeError(f"{what} must be a number between 0 and 1; got {coverage!r} ({type(coverage).__name__}).")
     value = _as_fraction(coverage)
     if value is None or not 0 < value < 1:
         raise CoverageError(
-            f"coverage must be strictly between 0 and 1; got {coverage}.{_coverage_hint(coverage, value)}"
+            f"{what} must be strictly between 0 and 1; got {coverage}.{_coverage_hint(coverage, value)}"
         )
     return value
 
 
-_remembered_coverage = lru_cache(maxsize=1024)(_exact_coverage)
+#: By type, too: the fraction that equals the double 0.9 is not the 9/10 that the double stands for.
+_remembered_coverage = lru_cache(maxsize=1024, typed=True)(_exact_coverage)
 
 
 def _coverage_hint(coverage: Any, value: Fraction | None) -> str:
@@ -361,6 +431,25 @@ def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
     if value < at_least:
         raise InputError(f"{what} must be at least {at_least}; got {value}.")
     return int(value)
+
+
+def as_seed(value: Any, what: str = "seed") -> int:
+    """A whole number of 32 bits."""
+    if as_count(value, what, at_least=0) >= 2**32:
+        raise InputError(f"{what} must be below 2^32; got {value}.")
+    return int(value)
+
+
+def as_temperature(value: Any, *words: str) -> Any:
+    """A positive number, or one of the words that say which rows a temperature is fitted on."""
+    if isinstance(value, str) and value in words:
+        return value
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not 0 < value < np.inf:
+        kind = InputError if number or isinstance(value, str) else InputTypeError
+        *some, last = ("a positive number", *(f'"{word}"' for word in words))
+        raise kind(f"temperature must be {', '.join(some)} or {last}; got {value!r}.")
+    return float(value)
 
 
 def as_base_rates(rates: Any) -> tuple[float, ...]:
@@ -419,6 +508,11 @@ def as_printable(names: Sequence[str], what: str) -> None:
     for index, name in enumerate(names):
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
             raise InputError(f"{what} must be printable; name {index}, {name!r}, holds a control character.")
+
+
+def owned(array: NDArray[Element]) -> NDArray[Element]:
+    """A read-only array that nobody else can change: a copy, unless it is read-only already."""
+    return frozen(array.copy() if array.flags.writeable else array)
 
 
 def frozen(array: NDArray[Element]) -> NDArray[Element]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
+from evicp.arrays import F64, I64, Bools
 
 #: A class's scores are described by these quantiles of their ranks among all scores ...
 _LEVELS = np.array([0.25, 0.5, 0.6, 0.7, 0.8, 0.9])
@@ -15,7 +13,7 @@ _LEVELS = np.array([0.25, 0.5, 0.6, 0.7, 0.8, 0.9])
 _PRIOR_ROWS = 3.0
 
 
-def cluster_classes(scores: F64, labels: I64, rare: NDArray[np.bool_], wanted: int, seed: int) -> I64:
+def cluster_classes(scores: F64, labels: I64, rare: Bools, wanted: int, seed: int) -> I64:
     """A group for each class, (K,): common classes alone, rare ones in clusters."""
     groups = np.zeros(len(rare), np.int64)
     groups[~rare] = np.arange(np.sum(~rare))

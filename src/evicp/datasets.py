@@ -8,6 +8,8 @@ from importlib.resources import as_file, files
 import numpy as np
 from numpy.typing import NDArray
 
+from evicp.arrays import I64
+
 __all__ = ["LogitsSample", "load_imagenet_sample"]
 
 
@@ -16,9 +18,9 @@ class LogitsSample:
     """Logits with their true labels and class names."""
 
     logits: NDArray[np.float16]
-    labels: NDArray[np.int64]
+    labels: I64
     class_names: tuple[str, ...]
-    image_ids: NDArray[np.int64]
+    image_ids: I64
 
     def __repr__(self) -> str:
         n, n_classes = self.logits.shape

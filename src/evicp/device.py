@@ -1,7 +1,8 @@
 """Logits on an accelerator: scored where they lie, in sets that stay there.
 
-Marginal calibrations with built-in scores never bring the logits to the CPU; anything else does so once, and says the
-same. CUDA tensors go through the fused Triton kernels where Triton is installed, other devices through plain torch.
+With built-in scores the logits never go to the CPU, whatever the guarantee. P-values under groups or weights, and other
+scores, bring them there once, and say the same. CUDA tensors go through the fused Triton kernels where Triton is
+installed, other devices through plain torch.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from evicp import checks, kernels
-from evicp.kernels._torch import working_type
+from evicp.arrays import F64, I64
+from evicp.kernels._torch import BLOCK_LOGITS, stable_order, working_type
 from evicp.scores import Score
 from evicp.sets import PredictionSets
 
@@ -65,7 +66,7 @@ class DeviceSets:
     def contains(self, labels: Tensor) -> Tensor:
         """Whether each row's set holds the given label, (n,) bool, on the device."""
         truth = checks.as_labels(labels, len(self), self.about.n_classes)
-        wanted = torch.from_numpy(truth).to(self.labels.device).repeat_interleave(self.sizes)
+        wanted = torch.tensor(truth, device=self.labels.device).repeat_interleave(self.sizes)
         running = _offsets((self.labels == wanted).long())
         return running[self.offsets[1:]] > running[self.offsets[:-1]]
 
@@ -91,20 +92,48 @@ def _offsets(sizes: Tensor) -> Tensor:
     return result
 
 
-def predict(
-    score: Score, logits: Tensor, thresholds: Sequence[float], about: Sequence[PredictionSets]
-) -> list[DeviceSets]:
-    """Sets at each threshold, on the logits' device; `about` has for each, without rows, what its sets remember."""
-    tensor = checks.as_device_logits(logits, about[0].n_classes, row_allowed=True)
-    checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
+def predict(score: Score, tensor: Tensor, limits: Sequence[F64], about: Sequence[PredictionSets]) -> list[DeviceSets]:
+    """Sets within each limit, on the logits' device; `about` has for each, without rows, what its sets remember.
+
+    A limit is an array of thresholds that broadcasts to (n, K), as for `evicp.limits`. The tensor has been checked.
+    """
     backend = kernels.on_device(score, tensor)
     results = []
-    for threshold, like in zip(thresholds, about, strict=True):
-        offsets, labels, _ = backend.ragged_sets(score, tensor, threshold)
+    for limit, like in zip(limits, about, strict=True):
+        offsets, labels = _sets(backend, score, tensor, limit)
         if like.filled:
             offsets, labels = _filled(offsets, labels, backend.top_labels(score, tensor))
         results.append(DeviceSets(offsets, labels, like))
     return results
+
+
+def _sets(backend: Any, score: Score, tensor: Tensor, limit: F64) -> tuple[Tensor, Tensor]:
+    """Offsets and labels within a limit: those within the loosest threshold, of which the others are left out."""
+    if limit.size <= 1:
+        offsets, labels, _ = backend.ragged_sets(score, tensor, float(limit.max(initial=-np.inf)))
+        return offsets, labels
+    own = torch.tensor(limit, dtype=working_type(tensor.device), device=tensor.device)
+    if np.isinf(limit).any():  # what is always in, of few labels or rows, would make all sets full at first
+        return _dense_sets(backend, score, tensor, own)
+    offsets, labels, scores = backend.ragged_sets(score, tensor, float(limit.max()))
+    of_each = own[0, labels.long()] if limit.shape[1] > 1 else own[:, 0].repeat_interleave(offsets.diff())
+    kept = scores <= of_each
+    return _offsets(kept.long())[offsets], labels[kept]
+
+
+def _dense_sets(backend: Any, score: Score, tensor: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Offsets and labels within a limit, from the scores of all labels, block by block."""
+    sizes, labels = [tensor.new_empty(0, dtype=torch.int64)], [tensor.new_empty(0, dtype=torch.int32)]
+    step = max(1, BLOCK_LOGITS // tensor.shape[1])
+    for start in range(0, len(tensor), step):
+        z = tensor[start : start + step]
+        dense = backend.dense_scores(score, z)
+        own = limit if len(limit) == 1 else limit[start : start + step]
+        row, column = torch.nonzero(dense <= own, as_tuple=True)
+        order = stable_order(-z[row, column].to(dense.dtype), dense[row, column], row)
+        sizes.append(torch.bincount(row, minlength=len(z)))
+        labels.append(column[order].to(torch.int32))
+    return _offsets(torch.cat(sizes)), torch.cat(labels)
 
 
 def _filled(offsets: Tensor, labels: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,19 +157,19 @@ def p_values(calibration: Calibration, logits: Tensor, labels: Any) -> Tensor:
     return result
 
 
-def label_scores(score: Score, tensor: Tensor, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+def label_scores(score: Score, tensor: Tensor, labels: I64) -> F64:
     """The score of each row's given label: computed on the device, and the n numbers brought to the CPU.
 
     Both have been checked.
     """
-    truth, backend = torch.from_numpy(labels).to(tensor.device), kernels.on_device(score, tensor)
+    truth, backend = torch.tensor(labels, device=tensor.device), kernels.on_device(score, tensor)
     scores = backend.label_scores(score, tensor, truth, settled=False).cpu().numpy()
     if np.isnan(scores).any():  # a row that cannot be scored, or one that takes longer
         scores = backend.label_scores(score, tensor, truth).cpu().numpy()
     return scores.astype(np.float64)
 
 
-def label_ranks(logits: Tensor, labels: Any) -> NDArray[np.int64]:
+def label_ranks(logits: Tensor, labels: Any) -> I64:
     """The rank of each row's given label, from 1: counted on the device."""
     tensor = checks.as_device_logits(logits, row_allowed=True)
     return kernels.on_device(None, tensor).label_ranks(tensor, as_truth(labels, tensor)).cpu().numpy()
@@ -148,4 +177,4 @@ def label_ranks(logits: Tensor, labels: Any) -> NDArray[np.int64]:
 
 def as_truth(labels: Any, tensor: Tensor) -> Tensor:
     """Checked labels as an int64 tensor on the logits' device."""
-    return torch.from_numpy(checks.as_labels(labels, *tensor.shape)).to(tensor.device)
+    return torch.tensor(checks.as_labels(labels, *tensor.shape), device=tensor.device)

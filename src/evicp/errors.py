@@ -10,7 +10,7 @@ EvicpError
 |   `-- FileError                    missing, unreadable or malformed files
 |       `-- ArtifactError            a calibration file that cannot be trusted
 |-- InputTypeError (TypeError)       a value of the wrong kind: dtype, str, bool, sparse, device
-`-- MissingExtraError (ImportError)  an optional dependency that is not installed
+`-- MissingExtraError (ImportError)  an optional dependency that is not installed, or does not load
 
 EvicpWarning (UserWarning)
 |-- SmallCalibrationWarning          too few calibration rows for this coverage: full sets
@@ -20,6 +20,7 @@ EvicpWarning (UserWarning)
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 __all__ = [
@@ -37,8 +38,10 @@ __all__ = [
     "ScoreError",
     "SmallCalibrationWarning",
     "SuspiciousInputWarning",
+    "installed",
     "missing_extra",
     "need",
+    "unusable",
 ]
 
 
@@ -83,7 +86,7 @@ class InputTypeError(EvicpError, TypeError):
 
 
 class MissingExtraError(EvicpError, ImportError):
-    """An optional dependency that is not installed."""
+    """An optional dependency that is not installed, or does not load."""
 
 
 class EvicpWarning(UserWarning):
@@ -108,4 +111,21 @@ def need(module: str, package: str, extra: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise missing_extra(package, extra, purpose) from error
+        raise unusable(module, package, extra, purpose, error) from error
+
+
+def unusable(module: str, package: str, extra: str, purpose: str, error: ImportError) -> MissingExtraError:
+    """Why an optional package cannot be imported: it is not installed, or it is and does not load."""
+    if not installed(module):
+        return missing_extra(package, extra, purpose)
+    return MissingExtraError(
+        f"{purpose} needs {package}, which is installed but does not load ({error}). Reinstall it."
+    )
+
+
+def installed(module: str) -> bool:
+    """Whether the package of a module is there, loadable or not."""
+    try:
+        return find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False

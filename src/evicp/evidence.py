@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evicp import checks
+from evicp.arrays import F64, I64, Bools
 from evicp.errors import ScoreError
 
 __all__ = [
@@ -41,9 +41,6 @@ __all__ = [
     "surprisal",
     "uncertainty",
 ]
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 def _relu(z: F64) -> F64:
@@ -258,7 +255,7 @@ def log_cost(
     return np.log(u) + log_pi + log_surprisal - np.logaddexp(log_denominator, log_epsilon)
 
 
-def log_score(log_cost: F64, possible: NDArray[np.bool_]) -> F64:
+def log_score(log_cost: F64, possible: Bools) -> F64:
     """Eq. 11: ln S(k) = ln C_k - max_v ln C_v over possible labels; impossible ones score +inf."""
     largest = np.where(possible, log_cost, -np.inf).max(-1, keepdims=True)
     return np.where(possible, log_cost - largest, np.inf)

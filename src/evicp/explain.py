@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evicp import checks, evidence
+from evicp.arrays import F64, I64, Bools
 from evicp.calibration import Calibration, Coverage
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.scores import ECP
 from evicp.tables import text_table
 
 __all__ = ["Explanation", "explain", "explain_set"]
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,14 +31,14 @@ class Explanation:
     focal_surprisal: F64
     utility: F64
     expected_utility: F64
-    rank: NDArray[np.int64]
+    rank: I64
     score: F64
     uncertainty: float
     threshold: float | F64 | None = None
     class_names: tuple[str, ...] | None = None
 
     @property
-    def in_set(self) -> NDArray[np.bool_] | None:
+    def in_set(self) -> Bools | None:
         """Which labels are in the set, (K,); None where no threshold is known."""
         return None if self.threshold is None else self.score <= self.threshold
 
@@ -54,7 +52,7 @@ class Explanation:
         return f"uncertainty u = {self.uncertainty:.4f}{bound}"
 
     @property
-    def order(self) -> NDArray[np.int64]:
+    def order(self) -> I64:
         """Labels from the most to the least plausible."""
         return np.lexsort((-self.logit, self.score))
 
@@ -138,14 +136,16 @@ def explain(
     )
 
 
-def explain_set(calibration: Calibration, logits_row: Any, coverage: Coverage) -> Explanation:
+def explain_set(
+    calibration: Calibration, logits_row: Any, coverage: Coverage, *, confidence: float | None = None
+) -> Explanation:
     """One row's explanation under a calibration: its labels are in the set exactly when `predict` says so.
 
     Parameters
     ----------
     calibration : of the evidential score, marginal or by class
     logits_row : (K,) or (1, K)
-    coverage : of the set
+    coverage, confidence : of the set, as for `Calibration.predict`
 
     >>> from evicp import calibrate
     >>> calibration = calibrate([[2.0, 1.0, 0.0], [1.0, 1.5, 0.3], [0.5, 3.0, 1.0], [1.0, 0.8, 0.5]], [0, 1, 1, 1])
@@ -160,7 +160,7 @@ def explain_set(calibration: Calibration, logits_row: Any, coverage: Coverage) -
         )
     own, row = calibration.alike(checks.as_logits(logits_row, calibration.n_classes, row_allowed=True))
     names = calibration.class_names
-    return explain(row, calibration.score, threshold=own.label_thresholds(coverage), class_names=names)  # type: ignore[arg-type]
+    return explain(row, calibration.score, threshold=own.label_thresholds(coverage, confidence), class_names=names)  # type: ignore[arg-type]
 
 
 def _as_threshold(threshold: Any, n_classes: int) -> float | F64 | None:

@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
+from evicp import checks, kernels, limits
+from evicp.arrays import F64, I64
 from evicp.clusters import cluster_classes
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.reliability import rows_needed, threshold_rank
@@ -25,12 +26,16 @@ from evicp.scores import Score
 
 __all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 #: Without a number of clusters, one for about this many rows (coverage in a cluster then spreads by about 0.02), and
 #: not more than the square root of the number of rare classes.
 _ROWS_PER_CLUSTER = 200
+
+#: Values of u that differ by more than this share of themselves are no rounding of one value.
+_APART = 1e-5
+
+#: Thresholds of this many coverages are kept at hand.
+_REMEMBERED = 64
 
 
 class Fitted(NamedTuple):
@@ -71,8 +76,8 @@ class ByClass:
     def __post_init__(self) -> None:
         if self.rare not in ("full", "cluster"):
             raise InputError(f'rare must be "full" or "cluster"; got {self.rare!r}.')
-        checks.as_count(self.rare_below, "rare_below")
-        checks.as_count(self.seed, "seed", at_least=0)
+        object.__setattr__(self, "rare_below", checks.as_count(self.rare_below, "rare_below"))
+        object.__setattr__(self, "seed", checks.as_count(self.seed, "seed", at_least=0))
         object.__setattr__(self, "share", checks.as_probability(self.share, "share"))
         if self.clusters is None or isinstance(self.clusters, int | np.integer):
             if self.clusters is not None:
@@ -101,6 +106,11 @@ class ByClass:
             rare = np.bincount(keys[aside], minlength=n_classes) < self.share * self.rare_below
             aside = aside[rare[keys[aside]]]
             rows = np.delete(rows, aside)
+            if not len(rows):
+                raise InputError(
+                    f"clusters are found on rows set aside, here all {len(scores)}. Calibrate on more rows, or set a "
+                    f"smaller share of them aside than {self.share:g}."
+                )
             most = min(int(rare[keys[rows]].sum()) // _ROWS_PER_CLUSTER, isqrt(int(rare.sum())))
             wanted = self.clusters if isinstance(self.clusters, int) else max(1, most)
             clusters = cluster_classes(scores[aside], keys[aside], rare, wanted, self.seed)
@@ -204,7 +214,8 @@ class ByUncertainty:
     Parameters
     ----------
     bands : how many (five by default), or their inner edges, ascending in (0, 1]
-        Edges that are not given are quantiles of u over the rows set aside, so that bands are about equally full.
+        Edges that are not given lie near quantiles of u over the rows set aside, so that bands are about equally
+        full, and between values of u that rounding cannot mistake for one another.
     share : of the calibration rows, set aside to find the edges and used for nothing else
     seed : which rows are set aside
     """
@@ -216,7 +227,7 @@ class ByUncertainty:
     kind: ClassVar[str] = "uncertainty"
 
     def __post_init__(self) -> None:
-        checks.as_count(self.seed, "seed", at_least=0)
+        object.__setattr__(self, "seed", checks.as_count(self.seed, "seed", at_least=0))
         object.__setattr__(self, "share", checks.as_probability(self.share, "share"))
         if isinstance(self.bands, int | np.integer):
             object.__setattr__(self, "bands", checks.as_count(self.bands, "bands"))
@@ -242,9 +253,7 @@ class ByUncertainty:
                     f"{self.bands} bands of uncertainty need at least as many rows set aside; {self.share:g} of "
                     f"{len(scores)} rows are {len(aside)}. Calibrate on more rows, or give the edges."
                 )
-            edges = np.quantile(keys[aside], np.arange(1, self.bands) / self.bands)
-            # Rows without any evidence all have u = 1: an edge there, or one found twice, would make an empty band.
-            fitted = replace(self, bands=tuple(np.unique(edges[edges < 1]).tolist()))
+            fitted = replace(self, bands=tuple(_edges(keys[aside], self.bands).tolist()))
         return Fitted(fitted, rows, fitted._find(keys[rows]))
 
     @property
@@ -262,7 +271,7 @@ class ByUncertainty:
 
     def names(self, n_classes: int, class_names: tuple[str, ...] | None) -> list[str]:  # noqa: ARG002
         """A name for each band: its range of u."""
-        edges = [f"{edge:.4g}" for edge in self.edges]
+        edges = _told_apart(self.edges)
         if not edges:
             return ["any u"]
         middle = [f"{low} < u <= {high}" for low, high in pairwise(edges)]
@@ -308,6 +317,34 @@ def _word(names: NDArray[Any]) -> str:
     return "strings" if names.dtype.kind == "U" else "whole numbers"
 
 
+def _edges(u: F64, bands: int) -> F64:
+    """Edges of about equally full bands, midway between values of u that lie clearly apart.
+
+    Many rows can share one u (rows of no evidence all have u = 1, logits may be rounded): an edge on it would let
+    rounding say on which side they are.
+    """
+    ascending = np.sort(u)
+    low, high = ascending[:-1], ascending[1:]
+    at_most = 1 + np.flatnonzero(high - low > _APART * high)  # how many values lie below each edge that may be taken
+    if not at_most.size:
+        return np.empty(0)
+    wanted = np.arange(1, bands) * len(u) / bands
+    after = np.minimum(np.searchsorted(at_most, wanted), len(at_most) - 1)
+    above, below = at_most[after], at_most[np.maximum(after - 1, 0)]
+    taken = np.unique(np.where(np.abs(below - wanted) < np.abs(above - wanted), below, above))
+    middles: F64 = (ascending[taken - 1] + ascending[taken]) / 2
+    return middles
+
+
+def _told_apart(edges: F64) -> list[str]:
+    """Edges as text, of as many digits as it takes to tell them from each other and from 1; four at least."""
+    for digits in range(4, 18):
+        texts = [f"{edge:.{digits}g}" for edge in edges]
+        if len({*texts, "1"}) == len({*edges.tolist(), 1.0}):
+            break
+    return texts
+
+
 def _set_aside(n: int, share: float, seed: int) -> I64:
     """A share of n rows to learn from.
 
@@ -335,7 +372,7 @@ class Partition:
     by: Groups
     names: tuple[str, ...]
     counts: I64
-    _thresholds: dict[tuple[Fraction, float | None], F64] = field(default_factory=dict, repr=False)
+    _thresholds: dict[tuple[Fraction, float | None], F64] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", checks.frozen(self.counts))
@@ -345,10 +382,23 @@ class Partition:
         start = int(self.counts[:group].sum())
         return scores[start : start + int(self.counts[group])]
 
+    def extended(self, ascending: F64, scores: F64, keys: NDArray[Any], n_classes: int) -> tuple[F64, Partition]:
+        """The calibration scores with those of more rows, each in its group, and where they lie.
+
+        The way to group is fitted: it learns nothing from the new rows, and keeps all of them.
+        """
+        new = self.by.fit(scores, keys, n_classes).of_row
+        everyone = np.concatenate([ascending, scores])
+        of_row = np.concatenate([np.repeat(np.arange(len(self.counts)), self.counts), new])
+        counts = self.counts + np.bincount(new, minlength=len(self.counts))
+        return everyone[np.lexsort((everyone, of_row))], replace(self, counts=counts)
+
     def thresholds(self, scores: F64, coverage: Fraction, confidence: float | None) -> F64:
         """The threshold of each group, (G,); +inf, with a warning, where a group has too few rows."""
         key = coverage, confidence
         if key not in self._thresholds:
+            if len(self._thresholds) >= _REMEMBERED:  # a level that moves asks for another one each time
+                self._thresholds.clear()
             self._thresholds[key] = _group_thresholds(scores, self.counts, coverage, confidence)
         short = np.flatnonzero(self.counts < rows_needed(coverage, confidence))
         if short.size:
@@ -367,17 +417,35 @@ class Partition:
         )
 
     def p_values(self, ascending: F64, scores: F64, numbers: I64) -> F64:
-        """(1 + #{s_i >= s}) / (n_g + 1) of new scores, among the scores of their groups `numbers`.
+        """(1 + #{s_i >= s}) / (n_g + 1) of new scores, among the scores of their groups `numbers`."""
+        counts = self.counts[numbers]
+        p: F64 = (1.0 + (counts - self._below(ascending, scores, numbers, "left"))) / (counts + 1.0)
+        return p
+
+    def smoothed_p_values(self, ascending: F64, scores: F64, numbers: I64, steps: I64) -> F64:
+        """(#{s_i > s} + u (1 + #{s_i = s})) / (n_g + 1), likewise."""
+        counts = self.counts[numbers]
+        below, up_to = (self._below(ascending, scores, numbers, side) for side in ("left", "right"))
+        return limits.smoothed_p_values(counts - up_to, up_to - below, counts, steps)
+
+    def _below(self, ascending: F64, scores: F64, numbers: I64, side: Literal["left", "right"]) -> I64:
+        """How many scores of its group are below each new score ("left"), or not above it ("right").
 
         Scores are replaced by their ranks among all, so that one search in (group, rank) serves every group.
         """
         everyone = np.sort(ascending)
         width = len(everyone) + 1
         known = np.repeat(np.arange(len(self.counts)), self.counts) * width + np.searchsorted(everyone, ascending)
-        below = np.searchsorted(known, numbers * width + np.searchsorted(everyone, scores))
-        counts, starts = self.counts[numbers], (np.cumsum(self.counts) - self.counts)[numbers]
-        p: F64 = (1.0 + (counts - (below - starts))) / (counts + 1.0)
-        return p
+        below = np.searchsorted(known, numbers * width + np.searchsorted(everyone, scores, side))
+        return below - (np.cumsum(self.counts) - self.counts)[numbers]
+
+    def smoothed_limit(self, ascending: F64, coverage: Fraction, numbers: I64, steps: I64) -> F64:
+        """The threshold of each row, (m,), among the scores of its group."""
+        result = np.empty(len(numbers))
+        for group in np.unique(numbers).tolist():
+            rows = numbers == group
+            result[rows] = limits.smoothed_limit(self.part(ascending, group), coverage, steps[rows])
+        return result
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Partition):

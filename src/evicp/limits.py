@@ -7,30 +7,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from math import floor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
-from evicp.errors import SmallCalibrationWarning
+from evicp.arrays import F64, I32, I64
+from evicp.errors import InputError, SmallCalibrationWarning, SuspiciousInputWarning
+from evicp.kernels._numpy import row_uniforms
 from evicp.reliability import rows_needed, threshold_rank
 from evicp.scores import Score
 from evicp.sets import PredictionSets
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-Ragged = tuple[I64, NDArray[np.int32], F64]
+Ragged = tuple[I64, I32, F64]
 
 
-#: How far a threshold is raised for graphs that compute scores outside these kernels (ONNX, a torch module): their
-#: rounding differs, and a label exactly on the threshold must stay in. Coverage can only rise.
+#: How far a threshold is raised where other code computes the scores of new rows (another backend, ONNX, a torch
+#: module): its rounding differs, and a label exactly on the threshold must stay in. Coverage can only rise.
 SLACK = 1e-6
+#: Of scores that add probabilities up: a sum of 256 single-precision numbers is off by up to 256 * 2^-25 of itself.
+SLACK_OF_SUMS = 1e-5
 
 
-def raised(threshold: F64) -> F64:
-    """A threshold with room for other rounding, relative to its size and at least absolutely."""
-    return threshold + SLACK * np.maximum(1.0, np.abs(threshold))
+def raised(threshold: F64, score: Score) -> F64:
+    """A threshold with room for other rounding, by a share of its size, or of 1 if it is smaller."""
+    slack = SLACK_OF_SUMS if score.adds_up else SLACK
+    return threshold + slack * np.maximum(1.0, np.abs(threshold))
 
 
 def within(ragged: Ragged, limit: F64) -> Ragged:
@@ -43,7 +47,7 @@ def within(ragged: Ragged, limit: F64) -> Ragged:
     return running[offsets], labels[kept], scores[kept]
 
 
-def _limit_of_each(offsets: I64, labels: NDArray[np.int32], limit: F64) -> F64 | float:
+def _limit_of_each(offsets: I64, labels: I32, limit: F64) -> F64 | float:
     if limit.size == 1:
         return float(limit.item())
     return limit[0, labels] if limit.shape[0] == 1 and limit.shape[1] > 1 else np.repeat(limit[:, 0], np.diff(offsets))
@@ -55,14 +59,14 @@ def set_sizes(score: Score, logits: NDArray[Any], thresholds: F64) -> I64:
     The largest threshold's sets hold every other one's, so that only counts are left.
     """
     n, n_classes = logits.shape
-    is_finite = np.isfinite(thresholds)
-    known, where = np.unique(thresholds[is_finite], return_inverse=True)
+    is_limit = thresholds < np.inf
+    known, where = np.unique(thresholds[is_limit], return_inverse=True)
     sizes = np.full((thresholds.size, n), n_classes, np.int64)
     if known.size:
         offsets, _, scores = kernels.ragged_sets(score, logits, float(known[-1]))
         cell = np.repeat(np.arange(n) * known.size, np.diff(offsets)) + np.searchsorted(known, scores)
         counts = np.bincount(cell, minlength=n * known.size).reshape(n, known.size).cumsum(1)
-        sizes[is_finite.ravel()] = counts.T[where.ravel()]
+        sizes[is_limit.ravel()] = counts.T[where.ravel()]
     return sizes.reshape(*thresholds.shape, n)
 
 
@@ -73,7 +77,7 @@ def at_labels(values: NDArray[Any], labels: I64 | None) -> NDArray[Any]:
     return values[0, labels] if values.shape[1] > 1 else values[:, 0]
 
 
-def fill_empty(sets: PredictionSets, top: NDArray[np.int32]) -> PredictionSets:
+def fill_empty(sets: PredictionSets, top: I32) -> PredictionSets:
     """Give every empty set its top label."""
     empty = sets.sizes == 0
     sizes = np.where(empty, 1, sets.sizes)
@@ -95,3 +99,116 @@ def threshold(ascending: F64, coverage: Fraction, confidence: float | None = Non
         SmallCalibrationWarning,
     )
     return np.inf
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Smoothed p-values: ties with the calibration count by a random share u, a whole number of steps of 2^-24
+
+_STEPS = 1 << 24
+
+#: Apart from the numbers that randomised scores draw: u must be independent of a row's scores.
+_SALT = 0x5EED0F75
+
+
+def as_steps(smoothed: Any, score: Score, logits: NDArray[Any]) -> I64:
+    """u of each row in steps of 2^-24, from 1 to 2^24, (n,): rounded upward, so that coverage can only rise by it.
+
+    Parameters
+    ----------
+    smoothed : True, for a function of the row's logits and the score's seed; or (n,) numbers in [0, 1]
+    """
+    if isinstance(smoothed, bool | np.bool_):
+        seed = getattr(score, "seed", 0) ^ _SALT
+        u = np.concatenate([np.empty(0), *(row_uniforms(z, seed)[:, 0] for _, z in checks.blocks(logits))])
+        _warn_of_equal_rows(u)
+    else:
+        u = checks.as_array(smoothed, "smoothed")
+        if u.shape != (len(logits),) or u.dtype.kind != "f" or not np.all((u >= 0) & (u <= 1)):
+            raise InputError(
+                f"smoothed must be True, False, or {len(logits)} numbers in [0, 1], one per row; got dtype {u.dtype}, "
+                f"shape {u.shape}. Draw them with numpy.random.default_rng(...).random({len(logits)})."
+            )
+    return np.minimum(np.floor(u.astype(np.float64) * _STEPS).astype(np.int64) + 1, _STEPS)
+
+
+def _warn_of_equal_rows(u: F64) -> None:
+    """Rows of equal logits have one u: of few different rows, coverage is exact only on average over seeds."""
+    if len(u) >= 32 and 2 * len(np.unique(u)) < len(u):
+        checks.warn(
+            "most rows have the logits of another row, and so its random number: smoothed sets may cover more or less "
+            "than asked. Pass numbers of your own: smoothed=numpy.random.default_rng(...).random(len(logits)).",
+            SuspiciousInputWarning,
+        )
+
+
+def smoothed_p_values(above: I64, equal: I64, n: int | I64, steps: I64) -> F64:
+    """(#{s_i > s} + u (1 + #{s_i = s})) / (n + 1)."""
+    p: F64 = (above * _STEPS + steps * (1 + equal)) / (_STEPS * (n + 1.0))
+    return p
+
+
+def smoothed_limit(ascending: F64, coverage: Fraction, steps: I64) -> F64:
+    """The threshold of each row, (m,): scores up to it are those whose smoothed p-value is above 1 - coverage.
+
+    That is #{s_i > s} + u (1 + #{s_i = s}) > a, a = (n + 1)(1 - coverage), which falls in s. Between two neighbouring
+    calibration scores it holds where at least m0 scores are above, m0 the smallest integer > a - u. On the m0-th
+    largest score itself it may hold or not: the threshold is that score or the number just below.
+
+    Parameters
+    ----------
+    ascending : (n,) calibration scores
+    coverage : exactly
+    steps : (m,) u of each row, in steps of 2^-24
+    """
+    n = len(ascending)
+    most = floor((n + 1) * (1 - coverage) * _STEPS)  # whole numbers are above a if they are above this
+    rank = (most - steps) // _STEPS + 1
+    at = np.append(ascending, np.inf)[np.clip(n - rank, 0, n)]
+    first, after = (np.searchsorted(ascending, at, side) for side in ("left", "right"))
+    holds = (n - after) * _STEPS + steps * (1 + after - first) > most
+    limit = np.where(holds, at, np.nextafter(at, -np.inf))
+    if most < _STEPS:
+        _warn_of_full_sets(n, coverage, most / _STEPS)
+    result: F64 = np.where(rank <= 0, np.inf, np.where(rank > n, -np.inf, limit))
+    return result
+
+
+def _warn_of_full_sets(n: int, coverage: Fraction, kept: float) -> None:
+    checks.warn(
+        f"{n} calibration row(s) are few for coverage {float(coverage):g}: about {1 - kept:.0%} of the smoothed sets "
+        f"are full, whatever the row. Calibrate on at least {rows_needed(coverage)} rows.",
+        SmallCalibrationWarning,
+    )
+
+
+def online_p_values(ascending: F64, scores: F64, joining: F64) -> F64:
+    """p_t = (1 + #{calibration and earlier rows with score >= s_t}) / (n + t), t = 1, 2, ...
+
+    Parameters
+    ----------
+    ascending : (n,) calibration scores
+    scores : (m,) scores of new rows, in the order in which they are tested and join
+    joining : (m,) the scores with which they join: the same, or raised past rounding
+    """
+    n, t = len(ascending), np.arange(1, len(scores) + 1)
+    known = n - np.searchsorted(ascending, scores, side="left")
+    p: F64 = (1.0 + (known + _earlier_at_least(scores, joining))) / (n + t)
+    return p
+
+
+def _earlier_at_least(scores: F64, joining: F64) -> I64:
+    """How many earlier entries of `joining` are at least as large as each score.
+
+    Blocks of 1, 2, 4, ... entries are taken in pairs: all pairs are sorted at once, and each entry of a second block
+    meets those of the first that are not smaller.
+    """
+    m, half = len(scores), 1
+    place, counts = np.arange(m), np.zeros(m, np.int64)
+    while half < m:
+        pair, second = np.divmod(place // half, 2)
+        order = np.lexsort((second, -np.where(second == 1, scores, joining), pair))
+        met = np.cumsum(second[order] == 0) - pair[order] * half  # the first blocks of earlier pairs are full
+        late = second[order] == 1
+        counts[order[late]] += met[late]
+        half *= 2
+    return counts

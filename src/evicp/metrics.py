@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
+from evicp.arrays import F64, I64, Bools
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.sets import PredictionSets
+from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, trade_off, violation
 from evicp.tables import html_table, markdown_table, text_table
 
 __all__ = [
@@ -38,15 +40,7 @@ __all__ = [
     "sscv",
 ]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-_Rows = TypeVar("_Rows", PredictionSets, NDArray[np.int64])
-
-#: Upper ends of the size ranges of the paper's Table 3, of its SSCV, and of its difficulty ranges (Table 4). The last
-#: range ends at K.
-SIZE_ENDS = (1, 3, 6, 10, 100)
-SSCV_ENDS = (1, 3, 10, 100)
+_Rows = TypeVar("_Rows", PredictionSets, I64)
 
 #: The quantiles of set size that an evaluation reports beside the median.
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
@@ -71,10 +65,11 @@ class Stratum:
 
 @dataclass(frozen=True, eq=False)
 class ClassCoverage:
-    """Coverage of each class; NaN for a class without rows."""
+    """Coverage of each class, and the mean size of its rows' sets; NaN for a class without rows."""
 
     coverage: F64
     counts: I64
+    mean_size: F64
     target: Fraction
 
     @property
@@ -130,14 +125,10 @@ def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float,
     >>> [round(x, 4) for x in clopper_pearson(9, 10)]
     [0.555, 0.9975]
     """
-    from scipy.special import betaincinv
-
-    tail = (1 - checks.as_probability(confidence, "confidence")) / 2
     if checks.as_count(hits, "hits", at_least=0) > checks.as_count(n, "n"):
         raise InputError(f"hits must be at most n; got {hits} of {n}.")
-    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
-    high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
-    return low, high
+    low, high = intervals(hits, n, checks.as_probability(confidence, "confidence"))
+    return float(low), float(high)
 
 
 def mean_size(sets: PredictionSets, *, non_empty: bool = False) -> float | None:
@@ -189,8 +180,8 @@ def difficulty_strata(
 
 def sscv(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
     """Size-stratified coverage violation: the largest distance from the target over size ranges."""
-    strata = size_strata(sets, labels, SSCV_ENDS)
-    return _sscv(strata, float(sets.coverage), min_count)[0]
+    counts = _Counts.of(sets.sizes, _hits(sets, labels), sets.sizes, sets.n_classes + 1)
+    return _sscv(counts, sets.coverage, min_count)[0]
 
 
 def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
@@ -199,8 +190,9 @@ def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | Non
 
 
 def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
-    """Coverage of each class."""
-    hits, truth = _hits(sets, labels), checks.as_labels(labels, len(sets), sets.n_classes)
+    """Coverage of each class, and the mean size of its rows' sets."""
+    hits = _hits(sets, labels)
+    truth = checks.as_labels(labels, len(sets), sets.n_classes, class_names=sets.class_names)
     return _class_coverage(_Counts.of(truth, hits, sets.sizes, sets.n_classes), sets.coverage)
 
 
@@ -213,11 +205,7 @@ def _some(rows: _Rows) -> _Rows:
 
 def _hits(sets: PredictionSets, labels: Any) -> Bools:
     """Whether each set holds its true label, of at least one set."""
-    return _contains(_some(_as_sets(sets)), labels)
-
-
-def _contains(sets: PredictionSets, labels: Any) -> Bools:
-    return _as_sets(sets).contains(labels)
+    return _some(_as_sets(sets)).contains(labels)
 
 
 def _as_sets(sets: Any) -> PredictionSets:
@@ -248,7 +236,10 @@ def _group_coverage(groups: dict[str, I64], target: Fraction) -> GroupCoverage:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """Everything worth knowing about sets whose labels are known. Prints as a table."""
+    """Everything worth knowing about sets whose labels are known. Prints as a table.
+
+    `singleton_coverage` is the share of one-label sets whose label is the true one; None where there are none.
+    """
 
     n: int
     n_classes: int
@@ -263,6 +254,7 @@ class Evaluation:
     size_quantiles: dict[str, float]
     empty_share: float
     singleton_share: float
+    singleton_coverage: float | None
     size_strata: tuple[Stratum, ...]
     sscv: float | None
     sscv_smallest_count: int | None
@@ -291,6 +283,7 @@ class Evaluation:
             "worst_class": classes.worst_class,
             "coverage": [None if np.isnan(c) else c for c in classes.coverage.tolist()],
             "counts": classes.counts.tolist(),
+            "mean_size": [None if np.isnan(size) else size for size in classes.mean_size.tolist()],
         }
         groups = self.group_coverage
         result["group_coverage"] = groups and {
@@ -308,6 +301,7 @@ class Evaluation:
         low, high = self.coverage_interval
         classes = self.class_coverage
         worst_count = classes.counts[classes.worst_class]
+        right = "" if self.singleton_coverage is None else f" ({self.singleton_coverage:.2%} of these right)"
         rows = [
             ["rows", f"{self.n:,}"],
             ["coverage", f"{self.coverage:.4f} [{low:.4f}, {high:.4f}], asked {float(self.target):g}"],
@@ -316,7 +310,7 @@ class Evaluation:
                 "median size",
                 f"{self.median_size:g} (" + ", ".join(f"{q}: {v:g}" for q, v in self.size_quantiles.items()) + ")",
             ],
-            ["empty, one label", f"{self.empty_share:.2%}, {self.singleton_share:.2%}"],
+            ["empty, one label", f"{self.empty_share:.2%}, {self.singleton_share:.2%}{right}"],
             [
                 "SSCV",
                 "-" if self.sscv is None else f"{self.sscv:.3f} (smallest stratum {self.sscv_smallest_count:,} rows)",
@@ -382,7 +376,7 @@ def evaluate(
     Parameters
     ----------
     sets : the sets
-    labels : (n,) true labels
+    labels : (n,) true labels, as numbers; or as names, where the sets have class names
     logits : (n, K), optional
         Adds top-1 accuracy and strata by difficulty, the rank of the true label.
     difficulty : (n,) ranks from 1, optional
@@ -426,15 +420,21 @@ class Evaluator:
         """Add a batch of sets with their true labels; parameters as for `evaluate`, the same ones in every batch."""
         if hasattr(sets, "cpu"):  # sets that stayed on a device
             sets = sets.cpu()
-        covered = _contains(sets, labels)
-        truth = checks.as_labels(labels, len(sets), sets.n_classes)
+        covered = _as_sets(sets).contains(labels)
+        truth = checks.as_labels(labels, len(sets), sets.n_classes, class_names=sets.class_names)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
-        names = None if groups is None else checks.as_groups(groups, len(sets)).astype(str)
-        return self._add(_Tally.of(sets.sizes, covered, truth, ranks, names, sets.n_classes), sets[:0])
+        of_row = None if groups is None else checks.as_groups(groups, len(sets)).astype(str)
+        return self._add(_Tally.of(sets.sizes, covered, truth, ranks, of_row, sets.n_classes), sets[:0])
 
-    def merge(self, other: Evaluator) -> Evaluator:
-        """Add what another evaluator has seen."""
-        return self if other._tally is None or other._like is None else self._add(other._tally, other._like)
+    def merge(self, *others: Evaluator) -> Evaluator:
+        """Add what other evaluators have seen."""
+        everyone = (self, *others)
+        if len(set(map(id, everyone))) < len(everyone):
+            raise InputError("an evaluator cannot be merged twice: its rows would count twice.")
+        for other in others:
+            if other._tally is not None and other._like is not None:
+                self._add(other._tally, other._like)
+        return self
 
     def _add(self, tally: _Tally, like: PredictionSets) -> Evaluator:
         if self._like is not None and self._like != like:
@@ -467,7 +467,7 @@ def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes
         return None if difficulty is None else _as_ranks(difficulty, len(truth), n_classes)
     if difficulty is not None:
         raise InputError("give logits or difficulty, not both: the difficulty is the true label's rank in the logits.")
-    checks.same_device(logits, labels)
+    checks.same_rows(logits, labels)
     there = checks.is_on_device(logits)
     array: Any = (checks.as_device_logits if there else checks.as_logits)(logits, n_classes, row_allowed=True)
     if len(array) != len(truth):
@@ -568,8 +568,7 @@ def _evaluation(
 ) -> Evaluation:
     """Everything that follows from the counts."""
     n, sizes, ranks, n_classes = tally.n, tally.by_size, tally.by_difficulty, len(tally.by_class.rows)
-    by_size, for_sscv = (_strata(sizes, 0, ends, confidence) for ends in (SIZE_ENDS, SSCV_ENDS))
-    violation, smallest = _sscv(for_sscv, float(target), min_count)
+    largest_gap, smallest = _sscv(sizes, target, min_count)
     hits, labels, empty, single = (int(x) for x in (sizes.hits.sum(), sizes.labels.sum(), *sizes.rows[:2]))
     mean_non_empty = labels / (n - empty) if n > empty else None
     return Evaluation(
@@ -586,10 +585,11 @@ def _evaluation(
         size_quantiles=_quantiles(sizes.rows, QUANTILES),
         empty_share=empty / n,
         singleton_share=single / n,
-        size_strata=by_size,
-        sscv=violation,
+        singleton_coverage=int(sizes.hits[1]) / single if single else None,
+        size_strata=_strata(sizes, 0, SIZE_ENDS, confidence),
+        sscv=largest_gap,
         sscv_smallest_count=smallest,
-        sat=_sat(violation, mean_non_empty),
+        sat=_sat(largest_gap, mean_non_empty),
         class_coverage=_class_coverage(tally.by_class, target),
         accuracy=None if ranks is None else int(ranks.rows[1]) / n,
         difficulty_strata=None if ranks is None else _strata(ranks, 1, SIZE_ENDS, confidence),
@@ -615,36 +615,35 @@ def _quantiles(counts: I64, shares: Sequence[float]) -> dict[str, float]:
 
 def _strata(counts: _Counts, low: int, ends: Sequence[int], confidence: float) -> tuple[Stratum, ...]:
     """Counts of the values 0..K put together into [low, end], (end, next end], ..., (last end, K]."""
-    n_classes = len(counts.rows) - 1
-    highs = [end for end in ends if end < n_classes] + [n_classes]
-    lows = [low, *(high + 1 for high in highs[:-1])]
-    totals = (np.add.reduceat(total, lows).tolist() for total in (counts.rows, counts.hits, counts.labels))
-    return tuple(map(_stratum, lows, highs, *totals, [confidence] * len(lows)))
+    ranges = Ranges.ending(ends, len(counts.rows) - 1, low)
+    rows, hits, labels = (ranges.sums(total) for total in (counts.rows, counts.hits, counts.labels))
+    bounds = zip(*intervals(hits, rows, confidence), strict=True)
+    return tuple(map(_stratum, ranges.lows, ranges.highs, rows.tolist(), hits.tolist(), labels.tolist(), bounds))
 
 
-def _stratum(low: int, high: int, count: int, hits: int, labels: int, confidence: float) -> Stratum:
+def _stratum(low: int, high: int, count: int, hits: int, labels: int, bounds: tuple[F64, F64]) -> Stratum:
     if not count:
         return Stratum(low, high, 0, None, None, None)
-    return Stratum(low, high, count, hits / count, clopper_pearson(hits, count, confidence), labels / count)
+    return Stratum(low, high, count, hits / count, (float(bounds[0]), float(bounds[1])), labels / count)
 
 
-def _sscv(strata: tuple[Stratum, ...], target: float, min_count: int) -> tuple[float | None, int | None]:
-    """SSCV (Section 4.4), and the row count of the smallest stratum it looked at."""
-    least = checks.as_count(min_count, "min_count")
-    used = [(abs(s.coverage - target), s.count) for s in strata if s.coverage is not None and s.count >= least]
-    if not used:
-        return None, None
-    return max(gap for gap, _ in used), min(count for _, count in used)
+def _sscv(counts: _Counts, target: Fraction, min_count: int) -> tuple[float | None, int | None]:
+    """SSCV, and the row count of the smallest stratum it looked at; None where it looked at none."""
+    ranges, least = Ranges.ending(SSCV_ENDS, len(counts.rows) - 1), checks.as_count(min_count, "min_count")
+    gap, smallest = violation(ranges.sums(counts.rows), ranges.sums(counts.hits), float(target), min_count=least)
+    return (float(gap), int(smallest)) if smallest else (None, None)
 
 
 def _sat(sscv: float | None, mean_non_empty: float | None) -> float | None:
-    """SAT (Section 4.4)."""
-    return None if sscv is None or mean_non_empty is None else (1 - sscv) / mean_non_empty
+    return None if sscv is None or mean_non_empty is None else float(trade_off(sscv, mean_non_empty))
 
 
 def _class_coverage(counts: _Counts, target: Fraction) -> ClassCoverage:
-    share = np.divide(counts.hits, counts.rows, out=np.full(len(counts.rows), np.nan), where=counts.rows > 0)
-    return ClassCoverage(share, counts.rows, target)
+    share, size = (
+        np.divide(total, counts.rows, out=np.full(len(counts.rows), np.nan), where=counts.rows > 0)
+        for total in (counts.hits, counts.labels)
+    )
+    return ClassCoverage(share, counts.rows, size, target)
 
 
 def _figure(value: float | None, digits: int = 3) -> str:

@@ -13,9 +13,9 @@ from math import exp, log
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evicp import checks
+from evicp.arrays import F64, I64, Bools
 from evicp.calibration import Calibration
 from evicp.errors import InputError, InputTypeError
 from evicp.kernels._numpy import mix32
@@ -24,9 +24,8 @@ from evicp.sets import PredictionSets
 
 __all__ = ["AdaptiveLevel", "Monitor", "log_e_process", "polya_odds", "sequential_p_values"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+
+_SALT = 0x9E3779B9
 
 #: What may have happened to the odds of a miss: each is an alternative the monitor bets on.
 _MISS_ODDS = (1.25, 1.5, 2.0, 3.0, 5.0)
@@ -90,8 +89,11 @@ def sequential_p_values(gaps: I64, counts: I64, seed: int, seen: int) -> F64:
     labelled points, N_j fell in gap j; the next one falls there with probability (1 + N_j) / (n + 1 + t). The place
     within a gap is drawn as a pure function of the seed and the label's number. Adds the gaps to `counts`.
     """
+    # The mixer maps 0 to 0: salted, no seed has its extreme place among the first labels. Places are the middles of
+    # 2^32 cells: no p-value is 0, and a bet that is convex in p gains no more than on the whole cell.
     numbers = (seen + np.arange(len(gaps))).astype(np.uint32)
-    within = (mix32(numbers ^ mix32(np.array([seed], np.uint32))) >> np.uint32(8)).astype(np.float64) / 2.0**24
+    salt = mix32(np.array([seed ^ _SALT], np.uint32))
+    within = (mix32(numbers ^ salt) + 0.5) / 2.0**32
     result = np.empty(len(gaps))
     for i, gap in enumerate(gaps):
         below, inside = gap + counts[:gap].sum(), 1 + counts[gap]
@@ -159,7 +161,7 @@ class Monitor:
             )
         self.n, self.k, self.coverage, self.confidence = law.n, law.k, law.coverage, law.confidence
         self.false_alarm_rate = checks.as_probability(false_alarm_rate, "false_alarm_rate")
-        self.seed = checks.as_count(seed, "seed", at_least=0)
+        self.seed = checks.as_seed(seed)
         self.seen = 0
         self.covered = 0
         self.alarm_at: int | None = None
@@ -297,7 +299,7 @@ class Monitor:
         return f"{head}{self.seen:,} labels, {self.observed:.4f} covered, e-value {self.e_value:.3g}; {verdict})"
 
 
-def _as_covered(covered: Any) -> NDArray[np.bool_]:
+def _as_covered(covered: Any) -> Bools:
     """Whether labels were covered, (m,)."""
     array = np.atleast_1d(checks.as_array(covered, "covered"))
     if array.dtype.kind != "b" and array.size:
@@ -337,8 +339,8 @@ class AdaptiveLevel:
 
     Whatever the labels do, even against us, the share of covered labels approaches the coverage asked for: over T
     labels, fed one after the other, they differ by at most (1 + step) / (step T); where sets are made and labels fed m
-    at a time, by at most (1 + m step) / (step T). It says nothing about any single label. A small step moves slowly; a
-    large one makes sets jump in size.
+    at a time, by at most (1 + m step) / (step T). Where empty sets are filled, more may be covered than that, never
+    fewer. It says nothing about any single label. A small step moves slowly; a large one makes sets jump in size.
 
     Parameters
     ----------
@@ -387,7 +389,9 @@ class AdaptiveLevel:
         """Learn whether the sets made at the current level held their labels, one bool or (m,) of them."""
         array = _as_covered(covered)
         misses = array.size - int(array.sum())
-        self.level += self.step * (misses - array.size * float(1 - self.coverage))
+        rise = self.step * (misses - array.size * float(1 - self.coverage))
+        # At 0 and below sets are empty, or filled ones, whose hits say nothing: the level would fall without end.
+        self.level += rise if self.level > 0 else max(rise, 0.0)
         return self
 
     def __repr__(self) -> str:

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import files
+from evicp import artifact
+from evicp.arrays import F64
 from evicp.calibration import Calibration
 from evicp.checks import LARGEST_LOGIT
 from evicp.errors import FileError, InputError, ScoreError, need
 from evicp.limits import raised
+from evicp.paths import atomic_path
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 
 __all__ = ["OUTPUTS", "export"]
@@ -38,6 +40,7 @@ def export(
     coverage: float | Fraction,
     path: str | PathLike[str],
     *,
+    confidence: float | None = None,
     logits: str | None = None,
 ) -> None:
     """Write a copy of an ONNX classifier that also returns its prediction sets.
@@ -50,20 +53,21 @@ def export(
     model : an ONNX file with logits of shape (batch, K) among its outputs
     calibration : a calibration or its file; a randomised score is refused, since its hash has no standard operator
     coverage : fixed in the exported graph
+    confidence : of training-conditional sets, as for `Calibration.predict`
     path : where to write; outputs are the model's own and `set_mask` (batch, K) bool, `set_size` (batch,) int64,
         `uncertainty` (batch,) double: the evidential u = K / (K + sum of evidence)
     logits : the name of the logits output, where the model has several
     """
     onnx = need("onnx", "onnx", "onnx", "exporting to ONNX")
     if not isinstance(calibration, Calibration):
-        calibration = files.load(calibration)
+        calibration = artifact.load(calibration)
     graph = _load(onnx, model)
     opset = next((o.version for o in graph.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset < OLDEST_OPSET:
         raise FileError(f"{model} uses opset {opset}; sets need {OLDEST_OPSET} or newer. Export the model again.")
     name, kind = _logits_output(onnx, graph, logits, calibration.n_classes)
     head = _Head(onnx, calibration.n_classes, opset, graph.ir_version).build(
-        calibration.score, calibration.label_thresholds(coverage), kind
+        calibration.score, calibration.label_thresholds(coverage, confidence), kind
     )
     merged = onnx.compose.merge_models(
         graph, head, io_map=[(name, "evicp/logits")], outputs=[o.name for o in graph.graph.output] + list(OUTPUTS)
@@ -71,7 +75,7 @@ def export(
     del merged.opset_import[:]  # merging names every set of operators twice
     merged.opset_import.extend(graph.opset_import)
     onnx.checker.check_model(merged, full_check=True)
-    with files.atomic_path(path) as temporary:
+    with atomic_path(path) as temporary:
         temporary.write_bytes(merged.SerializeToString())
 
 
@@ -88,7 +92,9 @@ def _logits_output(onnx: Any, model: Any, wanted: str | None, n_classes: int) ->
     """The name and element type of the logits among a model's outputs."""
     outputs = {o.name: o.type.tensor_type for o in model.graph.output}
     if wanted is None and len(outputs) != 1:
-        raise InputError(f"the model has outputs {', '.join(outputs)}; say which holds the logits (logits=...).")
+        raise InputError(
+            f"the model has outputs {', '.join(outputs)}; say which holds the logits with logits (--logits NAME)."
+        )
     name = next(iter(outputs)) if wanted is None else wanted
     if name not in outputs:
         raise InputError(f"the model has no output {name!r}; it has {', '.join(outputs)}.")
@@ -124,14 +130,14 @@ class _Head:
         self.constants[name] = self.onnx.numpy_helper.from_array(array, name)
         return name
 
-    def build(self, score: Score, thresholds: NDArray[np.float64], kind: int) -> Any:
+    def build(self, score: Score, thresholds: F64, kind: int) -> Any:
         """The whole head as a model of its own: logits in, mask, size and uncertainty out."""
         helper, proto = self.onnx.helper, self.onnx.TensorProto
         logits = self.add("Cast", "evicp/logits", to=proto.DOUBLE)
         usable = self.usable(logits)
         z = self.add("Where", usable, logits, self.constant(0.0))
         scores = self.add("Where", usable, self.scores(score, z), self.constant(-np.inf))
-        mask = self.add("LessOrEqual", scores, self.constant(raised(thresholds)), name="set_mask")
+        mask = self.add("LessOrEqual", scores, self.constant(raised(thresholds, score)), name="set_mask")
         counts = self.add("Cast", mask, to=proto.INT64)
         self.add("ReduceSum", counts, self.constant([1], np.int64), keepdims=0, name="set_size")
         evidence = self.evidence(score.evidence if isinstance(score, ECP) else "relu", z)

@@ -11,8 +11,8 @@ import os
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -42,6 +42,9 @@ __all__ = ["calibrate", "calibrate_files", "connected", "predict", "predict_file
 
 #: Blocks of the memory budget in one task: enough to hide what a task costs, few enough to share out evenly.
 _BLOCKS_PER_TASK = 4
+
+#: How often the rows of a worker that died are tried again: more deaths are no accident.
+_RETRIES = 8
 
 
 @contextmanager
@@ -182,6 +185,7 @@ def predict(
     *,
     confidence: float | None = None,
     allow_empty: bool = True,
+    smoothed: bool = False,
     logits: str = "logits",
     groups: str | None = None,
     model: Callable[[], Any] | None = None,
@@ -198,7 +202,7 @@ def predict(
     Parameters
     ----------
     dataset : a `ray.data.Dataset`
-    confidence, allow_empty : as for `Calibration.predict`
+    confidence, allow_empty, smoothed : as for `Calibration.predict`
     logits, groups, model, inputs, batch_rows, workers, gpus : as for `calibrate`
     """
     if calibration.weights is None:
@@ -207,7 +211,7 @@ def predict(
         _predict_batch,
         calibration=ray.put(calibration),  # once for each machine, however many batches
         coverage=coverage,
-        how={"confidence": confidence, "allow_empty": allow_empty},
+        how={"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed},
         logits=logits,
         groups=groups,
         without=(logits, inputs),
@@ -326,7 +330,9 @@ class _Share:
     def each(self, work: Callable[..., Any]) -> list[Any]:
         """What some work gives for each block's logits, labels, and row-wise values."""
         done, results = 0, []
-        for logits, labels in typed(self.source, self.part.pieces(self.step, self.start, self.stop)):
+        for logits, labels in typed(
+            str(self.part.path or self.source), self.part.pieces(self.step, self.start, self.stop)
+        ):
             values = {name: None if v is None else v[done : done + len(logits)] for name, v in self.own.items()}
             with _one_processor(), located(self.source, self.first + done):
                 results.append(work(logits, labels, **values))
@@ -357,7 +363,7 @@ def _divisible(part: Part) -> bool:
 def _cut(part: Part, start: int, stop: int) -> tuple[Part, int, int]:
     """What a worker needs of a file: its full name, or, of arrays in memory, the rows themselves."""
     if not isinstance(part, ArrayPart):
-        return replace(part, path=part.path.absolute()), start, stop  # type: ignore[type-var,attr-defined]
+        return replace(part, path=part.path.absolute()), start, stop  # type: ignore[type-var,union-attr]
     labels = part.labels
     if not isinstance(part.logits, HeldArray):
         return ArrayPart(_findable(part.logits), labels and _findable(labels)), start, stop
@@ -373,18 +379,27 @@ def _findable(array: Stored) -> Stored:
     return replace(array, path=array.path.absolute()) if isinstance(array, RawArray | PackedArray) else array
 
 
-def _each(work: Callable[..., Any], shares: Iterator[_Share], *common: Any) -> Iterator[Any]:
+def _each(work: Callable[..., Any], shares: Iterator[_Share], *common: Any) -> Generator[Any, None, None]:
     """What workers make of the shares, in order; never more of them under way than keep all processors busy."""
-    task = ray.remote(work).options(num_cpus=1, max_retries=-1)  # a worker that dies is not an answer: try again
+    task = ray.remote(work).options(num_cpus=1, max_retries=_RETRIES)
     given = [ray.put(value) for value in common]
     under_way: deque[Any] = deque()
-    with _own_errors():
-        for share in shares:
-            under_way.append(task.remote(share, *given))
-            if len(under_way) >= 2 * _processors():
+    try:
+        with _own_errors():
+            for share in shares:
+                under_way.append(task.remote(share, *given))
+                if len(under_way) >= 2 * _processors():
+                    yield ray.get(under_way.popleft())
+            while under_way:
                 yield ray.get(under_way.popleft())
-        while under_way:
-            yield ray.get(under_way.popleft())
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+        raise EvicpError(
+            "a worker died, and so did those that tried its rows again, most likely for want of memory. Open the rows "
+            "with a smaller memory budget."
+        ) from error
+    finally:
+        for waiting in under_way:
+            ray.cancel(waiting, force=True)  # a worker that is interrupted while it imports is of no use afterwards
 
 
 def calibrate_files(
@@ -408,10 +423,12 @@ def calibrate_files(
     source = as_rows(rows)
     calibrator = calibrator_for(source, score, by, class_weights, class_names)
     like = (calibrator.score, calibrator.by, class_weights)
-    for content in _each(_score_share, _shares(source, {"groups": groups, "weights": weights}), like):
-        calibrator.restore(*content)
-        if progress is not None:
-            progress(len(content[0]))
+    shares = _shares(source, {"groups": groups, "weights": weights})
+    with closing(_each(_score_share, shares, like)) as contents:
+        for content in contents:
+            calibrator.restore(*content)
+            if progress is not None:
+                progress(len(content[0]))
     return calibrator.finish()
 
 
@@ -433,6 +450,7 @@ def predict_files(
     groups: Any = None,
     weights: Any = None,
     allow_empty: bool = True,
+    smoothed: bool = False,
     progress: Progress | None = None,
     more: Mapping[str, type[SetsFile]] | None = None,
 ) -> SetsSummary:
@@ -440,16 +458,17 @@ def predict_files(
 
     Parameters
     ----------
-    calibration, coverage, output, confidence, groups, weights, allow_empty, progress, more : as for
+    calibration, coverage, output, confidence, groups, weights, allow_empty, smoothed, progress, more : as for
         `evicp.blocks.predict`
     rows : from `evicp.blocks.open_rows`, or a path that all workers can read
     """
     source = as_rows(rows).with_labels(None)
     if calibration.weights is None:
         calibration.thresholds(coverage, confidence)  # refuses and warns here, once
-    how = {"confidence": confidence, "allow_empty": allow_empty}
+    how = {"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed}
     shares = _shares(source, {"groups": groups, "weights": weights})
-    return write_sets(_each(_predict_share, shares, calibration, coverage, how), output, progress, more)
+    with closing(_each(_predict_share, shares, calibration, coverage, how)) as parts:
+        return write_sets(parts, output, progress, more)
 
 
 def _predict_share(share: _Share, calibration: Calibration, coverage: Coverage, how: dict[str, Any]) -> PredictionSets:

@@ -14,9 +14,9 @@ from math import ceil, comb, log
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evicp import checks
+from evicp.arrays import F64, I64
 from evicp.errors import InputError
 
 __all__ = [
@@ -31,8 +31,6 @@ __all__ = [
     "threshold_rank",
 ]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 #: Plans end where coverage's standard deviation from this many rows is the tolerance.
 MOST_PLANNED = 10**9
@@ -46,7 +44,7 @@ def conformal_rank(n: int, coverage: float | Fraction) -> int:
     >>> conformal_rank(99, 0.9), conformal_rank(9, 0.95)
     (90, 10)
     """
-    return _exact_rank(n, checks.as_coverage(coverage))
+    return _exact_rank(checks.as_count(n, "n", at_least=0), checks.as_coverage(coverage))
 
 
 @lru_cache(maxsize=4096)
@@ -54,7 +52,6 @@ def _exact_rank(n: int, coverage: Fraction) -> int:
     return ceil((n + 1) * coverage)
 
 
-@lru_cache(maxsize=4096)
 def pac_rank(n: int, coverage: float | Fraction, confidence: float) -> int:
     """The smallest k with P(Beta(k, n + 1 - k) >= coverage) >= confidence: the training-conditional rank.
 
@@ -64,11 +61,16 @@ def pac_rank(n: int, coverage: float | Fraction, confidence: float) -> int:
     >>> conformal_rank(1000, 0.9), pac_rank(1000, 0.9, 0.95)
     (901, 916)
     """
-    exact, risk = checks.as_coverage(coverage), 1 - checks.as_coverage(confidence)
+    risk = 1 - checks.as_coverage(confidence, "confidence")
+    return _exact_pac_rank(checks.as_count(n, "n", at_least=0), checks.as_coverage(coverage), risk)
+
+
+@lru_cache(maxsize=4096)
+def _exact_pac_rank(n: int, coverage: Fraction, risk: Fraction) -> int:
     too_low, enough = 0, n + 1
     while enough - too_low > 1:
         k = (too_low + enough) // 2
-        if _risk_exceeds(n, k, exact, risk):
+        if _risk_exceeds(n, k, coverage, risk):
             too_low = k
         else:
             enough = k
@@ -216,6 +218,7 @@ class Reliability:
     def observed_interval(self, m: int, confidence: float = 0.95) -> tuple[float, float]:
         """Where the coverage observed on m new rows lies with this probability (beta-binomial, equal tails)."""
         tail = (1 - checks.as_probability(confidence, "confidence")) / 2
+        m = checks.as_count(m, "m")
         if not self.l:
             return 1.0, 1.0
         cdf = beta_binomial_cdf(m, self.k, self.l)
@@ -232,11 +235,10 @@ class Reliability:
         >>> Reliability(n=1000, coverage=0.9).compatible(observed=0.85, m=1000).compatible
         False
         """
-        m = checks.as_count(m, "m")
-        if not 0 <= observed <= 1:
+        if not isinstance(observed, int | float | np.integer | np.floating) or not 0 <= observed <= 1:
             raise InputError(f"observed coverage must be between 0 and 1; got {observed}.")
         low, high = self.observed_interval(m, confidence)
-        return Compatibility(float(observed), m, low, 1.0 if at_least else high, confidence)
+        return Compatibility(float(observed), int(m), low, 1.0 if at_least else high, confidence)
 
     def __str__(self) -> str:
         low, high = self.interval()
@@ -342,7 +344,7 @@ def weakest(groups: tuple[GroupPromise, ...]) -> GroupPromise:
     return min(groups, key=lambda group: (group.threshold == np.inf, group.n))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate:
     """What may be promised for one calibration and one coverage, and what it was computed from.
 
@@ -350,10 +352,11 @@ class Certificate:
     is not a statistical confidence: that is what `coverage_interval` states.
 
     Where there are groups, each has its promise in `groups`, and the figures here (rank, threshold, gamma, expected
-    coverage, interval) are those of the group with the fewest rows that has a threshold. Where there are weights, they
-    are those of `effective_n` equally weighted rows, an approximation. With `pac`, the rank is the one at which
-    coverage is at least what was asked with the confidence stated. Where calibration scores are `tied` at the
-    threshold, expected coverage and interval are bounds from below.
+    coverage, interval) are those of the group with the fewest rows that has a threshold. Where there are weights, the
+    threshold is that of a new row of average weight, and the other figures are those of so many equally weighted rows
+    that leave coverage as uncertain, an approximation. With `pac`, the rank is the one at which coverage is at least
+    what was asked with this confidence. Where calibration scores are `tied` at the threshold, expected coverage and
+    interval are bounds from below.
     """
 
     coverage: float
@@ -375,7 +378,7 @@ class Certificate:
     by: str | None = None
     groups: tuple[GroupPromise, ...] = ()
     effective_n: float | None = None
-    pac: bool = False
+    pac: float | None = None
     chosen_on: int | None = None
     tied: bool = False
 
@@ -396,11 +399,13 @@ class Certificate:
     def _lines(self) -> list[tuple[str, str]]:
         low, high = self.coverage_interval
         n = weakest(self.groups).n if self.groups else self.n
-        sure = f", with confidence {self.confidence:g} over calibration sets" if self.pac else ""
+        sure = "" if self.pac is None else f", with confidence {self.pac:g} over calibration sets"
         law = "Beta law of coverage given the calibration set"
         if self.tied:
             law += "; scores tie at the threshold, so that coverage is at least this"
         place = f"{self.threshold:.6g} (score {self.rank:,} of {n:,} in ascending order)"
+        if self.effective_n is not None:
+            place = f"{self.threshold:.6g} (for a new row of average weight)"
         lines = [
             ("coverage asked for", f"{self.coverage:g}{_where(self.by)}{sure}"),
             ("calibration rows n", f"{self.n:,}"),
@@ -422,7 +427,11 @@ class Certificate:
     def _group_lines(self) -> list[tuple[str, str]]:
         """What stands between n and the threshold, where there are groups or weights."""
         if self.effective_n is not None:
-            return [("effective rows", f"{self.effective_n:.1f}; the figures below are those of as many equal rows")]
+            equal = round(2 / self.uncertainty - 1)
+            return [
+                ("effective rows", f"{self.effective_n:.1f}"),
+                ("as uncertain as", f"{equal:,} equally weighted rows, whose figures are below"),
+            ]
         if not self.groups:
             return []
         smallest = weakest(self.groups)
@@ -433,33 +442,17 @@ class Certificate:
             lines.append(("without threshold", f"{len(full):,}, too few rows: {named}"))
         return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]
 
-    #: Printed under every certificate of one threshold for all.
-    assumption = (
-        "Holds if calibration and new rows are exchangeable and the calibration rows chose neither the model, nor the "
-        "score, nor the temperature, nor the coverage. It says nothing about single classes or groups, nor "
-        "about shifted data."
-    )
-
     @property
     def caveat(self) -> str:
         """On what the certificate rests, and what it does not say."""
-        if self.effective_n is not None:
-            return (
-                "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
-                "densities and were not chosen with the calibration rows. The Beta law is an approximation here."
-            )
-        if self.by is not None:
-            return (
-                f"Holds{_where(self.by)} if calibration and new rows of it are exchangeable and the calibration rows "
-                "chose neither the model, nor the score, nor the temperature, nor the coverage, nor the groups. It "
-                "says nothing about other groups, nor about shifted data."
-            )
-        return self.assumption
+        return caveat(self.by, weighted=self.effective_n is not None)
 
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self._lines())
         body = "\n".join(f"  {name:<{width}}  {value}" for name, value in self._lines())
         return f"Coverage certificate\n{body}\n  {self.caveat}"
+
+    __repr__ = __str__
 
     def to_html(self) -> str:
         """The certificate as an HTML fragment."""
@@ -472,6 +465,30 @@ class Certificate:
         return f"{table}<p>{escape(self.caveat)}</p>"
 
     _repr_html_ = to_html
+
+
+def caveat(by: str | None, *, weighted: bool) -> str:
+    """On what a promise rests, and what it does not say: of one threshold for all, by groups, or weighted.
+
+    >>> caveat("class", weighted=False)[:55]
+    'Holds in every class or cluster if calibration and new '
+    """
+    if weighted:
+        return (
+            "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
+            "densities and were not chosen with the calibration rows. The Beta law is an approximation here."
+        )
+    if by is not None:
+        return (
+            f"Holds{_where(by)} if calibration and new rows of it are exchangeable and the calibration rows "
+            "chose neither the model, nor the score, nor the temperature, nor the coverage, nor the groups. It "
+            "says nothing about other groups, nor about shifted data."
+        )
+    return (
+        "Holds if calibration and new rows are exchangeable and the calibration rows chose neither the model, nor the "
+        "score, nor the temperature, nor the coverage. It says nothing about single classes or groups, nor "
+        "about shifted data."
+    )
 
 
 def _where(by: str | None) -> str:

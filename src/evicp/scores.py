@@ -6,15 +6,17 @@ A score maps logits to one number per label; lower is more conforming. A masked 
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evicp import checks, evidence, kernels
+from evicp.arrays import F64
 from evicp.errors import InputTypeError, ScoreError
 from evicp.kernels import _numpy as kernel
 from evicp.sets import PredictionSets
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["APS", "ECP", "LAC", "RAPS", "SAPS", "SCORES", "Base", "Custom", "Margin", "Score", "TopK", "as_score"]
 
-F64 = NDArray[np.float64]
 
 #: What a file says in place of a user's function.
 CUSTOM = "custom"
@@ -34,6 +35,8 @@ class Score:
     """What all scores share. A subclass names itself and gives `formula`, (n, K) logits to (n, K) scores."""
 
     name: ClassVar[str]
+    #: Whether it needs the total probability of the labels above.
+    adds_up: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -246,6 +249,7 @@ class APS(Score):
     temperature: float = 1.0
     seed: int = 0
     name: ClassVar[str] = "aps"
+    adds_up: ClassVar[bool] = True
 
     def formula(self, z: F64) -> F64:
         p = _probabilities(z, self.temperature)
@@ -266,6 +270,7 @@ class RAPS(Score):
     temperature: float = 1.0
     seed: int = 0
     name: ClassVar[str] = "raps"
+    adds_up: ClassVar[bool] = True
 
     def formula(self, z: F64) -> F64:
         p, v = _probabilities(z, self.temperature), _v(z, self.randomized, self.seed)
@@ -332,6 +337,7 @@ class Base(Score):
     temperature: float = 1.0
     seed: int = 0
     name: ClassVar[str] = "base"
+    adds_up: ClassVar[bool] = True
 
     def formula(self, z: F64) -> F64:
         return APS(self.randomized, self.temperature, self.seed).formula(z)
@@ -381,19 +387,20 @@ SCORES: Mapping[str, type[Score]] = MappingProxyType(
     }
 )
 
+#: The scores that are compared, reported and timed where none are named.
+USUAL = ("ecp", "lac", "aps", "raps")
+
 
 def as_score(score: str | Score | Callable[[F64], Any], *, conformal: bool = True) -> Score:
-    """A score from its name, an instance, or a user's callable.
+    """A score from its name, from the text in which it describes itself, an instance, or a user's callable.
 
     >>> as_score("las")
     LAC(temperature=1.0)
+    >>> as_score("raps(lam=0.5, k_reg=3)").describe()
+    'raps(lam=0.5, k_reg=3)'
     """
     if isinstance(score, str):
-        if score.lower() == "auto":
-            raise ScoreError('"auto" is a choice among scores, not one: use calibrate(score="auto"), tune or compare.')
-        if score.lower() not in SCORES:
-            raise ScoreError(f"unknown score {score!r}; known are {', '.join(SCORES)}.")
-        score = SCORES[score.lower()]()
+        score = _from_text(score)
     elif isinstance(score, type) and issubclass(score, Score):
         score = score()
     elif not isinstance(score, Score):
@@ -405,3 +412,43 @@ def as_score(score: str | Score | Callable[[F64], Any], *, conformal: bool = Tru
             '"base" is not conformal and cannot be calibrated; use Base().predict(logits, coverage), or "aps".'
         )
     return score
+
+
+_SCORE_TEXT = re.compile(r"\s*([A-Za-z]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_PARAMETER = re.compile(r"\s*([a-z_]+)\s*=\s*([^\s,=()]+)\s*")
+
+
+def _from_text(text: str) -> Score:
+    match = _SCORE_TEXT.fullmatch(text)
+    if match is None:
+        raise ScoreError(f"cannot read the score {text!r}; write it as 'ecp' or 'raps(lam=0.5,k_reg=3)'.")
+    name, arguments = match.group(1), (match.group(2) or "").strip()
+    if name.lower() == "auto":
+        raise ScoreError('"auto" is a choice among scores, not one: use calibrate(score="auto"), tune or compare.')
+    if name.lower() not in SCORES:
+        raise ScoreError(f"unknown score {name!r}; known are {', '.join(SCORES)}.{_closest(name)}")
+    kind = SCORES[name.lower()]
+    parameters = dict(_parameter(part, text) for part in arguments.split(",")) if arguments else {}
+    known = kind().parameters()
+    unknown = set(parameters) - set(known)
+    if unknown:
+        raise ScoreError(f"{name} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(known)}.")
+    return kind(**parameters)
+
+
+def _closest(name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name.lower(), SCORES, n=1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def _parameter(part: str, text: str) -> tuple[str, Any]:
+    match = _PARAMETER.fullmatch(part)
+    if match is None:
+        raise ScoreError(f"cannot read {part.strip()!r} in the score {text!r}; write parameter=value.")
+    name, value = match.groups()
+    try:
+        return name, {"true": True, "false": False}[value.lower()] if value.isalpha() else json.loads(value)
+    except (KeyError, ValueError):
+        return name, value.strip("'\"")

@@ -12,18 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits
+from evicp.arrays import F64, I64
 from evicp.calibration import warn_suspicious
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.metrics import Evaluation, evaluate_counts
-from evicp.scores import Base, Score, as_score
+from evicp.scores import USUAL, Base, Score, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
 from evicp.tuning import Auto, ScoreLike, Tuned, rows_to_choose, with_temperature
 
 __all__ = ["Comparison", "as_row_count", "compare"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 Method = Score | Tuned | Auto
 
 #: The columns of a comparison: title, attribute of Evaluation, digits.
@@ -134,7 +133,7 @@ class Comparison:
 def compare(
     logits: Any,
     labels: Any,
-    scores: ScoreLike | Tuned | Auto | Sequence[ScoreLike | Tuned | Auto] = ("ecp", "lac", "aps", "raps", "base"),
+    scores: ScoreLike | Tuned | Auto | Sequence[ScoreLike | Tuned | Auto] = (*USUAL, "base"),
     coverage: float | Fraction = 0.9,
     *,
     trials: int = 10,
@@ -154,7 +153,7 @@ def compare(
     trials, seed : how many splits, and which
     calibration : rows to calibrate on in each trial, a share or a count; the rest is tested
     temperature : a number; "split" fits it on the tuning rows of each trial, which keeps the guarantee; "holdout" on
-        the calibration rows, as the paper does, outside the exact guarantee. A score given its own T keeps it.
+        the calibration rows, as the paper does, outside the exact guarantee. A score with a T other than 1 keeps it.
     tuning : a share or count of rows set aside where `temperature="split"` or a score is `Tuned` or "auto"; by default
         a tenth; for "auto" a fifth, a third of few rows
     min_count : strata with fewer rows are left out of SSCV
@@ -247,14 +246,11 @@ def _temperatures(
     temperature: float | str, logits: NDArray[Any], labels: I64, parts: list[list[I64]]
 ) -> list[float | None]:
     """The temperature of each trial; None where nothing was asked."""
-    if temperature in ("split", "holdout"):
-        which = 0 if temperature == "split" else 1
+    wanted = checks.as_temperature(temperature, "split", "holdout")
+    if isinstance(wanted, str):
+        which = 0 if wanted == "split" else 1
         return [fit_temperature(logits[part[which]], labels[part[which]]).temperature for part in parts]
-    number = isinstance(temperature, int | float | np.integer | np.floating) and not isinstance(temperature, bool)
-    if not number or not 0 < temperature < np.inf:  # type: ignore[operator]
-        kind = InputError if number or isinstance(temperature, str) else InputTypeError
-        raise kind(f'temperature must be a positive number, "split" or "holdout"; got {temperature!r}.')
-    return [None if temperature == 1.0 else float(temperature)] * len(parts)
+    return [None if wanted == 1.0 else wanted] * len(parts)
 
 
 def _choose(

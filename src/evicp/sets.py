@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, overload
@@ -11,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.errors import InputError, InputTypeError, RowError, need
+from evicp.arrays import I32, I64, Bools
+from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
 __all__ = ["PredictionSets", "SetsSummary", "join_sets"]
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,6 +63,75 @@ class PredictionSets:
     def __post_init__(self) -> None:
         for name in ("offsets", "labels"):
             object.__setattr__(self, name, checks.frozen(getattr(self, name)))
+
+    @classmethod
+    def from_mask(
+        cls,
+        mask: Any,
+        *,
+        coverage: float | Fraction,
+        score: str = "custom",
+        n_calibration: int | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> PredictionSets:
+        """Sets made elsewhere, as a matrix of membership: `evaluate` can then judge them.
+
+        A mask does not say which label is more plausible: labels are in the order of their numbers.
+
+        Parameters
+        ----------
+        mask : (n, K) True or False
+        coverage : what was asked of the sets
+        score, n_calibration, class_names : what else is known of them
+
+        >>> PredictionSets.from_mask([[True, False, True], [False, False, False]], coverage=0.9).to_lists()
+        [[0, 2], []]
+        """
+        array = checks.as_array(mask, "mask")
+        if array.dtype != bool:
+            raise InputTypeError(f"mask must be True or False; got dtype {array.dtype}. Pass mask.astype(bool).")
+        if array.ndim != 2 or array.shape[1] < 2:
+            raise InputError(f"mask must have shape (rows, classes), of 2 classes or more; got {array.shape}.")
+        offsets = np.concatenate([[0], np.cumsum(array.sum(1))])
+        about = _about(coverage, array.shape[1], score, n_calibration, class_names)
+        return cls(offsets, np.nonzero(array)[1].astype(np.int32), **about)
+
+    @classmethod
+    def from_lists(
+        cls,
+        lists: Any,
+        *,
+        n_classes: int,
+        coverage: float | Fraction,
+        score: str = "custom",
+        n_calibration: int | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> PredictionSets:
+        """Sets made elsewhere, as a list of labels per row: `evaluate` can then judge them.
+
+        Parameters
+        ----------
+        lists : for each row its labels, most plausible first if that is known; names, where class_names are given
+        n_classes : K
+        coverage : what was asked of the sets
+        score, n_calibration, class_names : what else is known of them
+
+        >>> PredictionSets.from_lists([[2, 0], []], n_classes=3, coverage=0.9).contains([0, 0])
+        array([ True, False])
+        """
+        about = _about(coverage, checks.as_count(n_classes, "n_classes", at_least=2), score, n_calibration, class_names)
+        rows = _rows_of(lists)
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+        labels = _labels_of(rows, n_classes, about["class_names"])
+        row_of = np.repeat(np.arange(len(rows)), np.diff(offsets))
+        order = np.lexsort((labels, row_of))
+        again = np.flatnonzero((np.diff(labels[order]) == 0) & (np.diff(row_of[order]) == 0))
+        if again.size:
+            first = order[again[0]]
+            raise LabelsError(
+                f"lists must hold a label once per row; got {labels[first]} twice in row {row_of[first]}."
+            )
+        return cls(offsets, labels.astype(np.int32), **about)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -115,9 +182,9 @@ class PredictionSets:
     def __iter__(self) -> Iterator[I32]:
         return (self.labels[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True))
 
-    def contains(self, labels: Any) -> NDArray[np.bool_]:
-        """Whether each row's set holds the given label, (n,)."""
-        wanted = checks.as_labels(labels, len(self), self.n_classes).astype(np.int32)
+    def contains(self, labels: Any) -> Bools:
+        """Whether each row's set holds the given label, (n,): a number, or a name where the sets have class names."""
+        wanted = checks.as_labels(labels, len(self), self.n_classes, class_names=self.class_names).astype(np.int32)
         result = np.zeros(len(self), bool)
         filled = np.flatnonzero(self.sizes)  # between the starts of non-empty rows lie exactly their own labels
         if filled.size:
@@ -125,7 +192,7 @@ class PredictionSets:
             result[filled] = np.logical_or.reduceat(hits, self.offsets[filled])
         return result
 
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Bools:
         """Membership as a dense (n, K) matrix."""
         result = np.zeros((len(self), self.n_classes), bool)
         result[self._rows_of_labels(), self.labels] = True
@@ -183,6 +250,48 @@ class PredictionSets:
 
     def __repr__(self) -> str:
         return f"PredictionSets({SetsSummary.of(self)})"
+
+
+def _about(coverage: Any, n_classes: int, score: Any, n_calibration: Any, class_names: Any) -> dict[str, Any]:
+    """What sets made elsewhere remember, checked."""
+    if not isinstance(score, str):
+        raise InputTypeError(f"score must be the name of a score; got {score!r}.")
+    return {
+        "n_classes": n_classes,
+        "coverage": checks.as_coverage(coverage),
+        "score": score,
+        "n_calibration": None if n_calibration is None else checks.as_count(n_calibration, "n_calibration"),
+        "class_names": checks.as_class_names(class_names, n_classes),
+    }
+
+
+def _rows_of(lists: Any) -> list[list[Any]]:
+    """One list of labels per row, of anything that holds one collection of labels per row."""
+    if isinstance(lists, str | bytes | Mapping) or not isinstance(lists, Iterable):
+        raise InputTypeError(f"lists must be a list of labels per row; got a {type(lists).__name__}.")
+    rows = []
+    for number, row in enumerate(lists):
+        if isinstance(row, str | bytes | Mapping) or not isinstance(row, Iterable):
+            raise InputTypeError(f"lists must hold one list of labels per row; got {row!r} at row {number}.")
+        rows.append(row.tolist() if hasattr(row, "tolist") else sorted(row) if isinstance(row, Set) else list(row))
+        if any(isinstance(label, bool | np.bool_) for label in rows[-1]):
+            raise InputTypeError(f"lists must hold labels; got True or False in row {number}. Use from_mask.")
+    return rows
+
+
+def _labels_of(rows: list[list[Any]], n_classes: int, class_names: tuple[str, ...] | None) -> I64:
+    """The labels of all rows, one after the other; what is no label is named with its row."""
+    try:
+        flat = [label for row in rows for label in row]
+        return checks.as_labels(flat, len(flat), n_classes, class_names=class_names)
+    except (LabelsError, InputTypeError):
+        for number, row in enumerate(rows):
+            try:
+                checks.as_labels(row, len(row), n_classes, class_names=class_names)
+            except (LabelsError, InputTypeError) as error:
+                where = str(error).replace(" at row ", " at position ")
+                raise type(error)(f"lists must hold labels; in row {number}, {where}") from None
+        raise
 
 
 def join_sets(parts: Sequence[PredictionSets]) -> PredictionSets:

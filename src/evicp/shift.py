@@ -7,15 +7,13 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from evicp import checks
-from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
+from evicp import checks, kernels
+from evicp.arrays import F64
+from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
+from evicp.scores import LAC
 
 __all__ = ["effective_sample_size", "estimate_class_frequencies", "label_shift_weights"]
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 def as_weights(weights: Any, n: int | None = None, what: str = "weights") -> F64:
@@ -45,6 +43,17 @@ def effective_sample_size(weights: Any) -> float:
     return float(relative.sum() ** 2 / (relative**2).sum())
 
 
+def equal_rows(scores: F64, weights: F64, threshold: float, coverage: float) -> float:
+    """How many equally weighted rows would leave the coverage of a threshold as uncertain: c (1 - c) / v.
+
+    v = sum w_i^2 (1{s_i <= t} - c)^2 / (sum w)^2 is the variance of the weighted share below the threshold. Unlike the
+    effective sample size it sees whether the heavy rows are those that are missed.
+    """
+    relative = weights / weights.max()
+    distances = relative * ((scores <= threshold) - coverage)
+    return float(coverage * (1 - coverage) * relative.sum() ** 2 / (distances**2).sum())
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The weights of calibration rows, and how new points get theirs.
@@ -61,9 +70,9 @@ class Weights:
     def __post_init__(self) -> None:
         if not self.rows.any():
             raise InputError("weights must not all be 0.")
-        object.__setattr__(self, "rows", checks.frozen(self.rows))
+        object.__setattr__(self, "rows", checks.owned(self.rows))
         if self.classes is not None:
-            object.__setattr__(self, "classes", checks.frozen(self.classes))
+            object.__setattr__(self, "classes", checks.owned(self.classes))
 
     def of_new(self, n: int, given: Any) -> F64:
         """The weights of new points: of each label, (1, K), or of each row, (n, 1)."""
@@ -102,13 +111,21 @@ def weighted_thresholds(scores: F64, weights: F64, new_weights: F64, coverage: F
     scores, weights : (n,) calibration scores in ascending order, and the weight of each
     new_weights : weights of new points, on the same scale
     """
-    numerator, denominator = coverage.as_integer_ratio()
     known, new = _scaled(weights, new_weights)
     running = np.cumsum(known)
-    needed = (running[-1] + new) * numerator
-    position = np.searchsorted(running * denominator, needed, side="left")
+    position = np.searchsorted(running, _needed(running[-1] + new, known, coverage), side="left")
     thresholds: F64 = np.append(scores, np.inf)[position]
     return thresholds
+
+
+def _needed(totals: F64, known: F64, coverage: Fraction) -> F64:
+    """The weight that scores up to the threshold must have: a share of each total, rounded up where all are whole."""
+    if np.any(totals >= 2.0**53) or np.any(totals != np.rint(totals)) or np.any(known != np.rint(known)):
+        return totals * float(coverage)
+    numerator, denominator = coverage.as_integer_ratio()
+    fits = int(totals.max(initial=0.0)) * denominator < 2**62
+    whole = totals.astype(np.int64).astype(np.int64 if fits else object)
+    return (-(-whole * numerator // denominator)).astype(np.float64)
 
 
 def weighted_p_values(scores: F64, weights: F64, new_scores: F64, new_weights: F64) -> F64:
@@ -171,7 +188,8 @@ def label_shift_weights(labels: Any, frequencies: Any) -> F64:
             f"class {missing[0]} has new frequency {wanted[missing[0]]:g} but no calibration rows: no weight can make "
             "up for them. Calibrate with rows of this class."
         )
-    return np.divide(wanted / wanted.sum(), seen, out=np.zeros(len(wanted)), where=seen > 0)
+    share = wanted / wanted.max()  # the sum of numbers near the largest would be infinite
+    return np.divide(share / share.sum(), seen, out=np.zeros(len(wanted)), where=seen > 0)
 
 
 def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64:
@@ -196,15 +214,18 @@ def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64
             f"got {len(new)} new rows and no rows of {np.sum(counts == 0)} class(es)."
         )
     confusion = np.zeros((n_classes, n_classes))
-    np.add.at(confusion, (_predicted(array), truth), 1.0)
-    predicted = np.bincount(_predicted(new), minlength=n_classes) / len(new)
-    solution: F64 = np.linalg.lstsq(confusion / counts, predicted, rcond=None)[0].astype(np.float64)
-    return _on_simplex(solution)
-
-
-def _predicted(logits: NDArray[Any]) -> I64:
-    """The label of the largest logit in each row."""
-    return np.concatenate([np.empty(0, np.int64), *(block.argmax(1) for _, block in checks.blocks(logits))])
+    np.add.at(confusion, (kernels.top_labels(LAC(), array), truth), 1.0)
+    predicted = np.bincount(kernels.top_labels(LAC(), new), minlength=n_classes) / len(new)
+    solution, _, rank, _ = np.linalg.lstsq(confusion / counts, predicted, rcond=None)
+    if rank < n_classes:
+        never = np.flatnonzero(confusion.sum(1) == 0)
+        named = f" ({len(never)} of them never predicted, such as {never[0]})" if never.size else ""
+        checks.warn(
+            f"predictions cannot tell all {n_classes} classes apart{named}: among those that look alike, frequencies "
+            "are a guess. Pass more labelled rows, or known frequencies.",
+            SuspiciousInputWarning,
+        )
+    return _on_simplex(np.asarray(solution, np.float64))
 
 
 def _on_simplex(point: F64) -> F64:

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration import Calibration, Calibrator
-from evicp.errors import InputError, missing_extra
-from evicp.scores import Score
+from evicp import checks
+from evicp.arrays import F64, I64, Bools
+from evicp.calibration import Calibration, calibrate
+from evicp.errors import InputError, LabelsError, SuspiciousInputWarning, unusable
+from evicp.groups import ByGroup, as_groups
+from evicp.metrics import Evaluation, Evaluator
+from evicp.scores import Score, as_score
 from evicp.sets import PredictionSets
 
 try:
+    from sklearn import get_config
     from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
     from sklearn.utils import _safe_indexing, indexable
+    from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, column_or_1d
+    from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
 except ImportError as error:
-    raise missing_extra("scikit-learn", "sklearn", "the scikit-learn adapter") from error
+    raise unusable("sklearn", "scikit-learn", "sklearn", "the scikit-learn adapter", error) from error
 
 __all__ = ["ConformalClassifier", "logits_of"]
 
 
-def logits_of(estimator: Any, X: Any) -> NDArray[np.float64]:
+def logits_of(estimator: Any, X: Any) -> F64:
     """The (n, K) logits of a fitted classifier.
 
     `decision_function` where it has one value per class, not per pair of classes; a binary one, s, becomes
@@ -36,13 +43,9 @@ def logits_of(estimator: Any, X: Any) -> NDArray[np.float64]:
     log-probability is negative, so relu evidence is zero throughout. For such estimators choose another score ("lac",
     "raps") or ECP(evidence="softplus").
     """
-    n_classes = len(estimator.classes_)
-    if hasattr(estimator, "decision_function"):
-        values = np.asarray(estimator.decision_function(X), dtype=np.float64)
-        if values.ndim == 1 and n_classes == 2:
-            return np.stack([-values / 2, values / 2], axis=1)
-        if values.ndim == 2 and values.shape[1] == n_classes and not _compares_pairs(estimator):
-            return values
+    decisions = _decisions(estimator, X)
+    if decisions is not None:
+        return decisions
     if hasattr(estimator, "predict_proba"):
         # A probability of exactly 0 stays possible: the smallest double's logarithm, not -inf.
         return np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), 1e-300))
@@ -52,6 +55,24 @@ def logits_of(estimator: Any, X: Any) -> NDArray[np.float64]:
     )
 
 
+def _decisions(estimator: Any, X: Any) -> F64 | None:
+    """One decision value per class, (n, K); None where the estimator has none."""
+    n_classes = len(estimator.classes_)
+    if hasattr(estimator, "decision_function"):
+        values = np.asarray(estimator.decision_function(X), dtype=np.float64)
+        if values.ndim == 1 and n_classes == 2:
+            return np.stack([-values / 2, values / 2], axis=1)
+        if values.ndim == 2 and values.shape[1] == n_classes and not _compares_pairs(estimator):
+            return values
+    return None
+
+
+def _listed(values: Iterable[Any]) -> str:
+    """Some values as text, the first eight of them."""
+    texts = [repr(value) for value in values]
+    return ", ".join(texts[:8]) + (f" and {len(texts) - 8} more" if len(texts) > 8 else "")
+
+
 def _compares_pairs(estimator: Any) -> bool:
     """Whether the decisions of an SVC are those between pairs of classes: three classes have three pairs."""
     while hasattr(estimator, "best_estimator_"):
@@ -59,6 +80,53 @@ def _compares_pairs(estimator: Any) -> bool:
     if getattr(estimator, "steps", None):
         return _compares_pairs(estimator.steps[-1][1])
     return getattr(estimator, "decision_function_shape", None) == "ovo"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _PositionSets(PredictionSets):
+    """Sets of positions in classes that are other whole numbers; labels that look like the classes are warned of."""
+
+    classes: tuple[int, ...] = ()
+
+    def contains(self, labels: Any) -> Bools:
+        """As for any sets: whether each row's set holds the given position in `classes`, (n,)."""
+        hint = "These sets hold positions in classes_; ConformalClassifier.evaluate(X, y) takes the classes themselves."
+        try:
+            given = np.unique(checks.as_labels(labels, len(self), self.n_classes))
+        except LabelsError as error:
+            raise LabelsError(f"{error} {hint}") from None
+        classes = np.array(self.classes)
+        if np.isin(given, classes).all() and np.any(classes[given] != given):
+            what = "labels may be classes where positions are meant: each of them is a class, too."
+            checks.warn(f"{what} {hint}", SuspiciousInputWarning)
+        return super().contains(labels)
+
+
+def _of_positions(sets: Any, classes: NDArray[Any]) -> Any:
+    """Sets that know the classes, where positions and classes are different whole numbers."""
+    if isinstance(sets, list):  # of several coverages
+        return [_of_positions(one, classes) for one in sets]
+    if classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
+        return sets
+    known = {field.name: getattr(sets, field.name) for field in fields(sets)}
+    return _PositionSets(**known, classes=tuple(classes.tolist()))
+
+
+class _Part(NamedTuple):
+    """Rows that calibrate: their places in X, logits of an estimator that has not seen them, positions of classes."""
+
+    rows: I64
+    logits: F64
+    labels: I64
+
+
+def _group_function(by: Any) -> Callable[[Any], Any] | None:
+    """The function of X that gives groups; None where `by` is another way to group, or none."""
+    if by is None or isinstance(by, str | type) or not callable(by):
+        if isinstance(as_groups(by), ByGroup):
+            raise InputError('by="group" needs the group of each row: pass a function of X that gives one per row.')
+        return None
+    return by
 
 
 def _inner_has(method: str) -> Callable[[ConformalClassifier], bool]:
@@ -74,14 +142,22 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     Parameters
     ----------
     estimator : classifier, default LogisticRegression()
-    score : a name, a score or a callable of logits; of two classes "lac" says more than ECP
+    score : a name, "auto", a score or a callable of logits, as for `evicp.calibrate`
+        By default ECP where the estimator has decision values of more than two classes, and LAC otherwise: the
+        logarithms of probabilities are no evidence, and of two classes ECP can only say that both are possible.
+        `calibration_.score` is the one that was taken. "auto" uses a part of the calibration rows up to choose with.
     coverage : what `predict_set` asks for by default
-    cv : "prefit", a share in (0, 1), or a number of folds
+    cv : "prefit", a share in (0, 1), a number of folds, or a splitter of scikit-learn
         "prefit": the estimator is fitted already and `fit` calibrates on all it is given; these rows must not have
         trained it. A share: that part of the rows calibrates, the rest trains. Folds: every row is scored by an
         estimator that has not seen it, then the estimator is fitted on all rows; this uses the data best but lies
-        outside the exact guarantee.
+        outside the exact guarantee. A splitter that splits once is a share, any other is folds; no row may be held out
+        twice.
     random_state : of the split or the folds
+    by : None, "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or a function of X
+        Where the coverage must hold: over all rows, in every class, in every band of evidential uncertainty, or in
+        every group of rows. A function gives one group per row, a whole number or a string, of the rows that calibrate
+        and of those to predict: `by=lambda X: X["country"]`.
 
     Attributes
     ----------
@@ -94,21 +170,26 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     >>> model = ConformalClassifier(score="lac", coverage=0.9, cv=0.4).fit(X, y)
     >>> model.predict_set(X[:2]).to_lists()
     [[0], [0]]
+    >>> wide = ConformalClassifier(score="lac", cv=0.5, by=lambda X: np.where(X[:, 1] > 3, "wide", "narrow"))
+    >>> wide.fit(X, y).calibration_
+    Calibration(lac, 75 rows, 3 classes, by group (2 groups))
     """
 
     def __init__(
         self,
         estimator: Any = None,
-        score: str | Score | Callable[..., Any] = "ecp",
+        score: str | Score | Callable[..., Any] | None = None,
         coverage: float | Fraction = 0.9,
-        cv: str | float | int = 0.2,
+        cv: Any = 0.2,
         random_state: int | None = 0,
+        by: Any = None,
     ) -> None:
         self.estimator = estimator
         self.score = score
         self.coverage = coverage
         self.cv = cv
         self.random_state = random_state
+        self.by = by
 
     # The constructor's `score` names the conformal score, while scikit-learn calls a method `score` for accuracy. Both
     # are honoured: the parameter lives in the instance and in get_params, the attribute is the method.
@@ -129,56 +210,129 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _base(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
 
-    def fit(self, X: Any, y: Any) -> ConformalClassifier:
-        """Fit the estimator (unless it is prefit) and calibrate."""
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> ConformalClassifier:
+        """Fit the estimator (unless it is prefit) and calibrate.
+
+        Parameters
+        ----------
+        X, y : rows and their classes
+        fit_params : for the estimator's `fit`, as `sample_weight`
+            Those with one entry per row are cut to the rows that train. They have no say in the calibration, where all
+            rows count alike. Where scikit-learn's metadata routing is enabled, the estimator must request them.
+        """
+        checks.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
         check_classification_targets(y)
         X, y = indexable(X, column_or_1d(y, warn=True))
-        if self.cv == "prefit":
+        self._group = _group_function(self.by)
+        if self.__dict__["score"] is not None and str(self.__dict__["score"]).lower() != "auto":
+            as_score(self.__dict__["score"])  # one that is refused is refused before anything is trained
+        params = self._routed(fit_params)
+        if isinstance(self.cv, str) and self.cv == "prefit":
+            if params:
+                raise InputError(f"a prefit estimator is not fitted again; got {_listed(params)}. Fit it with them.")
             check_is_fitted(self.estimator)
             self.estimator_ = self.estimator
-            calibrator = self._calibrator().update(logits_of(self.estimator_, X), self._encode(y))
+            used = [_Part(np.arange(len(y)), logits_of(self.estimator_, X), self._encode(y))]
         else:
-            calibrator = self._fit_and_score(X, y)
+            used = self._fit_and_score(X, y, params)
+        rows, logits, labels = (np.concatenate(part) for part in zip(*used, strict=True))
+        groups = None if self._group is None else self._groups_of(_safe_indexing(X, rows), len(rows))
         self.classes_ = self.estimator_.classes_
-        self.calibration_: Calibration = calibrator.finish()
+        self.calibration_: Calibration = calibrate(
+            logits,
+            labels,
+            self._conformal_score(X),
+            by=self.by if groups is None else groups,
+            class_names=[str(c) for c in self.classes_],
+        )
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
         return self
 
-    def _fit_and_score(self, X: Any, y: NDArray[Any]) -> Calibrator:
+    def _conformal_score(self, X: Any) -> Any:
+        """The score asked for, or the one that suits what the fitted estimator gives; its kind alone decides."""
+        if self.__dict__["score"] is not None:
+            return self.__dict__["score"]
+        evidence = len(self.estimator_.classes_) > 2 and _decisions(self.estimator_, _safe_indexing(X, [0])) is not None
+        return "ecp" if evidence else "lac"
+
+    def _routed(self, fit_params: dict[str, Any]) -> dict[str, Any]:
+        """What of the parameters of `fit` the estimator's own is given."""
+        routing = fit_params and get_config()["enable_metadata_routing"]
+        return process_routing(self, "fit", **fit_params)["estimator"]["fit"] if routing else fit_params
+
+    def get_metadata_routing(self) -> Any:
+        """For scikit-learn's metadata routing: what `fit` takes goes to the estimator's `fit`."""
+        mapping = MethodMapping().add(caller="fit", callee="fit")
+        return MetadataRouter(owner=type(self).__name__).add(estimator=self._base(), method_mapping=mapping)
+
+    def _fit_and_score(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> list[_Part]:
         """Fit on a part and calibrate on the rest, once or fold by fold."""
-        base, calibrator = self._base(), None
-        for train, held_out in self._splits(y):
-            self.estimator_ = clone(base).fit(_safe_indexing(X, train), y[train])
-            if len(self.estimator_.classes_) < len(np.unique(y)):
-                raise InputError("every class needs a row in the training part; got a class with too few rows for cv.")
-            calibrator = calibrator or self._calibrator()
-            calibrator.update(logits_of(self.estimator_, _safe_indexing(X, held_out)), self._encode(y[held_out]))
-        if not isinstance(self.cv, float):
-            self.estimator_ = clone(base).fit(X, y)
-        assert calibrator is not None  # _splits yields at least one
-        return calibrator
+        base, used = self._base(), []
+        for train, held_out in self._splits(X, y):
+            some = _check_method_params(X, params, train)
+            self.estimator_ = clone(base).fit(_safe_indexing(X, train), y[train], **some)
+            known = set(np.asarray(self.estimator_.classes_).tolist())
+            missing = [label for label in np.unique(y).tolist() if label not in known]
+            if missing:
+                raise self._too_few(missing)
+            logits = logits_of(self.estimator_, _safe_indexing(X, held_out))
+            used.append(_Part(held_out, logits, self._encode(y[held_out])))
+        if len(used) > 1:
+            self.estimator_ = clone(base).fit(X, y, **_check_method_params(X, params))
+        return used
 
-    def _splits(self, y: NDArray[Any]) -> Any:
-        rows = np.zeros((len(y), 1))
-        if isinstance(self.cv, float) and 0 < self.cv < 1:
-            return StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state).split(rows, y)
-        if isinstance(self.cv, int) and not isinstance(self.cv, bool) and self.cv >= 2:
-            return StratifiedKFold(self.cv, shuffle=True, random_state=self.random_state).split(rows, y)
-        raise InputError(f'cv must be "prefit", a share in (0, 1) or a number of folds >= 2; got {self.cv!r}.')
+    def _groups_of(self, X: Any, n: int) -> NDArray[Any] | None:
+        """What the function given as `by` says of each row; None where there is none."""
+        return None if self._group is None else checks.as_groups(self._group(X), n)
 
-    def _calibrator(self) -> Calibrator:
-        return Calibrator(self.__dict__["score"], class_names=[str(c) for c in self.estimator_.classes_])
+    def _splits(self, X: Any, y: NDArray[Any]) -> list[tuple[I64, I64]]:
+        """Which rows train and which are held out, in each split; one at least."""
+        splitter, (classes, counts) = self._splitter(), np.unique(y, return_counts=True)
+        if splitter is not self.cv and len(y) > 1 and counts.min() == 1:
+            raise self._too_few(classes[counts < 2].tolist())
+        try:
+            splits = [(np.asarray(train), np.asarray(held_out)) for train, held_out in splitter.split(X, y)]
+        except ValueError as error:
+            raise InputError(f"cv={self.cv!r} cannot split {len(y)} rows of {len(classes)} classes: {error}") from error
+        if not any(len(held_out) for _, held_out in splits):
+            raise InputError(f"cv must hold rows out; {self.cv!r} holds out none.")
+        times = np.bincount(np.concatenate([held_out for _, held_out in splits]))
+        if times.max() > 1 or any(np.intersect1d(*split).size for split in splits):
+            raise InputError(
+                f"cv must hold out every row once at most, and not train on it; {self.cv!r} does not. "
+                "Use folds, or a splitter that splits once."
+            )
+        return splits
 
-    def _encode(self, y: NDArray[Any]) -> NDArray[np.int64]:
+    def _too_few(self, classes: Iterable[Any]) -> InputError:
+        return InputError(
+            f"every class needs a row in the training part and one outside it; got too few for cv={self.cv!r} of "
+            f"{_listed(classes)}. Give more rows of such classes, or drop them."
+        )
+
+    def _splitter(self) -> Any:
+        cv = self.cv
+        if isinstance(cv, float) and 0 < cv < 1:
+            return StratifiedShuffleSplit(1, test_size=cv, random_state=self.random_state)
+        if isinstance(cv, int | np.integer) and not isinstance(cv, bool) and cv >= 2:
+            return StratifiedKFold(int(cv), shuffle=True, random_state=self.random_state)
+        if hasattr(cv, "split") and not isinstance(cv, str | type):
+            return cv
+        raise InputError(f'cv must be "prefit", a share in (0, 1), a number of folds >= 2 or a splitter; got {cv!r}.')
+
+    def _encode(self, y: NDArray[Any]) -> I64:
         """Labels as positions in the estimator's classes."""
-        classes = self.estimator_.classes_
-        position = np.clip(np.searchsorted(classes, y), 0, len(classes) - 1)
-        unknown = classes[position] != y
-        if np.any(unknown):
-            raise InputError(f"y must hold classes the estimator was fitted on; got {y[unknown][0]!r}.")
-        return position
+        known = {label: position for position, label in enumerate(np.asarray(self.estimator_.classes_).tolist())}
+        given = y.tolist()
+        unknown = list(dict.fromkeys(label for label in given if label not in known))
+        if unknown:
+            raise LabelsError(
+                f"y must hold classes the estimator was fitted on ({_listed(known)}); got {_listed(unknown)}. "
+                "Drop such rows, or fit with rows of these classes."
+            )
+        return np.array([known[label] for label in given], dtype=np.int64)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The estimator's own prediction, one label per row."""
@@ -186,23 +340,82 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self.estimator_.predict(X)
 
     @available_if(_inner_has("predict_proba"))
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> F64:
         """The estimator's own probabilities, where it has any."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(X)
 
     def predict_set(
-        self, X: Any, coverage: float | Fraction | None = None, *, allow_empty: bool = True
+        self,
+        X: Any,
+        coverage: float | Fraction | None = None,
+        *,
+        confidence: float | None = None,
+        allow_empty: bool = True,
     ) -> PredictionSets:
-        """Prediction sets; labels are positions in `classes_`, `names(i)` their text."""
-        check_is_fitted(self)
-        wanted = self.coverage if coverage is None else coverage
-        return self.calibration_.predict(logits_of(self.estimator_, X), wanted, allow_empty=allow_empty)
+        """Prediction sets of positions in `classes_`: `classes_[sets[i]]` are a row's classes, `names(i)` their text.
 
-    def predict_p(self, X: Any) -> NDArray[np.float64]:
-        """Conformal p-values of every class, (n, K)."""
+        Compare them with labels by `evaluate(X, y)`, which knows the classes. `evicp.evaluate` and `sets.contains`
+        take positions, and warn of labels that may be classes.
+
+        Parameters
+        ----------
+        X : rows
+        coverage : what to ask for; the constructor's by default
+        confidence : of training-conditional sets, as in `Calibration.predict`
+        allow_empty : if False, an empty set gets its top label
+        """
+        logits, groups = self._outputs(X)
+        return _of_positions(self._sets(logits, groups, coverage, confidence, allow_empty), self.classes_)
+
+    def _outputs(self, X: Any) -> tuple[F64, NDArray[Any] | None]:
+        """The logits of new rows, and their groups where a function gives them."""
         check_is_fitted(self)
-        return self.calibration_.p_values(logits_of(self.estimator_, X))
+        logits = logits_of(self.estimator_, X)
+        return logits, self._groups_of(X, len(logits))
+
+    def _sets(self, logits: F64, groups: Any, coverage: Any, confidence: float | None, allow_empty: bool) -> Any:
+        wanted = self.coverage if coverage is None else coverage
+        return self.calibration_.predict(logits, wanted, confidence=confidence, groups=groups, allow_empty=allow_empty)
+
+    def evaluate(
+        self,
+        X: Any,
+        y: Any,
+        coverage: float | Fraction | None = None,
+        *,
+        confidence: float | None = None,
+        allow_empty: bool = True,
+        min_count: int = 1,
+    ) -> Evaluation:
+        """Coverage, size and adaptivity of the sets of rows whose classes are known; in groups, where there are any.
+
+        Parameters
+        ----------
+        X : rows that neither trained nor calibrated
+        y : their classes, as in `fit`
+        coverage, confidence, allow_empty : as for `predict_set`
+        min_count : strata with fewer rows are left out of SSCV
+
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> flowers = np.array([10, 20, 50])[y]
+        >>> model = ConformalClassifier(score="lac", cv=0.5).fit(X[::2], flowers[::2])
+        >>> result = model.evaluate(X[1::2], flowers[1::2])
+        >>> round(result.coverage, 3), round(result.mean_size, 3)
+        (0.92, 0.92)
+        """
+        logits, groups = self._outputs(X)
+        truth = self._encode(column_or_1d(y, warn=True))
+        sets = self._sets(logits, groups, coverage, confidence, allow_empty)
+        if self.calibration_.guarantee in ("group", "uncertainty"):
+            groups = self.calibration_.groups_of(logits, groups)
+        return Evaluator(min_count=min_count).update(sets, truth, logits, groups=groups).finish()
+
+    def predict_p(self, X: Any) -> F64:
+        """Conformal p-values of every class, (n, K); among rows of the class or the row's group, where `by` says so."""
+        logits, groups = self._outputs(X)
+        return self.calibration_.p_values(logits, groups=groups)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

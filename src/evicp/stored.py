@@ -22,7 +22,20 @@ from numpy.typing import NDArray
 from evicp import checks
 from evicp.errors import FileError
 
-__all__ = ["HeldArray", "PackedArray", "RawArray", "Stored", "open_npy", "open_npz", "open_safetensors"]
+__all__ = [
+    "COMPANIONS",
+    "HeldArray",
+    "PackedArray",
+    "RawArray",
+    "Stored",
+    "companion",
+    "open_npy",
+    "open_npz",
+    "open_safetensors",
+]
+
+#: The arrays that may lie beside logits in an npy file, each in a file of its own.
+COMPANIONS = ("labels", "inputs", "class_names")
 
 #: The types of safetensors that NumPy knows, and bfloat16, which is widened.
 _SAFE_TYPES: Mapping[str, str] = MappingProxyType(
@@ -133,7 +146,7 @@ class RawArray:
                 running = zlib.crc32(_bytes(piece), running) if checked else running
                 yield self._shown(piece, span[1] - span[0])
         if checked and self.crc is not None and running != self.crc[0]:
-            raise FileError(f"cannot read {self.path}: it is damaged: its checksum does not match its content.")
+            raise FileError("it is damaged: its checksum does not match its content.")
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start to stop, in an array of their own."""
@@ -242,6 +255,17 @@ def _npy_header(file: Any) -> tuple[np.dtype[Any], tuple[int, ...], bool] | None
     shape, by_column, dtype = readers[version](file)
     plain = len(shape) > 0 and not dtype.hasobject and dtype.names is None
     return (dtype, shape, by_column and len(shape) > 1) if plain else None
+
+
+def companion(path: Path, name: str) -> Path:
+    """The npy file of an array that belongs to logits in an npy file.
+
+    >>> companion(Path("logits-val.npy"), "labels").name, companion(Path("val.npy"), "labels").name
+    ('labels-val.npy', 'val.labels.npy')
+    """
+    if "logits" in path.name:
+        return path.with_name(path.name.replace("logits", name))
+    return path.with_name(f"{path.stem}.{name}.npy")
 
 
 def open_npy(path: Path) -> Stored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from html import escape
 
@@ -18,15 +19,29 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lac    12.0
     """
     columns = list(zip(head, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
+    widths = [max(map(_width, column)) for column in columns]
     right = [i > 0 and not any(" " in cell for cell in column[1:]) for i, column in enumerate(columns)]
     lines = [list(head), ["-" * width for width in widths], *rows]
     return "\n".join(_line(cells, widths, right) for cells in lines)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    padded = (f"{c:>{w}}" if r else f"{c:<{w}}" for c, w, r in zip(cells, widths, right, strict=True))
+    padded = []
+    for cell, width, to_right in zip(cells, widths, right, strict=True):
+        space = " " * (width - _width(cell))
+        padded.append(space + cell if to_right else cell + space)
     return "  ".join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: wide letters take two, marks on the letter before them none.
+
+    >>> _width("cat"), _width("\N{CJK UNIFIED IDEOGRAPH-732B}"), _width("e\N{COMBINING ACUTE ACCENT}")
+    (3, 2, 1)
+    """
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
+from evicp.arrays import I64
 from evicp.errors import LabelsError, LogitsError, SuspiciousInputWarning
 
 __all__ = ["TemperatureFit", "fit_temperature"]
@@ -18,7 +19,7 @@ __all__ = ["TemperatureFit", "fit_temperature"]
 _EDGE = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TemperatureFit:
     """A fitted temperature with the negative log-likelihood and calibration error before and after."""
 
@@ -30,7 +31,7 @@ class TemperatureFit:
     n: int
     at_edge: bool
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"T = {self.temperature:.4f} from {self.n:,} rows: NLL {self.nll_before:.4f} -> {self.nll_after:.4f}, "
             f"ECE {self.ece_before:.4f} -> {self.ece_after:.4f}"
@@ -74,7 +75,7 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
     )
 
 
-def _raise_unlikely(logits: NDArray[Any], labels: NDArray[np.int64]) -> NoReturn:
+def _raise_unlikely(logits: NDArray[Any], labels: I64) -> NoReturn:
     """Say which true label makes the likelihood of all rows 0."""
     true = np.asarray(logits[np.arange(len(logits)), labels], np.float64)
     row = int(true.argmin())
@@ -88,7 +89,7 @@ def _raise_unlikely(logits: NDArray[Any], labels: NDArray[np.int64]) -> NoReturn
     )
 
 
-def _minimise(logits: NDArray[Any], labels: NDArray[np.int64]) -> tuple[float, bool]:
+def _minimise(logits: NDArray[Any], labels: I64) -> tuple[float, bool]:
     """The minimising beta, and whether it is an edge of the search."""
     low, high = -_EDGE, _EDGE  # of ln beta
     for edge, outside in ((low, 1), (high, -1)):
@@ -107,7 +108,7 @@ def _minimise(logits: NDArray[Any], labels: NDArray[np.int64]) -> tuple[float, b
     return exp(x), False
 
 
-def _calibration_error(logits: NDArray[Any], labels: NDArray[np.int64], beta: float, bins: int = 15) -> float:
+def _calibration_error(logits: NDArray[Any], labels: I64, beta: float, bins: int = 15) -> float:
     """ECE: the mean distance between the top probability and its accuracy over equal bins."""
     confidence, correct = kernels.top_confidences(logits, labels, beta)
     which = np.clip(np.ceil(confidence * bins) - 1, 0, bins - 1).astype(np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
@@ -11,9 +11,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from evicp.calibration import Calibration, Calibrator
-from evicp.checks import LARGEST_LOGIT
-from evicp.errors import InputError, InputTypeError, ScoreError, missing_extra
+from evicp.checks import LARGEST_LOGIT, as_coverage
+from evicp.errors import InputError, InputTypeError, ScoreError, unusable
+from evicp.groups import ByGroup
 from evicp.limits import raised
+from evicp.metrics import Evaluation, Evaluator
 from evicp.scores import ECP, Score
 
 try:
@@ -23,9 +25,9 @@ try:
 
     from evicp.kernels import _torch as kernel
 except ImportError as error:
-    raise missing_extra("torch", "torch", "the PyTorch adapter") from error
+    raise unusable("torch", "torch", "torch", "the PyTorch adapter", error) from error
 
-__all__ = ["SetOutput", "SetPredictor", "calibrate", "evidential_loss", "logits_of", "pipeline_logits"]
+__all__ = ["SetOutput", "SetPredictor", "calibrate", "evaluate", "evidential_loss", "logits_of", "pipeline_logits"]
 
 
 def logits_of(output: Any) -> Tensor:
@@ -51,6 +53,8 @@ def calibrate(
     loader: Iterable[Any],
     score: str | Score | Callable[..., Any] = "ecp",
     *,
+    by: Any = None,
+    class_weights: Any = None,
     device: Any = None,
     class_names: Sequence[str] | None = None,
 ) -> Calibration:
@@ -60,16 +64,94 @@ def calibrate(
     ----------
     model : put into evaluation mode meanwhile, and back afterwards
     loader : yields (inputs, labels), or dicts with "labels" (Hugging Face), whose other entries the model takes by name
+    score, class_weights, class_names : as for `evicp.Calibrator`
+    by : "class", "group", "uncertainty", or an instance with parameters, as for `evicp.Calibrator`
+        For "group" batches are (inputs, labels, groups), or dicts with "groups" as well: one whole number or string
+        per row.
     device : where to run; the model's own by default
+
+    >>> rows, labels = 3 * torch.eye(4).repeat(30, 1), torch.arange(4).repeat(30)
+    >>> calibrate(nn.Identity(), [(rows, labels)], "lac", by="class")
+    Calibration(lac, 120 rows, 4 classes, by class (4 groups))
     """
-    device = _device_of(model) if device is None else torch.device(device)
-    calibrator = Calibrator(score, class_names=class_names)
+    _check_model(model)
+    _check_loader(loader)
+    calibrator = Calibrator(score, by=by, class_weights=class_weights, class_names=class_names)
     with _evaluating(model):
-        for batch in loader:
-            inputs, labels = _unpack(batch)
-            output = model(**_to(inputs, device)) if isinstance(inputs, dict) else model(_to(inputs, device))
-            calibrator.update(logits_of(output), labels.to(device))
+        for logits, labels, groups in _batches(model, loader, device, grouped=isinstance(calibrator.by, ByGroup)):
+            calibrator.update(logits, labels, groups=groups)
     return calibrator.finish()
+
+
+def evaluate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    calibration: Calibration,
+    coverage: float | Fraction,
+    *,
+    confidence: float | None = None,
+    allow_empty: bool = True,
+    min_count: int = 1,
+    device: Any = None,
+) -> Evaluation:
+    """Evaluate the sets of a model's rows on the batches of a loader, in one pass; only counts are kept.
+
+    Parameters
+    ----------
+    model, loader, device : as for `calibrate`; batches have groups where the calibration is by group
+    calibration : of this model, on other rows
+    coverage, confidence, allow_empty : as for `Calibration.predict`
+    min_count : strata with fewer rows are left out of SSCV
+
+    >>> rows, labels = 3 * torch.eye(4).repeat(30, 1), torch.arange(4).repeat(30)
+    >>> batches = [(rows[:60], labels[:60]), (rows[60:], labels[60:])]
+    >>> calibration = calibrate(nn.Identity(), batches, "lac")
+    >>> result = evaluate(nn.Identity(), batches, calibration, coverage=0.9)
+    >>> result.n, result.coverage, result.mean_size, result.accuracy
+    (120, 1.0, 1.0, 1.0)
+    """
+    _check_model(model)
+    _check_loader(loader)
+    _check_calibration(calibration)
+    exact, where, evaluator = as_coverage(coverage), calibration.guarantee, Evaluator(min_count=min_count)
+    with _evaluating(model):
+        for logits, labels, given in _batches(model, loader, device, grouped=where == "group"):
+            sets = calibration.predict(logits, exact, confidence=confidence, groups=given, allow_empty=allow_empty)
+            groups = calibration.groups_of(logits, given) if where in ("group", "uncertainty") else None
+            evaluator.update(sets, labels, logits, groups=groups)
+    return evaluator.finish()
+
+
+def _check_model(model: Any) -> None:
+    """Arguments are easily swapped: say which one is not what it must be."""
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model must be a torch.nn.Module; got a {type(model).__name__}. The model comes first.")
+
+
+def _check_loader(loader: Any) -> None:
+    iterates = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+    if isinstance(loader, nn.Module) or not iterates:
+        raise InputTypeError(
+            f"loader must yield batches of inputs and labels; got a {type(loader).__name__}. Pass a DataLoader."
+        )
+
+
+def _check_calibration(calibration: Any) -> None:
+    if not isinstance(calibration, Calibration):
+        raise InputTypeError(
+            f"calibration must be a Calibration; got a {type(calibration).__name__}. evicp.load reads one from a file."
+        )
+
+
+def _batches(
+    model: nn.Module, loader: Iterable[Any], device: Any, *, grouped: bool
+) -> Iterator[tuple[Tensor, Tensor, Any]]:
+    """The model's logits batch by batch, with the labels on their device and, where asked for, the rows' groups."""
+    device = _device_of(model) if device is None else torch.device(device)
+    for batch in loader:
+        inputs, labels, groups = _unpack(batch, grouped)
+        output = model(**_to(inputs, device)) if isinstance(inputs, dict) else model(_to(inputs, device))
+        yield logits_of(output), labels.to(device), groups
 
 
 def _device_of(model: nn.Module) -> Any:
@@ -90,12 +172,16 @@ def _evaluating(model: nn.Module) -> Any:
             module.training = training
 
 
-def _unpack(batch: Any) -> tuple[Any, Tensor]:
-    if hasattr(batch, "keys") and "labels" in batch:
-        return {name: batch[name] for name in batch if name != "labels"}, torch.as_tensor(batch["labels"])
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0], torch.as_tensor(batch[1])
-    raise InputTypeError("a loader must yield (inputs, labels) or a dict with 'labels'.")
+def _unpack(batch: Any, grouped: bool) -> tuple[Any, Tensor, Any]:
+    """The inputs, labels and, where they are asked for, groups of a batch."""
+    names = ("labels", "groups") if grouped else ("labels",)
+    if hasattr(batch, "keys") and all(name in batch for name in names):
+        inputs = {name: batch[name] for name in batch if name not in names}
+        return inputs, torch.as_tensor(batch["labels"]), batch["groups"] if grouped else None
+    if isinstance(batch, tuple | list) and len(batch) == 1 + len(names):
+        return batch[0], torch.as_tensor(batch[1]), batch[2] if grouped else None
+    described = " and ".join(repr(name) for name in names)
+    raise InputTypeError(f"a loader must yield (inputs, {', '.join(names)}) or a dict with {described}.")
 
 
 def _to(value: Any, device: Any) -> Any:
@@ -128,7 +214,7 @@ class SetPredictor(nn.Module):
 
     A row with NaN, +inf, logits beyond 1e300 or nothing but -inf has no usable logits; inside a compiled graph nothing
     can be raised, so such a row gets the full set, which is always valid, and uncertainty 1. Thresholds are
-    raised by 1e-6 (see `evicp.limits`), since this graph rounds differently from the kernels that calibrated.
+    raised past rounding (see `evicp.limits`), since this graph rounds differently from the kernels that calibrated.
 
     Parameters
     ----------
@@ -153,6 +239,8 @@ class SetPredictor(nn.Module):
         confidence: float | None = None,
     ) -> None:
         super().__init__()
+        _check_model(model)
+        _check_calibration(calibration)
         if not kernel.knows(calibration.score):
             raise ScoreError(f"{calibration.score.describe()} has no torch form; use a built-in score.")
         self.model = model
@@ -160,7 +248,7 @@ class SetPredictor(nn.Module):
         self.n_classes = calibration.n_classes
         # One threshold, or one per label. As bits: .half() or .float() would round a floating-point buffer, and a
         # rounded threshold no longer covers.
-        thresholds = torch.from_numpy(raised(calibration.label_thresholds(coverage, confidence)))
+        thresholds = torch.from_numpy(raised(calibration.label_thresholds(coverage, confidence), self.score))
         self.register_buffer("threshold_bits", thresholds.view(torch.int64))
 
     def forward(self, *args: Any, **kwargs: Any) -> SetOutput:
@@ -199,9 +287,15 @@ def pipeline_logits(pipeline: Any, inputs: Any) -> tuple[np.ndarray[Any, Any], l
     """
     names = [pipeline.model.config.id2label[i] for i in range(len(pipeline.model.config.id2label))]
     position = {name: i for i, name in enumerate(names)}
+    if len(position) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(
+            f"a pipeline tells classes apart by name; got {twice!r} for more than one. Run the model itself: "
+            "logits_of(pipeline.model(...))."
+        )
     rows = pipeline(inputs, top_k=None, function_to_apply="none")
     rows = [rows] if rows and isinstance(rows[0], dict) else rows
-    logits = np.empty((len(rows), len(names)))
+    logits = np.full((len(rows), len(names)), np.nan)
     for i, row in enumerate(rows):
         for entry in row:
             logits[i, position[entry["label"]]] = entry["score"]
@@ -247,10 +341,12 @@ def evidential_loss(
         raise ScoreError(f"evidence must be one of {', '.join(_ACTIVATIONS)}; got {evidence!r}.")
     if kind not in _LOSSES:
         raise InputError(f"kind must be one of {', '.join(_LOSSES)}; got {kind!r}.")
+    if reduction not in _REDUCTIONS:
+        raise InputError(f"reduction must be one of {', '.join(_REDUCTIONS)}; got {reduction!r}.")
     alpha = _ACTIVATIONS[evidence](logits) + 1
     truth = functional.one_hot(labels, logits.shape[-1]).to(alpha.dtype)
     loss = _LOSSES[kind](alpha, truth) + annealing * _misleading(alpha, truth)
-    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+    return _REDUCTIONS[reduction](loss)
 
 
 def _likelihood(alpha: Tensor, truth: Tensor) -> Tensor:
@@ -268,6 +364,7 @@ def _squared_error(alpha: Tensor, truth: Tensor) -> Tensor:
 
 
 _LOSSES = {"likelihood": _likelihood, "cross_entropy": _cross_entropy, "squared_error": _squared_error}
+_REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"mean": torch.mean, "sum": torch.sum, "none": lambda loss: loss}
 
 
 def _misleading(alpha: Tensor, truth: Tensor) -> Tensor:

@@ -25,16 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits
+from evicp.arrays import F64, I64, Bools
 from evicp.errors import InputError, LogitsError
-from evicp.metrics import SSCV_ENDS
 from evicp.reliability import conformal_rank, rows_needed
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK, as_score
+from evicp.strata import SSCV_ENDS, Ranges, trade_off, violation
 from evicp.tables import html_table, markdown_table, text_table
 
 __all__ = ["AUTO", "GRIDS", "Auto", "Candidate", "Tuned", "Tuning", "auto", "rows_to_choose", "split_off", "tune"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 ScoreLike = str | Score | Callable[[F64], Any]
 Metric = Literal["size", "sscv", "sat"]
 
@@ -61,7 +60,7 @@ AUTO: tuple[Score, ...] = (
     *(SAPS(lam=lam) for lam in (0.05, 0.2, 0.5)),
 )
 
-#: The coverages a candidate is measured at, as shares of the way from the coverage asked for to 1 (or away from it).
+#: The coverages a candidate is measured at, as shares of the way from the coverage asked for to 0 or 1, the nearer.
 _AROUND = tuple(Fraction(w, 10) for w in (-2, -1, 0, 1, 2))
 _FOLDS = 10
 
@@ -178,7 +177,7 @@ def tune(
     if grid is None and given.name not in GRIDS:
         raise InputError(f"{given.name} has no grid of its own; pass grid with candidates for its parameters.")
     tuned = Tuned(given, by=by, **(GRIDS[given.name] if grid is None else grid))
-    array, truth, exact = _checked(logits, labels, coverage)
+    array, truth, exact = _checked(logits, labels, coverage, seed)
     candidates = tuned.candidates()
     judged = {c: _judge(c, array, truth, exact, by, seed) for c in dict.fromkeys([given, *candidates])}
     best = max((judged[c] for c in candidates), key=_overall)
@@ -198,7 +197,7 @@ def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: float | Fractio
     logits, labels : the tuning rows; calibrate and test on others
     by, coverage, seed : as for `tune`
     """
-    array, truth, exact = _checked(logits, labels, coverage)
+    array, truth, exact = _checked(logits, labels, coverage, seed)
     return _auto(AUTO, array, truth, exact, _as_metric(by), seed)
 
 
@@ -344,7 +343,7 @@ def _judge(score: Score, logits: NDArray[Any], labels: I64, coverage: Fraction, 
     n = len(labels)
     fold = np.random.default_rng([seed, n]).permutation(n) % _FOLDS
     parts = [np.arange(n), *(np.flatnonzero((fold != j) | (n == 1)) for j in range(_FOLDS))]  # a lone row always stays
-    levels = [coverage + (1 - coverage) * step for step in _AROUND]
+    levels = [coverage + min(coverage, 1 - coverage) * step for step in _AROUND]
     true_scores = kernels.label_scores(score, logits, labels)
     thresholds = np.array([[_threshold(true_scores[part], level) for level in levels] for part in parts])
     sizes = limits.set_sizes(score, logits, thresholds)
@@ -388,23 +387,17 @@ def _threshold(scores: F64, coverage: Fraction) -> float:
 
 
 def _figures(
-    sizes: I64, covered: NDArray[np.bool_], coverage: Fraction, n_classes: int, steady: int = 0
+    sizes: I64, covered: Bools, coverage: Fraction, n_classes: int, steady: int = 0
 ) -> tuple[float, float, float]:
-    """Mean size, SSCV and SAT, as `evaluate` has them; SAT is 0 where every set is empty.
-
-    A stratum's deviation is weighed by count / (count + steady).
-    """
-    highs = [end for end in SSCV_ENDS if end < n_classes] + [n_classes]
-    group = np.searchsorted(highs, sizes)
-    counts = np.bincount(group)
-    used = counts > 0
-    hits, counts = np.bincount(group, weights=covered)[used], counts[used]
-    sscv = float(np.max(np.abs(hits / counts - float(coverage)) * (counts / (counts + steady))))
+    """Mean size, SSCV and SAT, as `evaluate` has them if `steady` is 0; SAT is 0 where every set is empty."""
+    of_row = Ranges.ending(SSCV_ENDS, n_classes).find(sizes)
+    rows, hits = np.bincount(of_row), np.bincount(of_row, weights=covered)
+    sscv = float(violation(rows, hits, float(coverage), steady=steady)[0])
     non_empty = sizes[sizes > 0]
-    return float(sizes.mean()), sscv, (1 - sscv) / float(non_empty.mean()) if non_empty.size else 0.0
+    return float(sizes.mean()), sscv, trade_off(sscv, float(non_empty.mean())) if non_empty.size else 0.0
 
 
-def _merit(sizes: I64, covered: NDArray[np.bool_], coverage: Fraction, n_classes: int, by: Metric) -> float:
+def _merit(sizes: I64, covered: Bools, coverage: Fraction, n_classes: int, by: Metric) -> float:
     """One figure of a score, higher is better, steadied."""
     size, sscv, sat = _figures(sizes, covered, coverage, n_classes, _STEADY)
     return {"size": -size, "sscv": -sscv, "sat": sat}[by]
@@ -431,9 +424,10 @@ def _lead(judged: _Judged, other: _Judged) -> str:
 # Input
 
 
-def _checked(logits: Any, labels: Any, coverage: Any) -> tuple[NDArray[Any], I64, Fraction]:
+def _checked(logits: Any, labels: Any, coverage: Any, seed: Any) -> tuple[NDArray[Any], I64, Fraction]:
     array, truth = checks.as_labelled(logits, labels)
     exact = checks.as_coverage(coverage)
+    checks.as_seed(seed)
     if len(array) < rows_needed(exact):
         raise LogitsError(
             f"tuning at coverage {float(exact):g} needs at least {rows_needed(exact)} rows; got {len(array)}."

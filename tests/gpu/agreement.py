@@ -95,6 +95,12 @@ def ranks_are_exact(z: np.ndarray, device: str) -> None:
     assert np.array_equal(own.cpu().numpy(), _numpy.label_ranks(z, labels))
 
 
+def uncertainties_agree(z: np.ndarray, device: str) -> None:
+    for score in (evicp.LAC(), evicp.ECP(evidence="softplus"), evicp.ECP(evidence="exp")):
+        own = _triton.uncertainties(score, torch.tensor(z, device=device)).cpu().numpy()
+        np.testing.assert_allclose(own, _numpy.uncertainties(score, z), rtol=2e-6)
+
+
 def uniforms_are_the_reference(z: np.ndarray, device: str) -> None:
     """v, read off TopK's score, has the reference's bits: the same rows get the same v on every backend."""
     score = evicp.TopK(randomized=True, seed=123)

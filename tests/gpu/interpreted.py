@@ -103,6 +103,7 @@ def half_precision() -> None:
 def the_rest() -> None:
     with agreement.tiling(**TILE | {"block": 16}):
         agreement.ranks_are_exact(hard_rows(10, 9), "cpu")
+        agreement.uncertainties_agree(hard_rows(10, 9), "cpu")
         agreement.uniforms_are_the_reference(hard_rows(14, 9), "cpu")
         agreement.bad_rows_raise("cpu", scores=(evicp.ECP(),))
         agreement.wide_rows_are_left_open("cpu")
@@ -110,6 +111,7 @@ def the_rest() -> None:
         agreement.double_precision_goes_to_torch("cpu")
     with agreement.tiling(**LONG):
         agreement.ranks_are_exact(hard_rows(3, 21), "cpu")
+        agreement.uncertainties_agree(hard_rows(3, 21), "cpu")
         agreement.uniforms_are_the_reference(hard_rows(3, 21), "cpu")
 
 

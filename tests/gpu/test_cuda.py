@@ -149,10 +149,34 @@ def test_coverage_survives_the_way_to_the_gpu_and_back() -> None:
             assert min(usual, own) >= 0.86, (score, calibration.arithmetic, usual, own)
 
 
+def test_every_guarantee_has_the_sets_of_the_cpu() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 50, 6000)
+    logits = (rng.normal(size=(6000, 50)) + 3 * np.eye(50)[labels]).astype(np.float32)
+    there = torch.tensor(logits, device="cuda")
+    rows, new, groups = slice(0, 3000), slice(3000, 6000), np.arange(6000) % 7
+    weights = rng.exponential(size=6000)
+    for score in (evicp.ECP(), evicp.LAC(), evicp.RAPS()):
+        for made, used in (
+            ({"by": "class"}, {}),
+            ({"by": groups[rows]}, {"groups": groups[new]}),
+            ({"by": "uncertainty"}, {}),
+            ({"weights": weights[rows]}, {"weights": weights[new]}),
+        ):
+            calibration = evicp.calibrate(there[rows], labels[rows], score, **made)
+            for coverage in (0.6, 0.9, 0.99):  # at the last one some groups are too small, and their sets full
+                own = calibration.predict(there[new], coverage, **used).cpu()
+                plain = calibration.predict(logits[new], coverage, **used)
+                assert own.contains(labels[new]).mean() >= coverage - 0.03, (score, made, coverage)
+                assert abs(own.sizes.sum() - plain.sizes.sum()) <= 0.001 * plain.sizes.sum(), (score, made, coverage)
+
+
 def test_the_rest() -> None:
     z = hard_rows(200, 1000)
     agreement.ranks_are_exact(z, "cuda")
     agreement.ranks_are_exact(hard_rows(20, 5000), "cuda")
+    for n, n_classes in ((200, 30), (200, 1000), (20, 5000)):
+        agreement.uncertainties_agree(hard_rows(n, n_classes), "cuda")
     agreement.uniforms_are_the_reference(z, "cuda")
     agreement.uniforms_are_the_reference(hard_rows(20, 5000), "cuda")
     agreement.bad_rows_raise("cuda")

@@ -33,15 +33,23 @@ import trees
 TESTS = {
     "evidence": ("test_scores", "test_evidence", "test_explain"),
     "scores": ("test_scores", "test_evidence", "test_calibration", "reliability/test_bad_input"),
-    "calibration": ("test_calibration", "test_groups", "test_shift", "test_pac", "test_device", "test_tuning"),
-    "reliability": ("test_reliability", "reliability/test_exact_rank", "test_pac", "test_groups"),
-    "files": (
-        "test_files",
-        "test_sets",
-        "reliability/test_hostile_artifact",
-        "test_blocks",
-        "reliability/test_bad_input",
+    "calibration": (
+        "test_calibration",
+        "test_groups",
+        "test_smoothed",
         "test_shift",
+        "test_pac",
+        "test_device",
+        "test_tuning",
+    ),
+    "reliability": ("test_reliability", "reliability/test_exact_rank", "test_pac", "test_groups"),
+    "artifact": ("test_artifact", "reliability/test_hostile_artifact", "test_groups", "test_shift"),
+    "files": ("test_files", "test_sets", "test_blocks", "reliability/test_bad_input"),
+    "paths": (
+        "test_artifact",
+        "test_files",
+        "reliability/test_bad_input",
+        "test_extraction",
         "reliability/test_atomic_save",
     ),
 }

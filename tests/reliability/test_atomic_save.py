@@ -31,7 +31,7 @@ KILLER = """
     from pathlib import Path
     import numpy as np
     import evicp
-    from evicp import files
+    from evicp import artifact, files
 
     kind, kills, control = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "control"
     target = Path("target" + (".safetensors" if kind == "calibration" else ".jsonl"))
@@ -62,7 +62,7 @@ KILLER = """
     write(versions[1])
     one_write = time.perf_counter() - start
     if control:
-        files.atomic_path = plain
+        artifact.atomic_path = files.atomic_path = plain
     corrupt = changed = 0
     random.seed(1)
     for kill in range(kills):

@@ -117,7 +117,7 @@ _BINARY = "For a binary score s pass columns (0, s)."
 
 WRONG_KIND = [
     ("object", lambda: LOGITS.astype(object), f"logits must be real numbers; got dtype object. {_RAW}"),
-    ("none", lambda: None, f"logits must be real numbers; got dtype object. {_RAW}"),
+    ("none", lambda: None, "logits must be an array; got None."),
     ("text", lambda: np.full((40, K), "1.5"), f"logits must be real numbers; got dtype <U3. {_RAW}"),
     ("bytes", lambda: np.full((40, K), b"1.5"), f"logits must be real numbers; got dtype |S3. {_RAW}"),
     ("complex", lambda: LOGITS + 0j, f"logits must be real numbers; got dtype complex128. {_RAW}"),
@@ -332,7 +332,7 @@ def test_a_frame_with_a_column_that_is_not_numeric() -> None:
     refuses(lambda: evicp.calibrate(nullable, LABELS), LogitsError, message)
     labels = pd.Series(LABELS, dtype="Int64")
     labels[2] = pd.NA
-    message = "labels must be integers; got dtype float64. Use labels.astype(int) if they are class numbers."
+    message = "labels must be integers; got dtype float64. Row 2 has nan, which is no class number; drop such rows."
     refuses(lambda: evicp.calibrate(LOGITS, labels), InputTypeError, message)
     words = pd.DataFrame({"a": ["1.5", "2"], "b": ["0", "1"]}, dtype=object)  # numbers only to a reader's eye
     with pytest.raises(InputTypeError, match=r"^logits must have numeric columns only; column 'a' has dtype object"):
@@ -402,6 +402,25 @@ _AS_INT = "Use labels.astype(int) if they are class numbers."
 _NUMBER = "Turn names into numbers first: [class_names.index(name) for name in labels]."
 WRONG_LABELS = [
     ("floats", lambda: LABELS.astype(float), InputTypeError, f"labels must be integers; got dtype float64. {_AS_INT}"),
+    (
+        "fractions",
+        lambda: LABELS + 0.5 * (np.arange(40) == 7),
+        InputTypeError,
+        f"labels must be integers; got dtype float64. Row 7 has {LABELS[7] + 0.5}, which is no class number; "
+        "drop such rows.",
+    ),
+    (
+        "an iterator",
+        lambda: iter(LABELS.tolist()),
+        InputTypeError,
+        "labels must be an array; got a list_iterator. Pass its values as a list.",
+    ),
+    (
+        "a mapping",
+        lambda: dict(enumerate(LABELS)),
+        InputTypeError,
+        "labels must be an array; got a dict. Pass its values as a list.",
+    ),
     ("bools", lambda: LABELS > 1, InputTypeError, f"labels must be integers; got dtype bool. {_AS_INT}"),
     ("text", lambda: ["cat"] * 40, InputTypeError, f"labels must be integers; got dtype <U3. {_NUMBER}"),
     ("objects", lambda: LABELS.astype(object), InputTypeError, f"labels must be integers; got dtype object. {_AS_INT}"),
@@ -551,7 +570,7 @@ OTHER: list[tuple[str, Callable[[], Any], type[EvicpError], str]] = [
         "unknown score",
         lambda: evicp.calibrate(LOGITS, LABELS, "ecq"),
         ScoreError,
-        f"unknown score 'ecq'; known are {_SCORES}.",
+        f"unknown score 'ecq'; known are {_SCORES}. Did you mean ecp?",
     ),
     (
         "unknown score in compare",
@@ -758,7 +777,7 @@ OTHER: list[tuple[str, Callable[[], Any], type[EvicpError], str]] = [
         "base rates as text",
         lambda: evicp.ECP(base_rates="even"),
         InputTypeError,
-        "base_rates must be an array; got 'even'. Read a file with evicp.files.read_logits.",
+        "base_rates must be an array; got 'even'.",
     ),
     (
         "base rates of zero",

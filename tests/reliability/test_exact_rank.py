@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from evicp import Calibration, conformal_rank
+from evicp import Calibration, checks, conformal_rank, pac_rank
 from evicp.checks import as_coverage
 from evicp.scores import LAC
 from oracles import reference_rank
@@ -102,3 +102,13 @@ def test_the_usual_quantile_is_off_by_one():
         k = conformal_rank(n, 0.9)
         if k < n:
             assert np.quantile(np.arange(1.0, n + 1), k / n, method="higher") == k + 1
+
+
+@pytest.mark.parametrize("first", [0.9, Fraction(0.9)], ids=["float", "fraction"])
+def test_what_a_number_means_does_not_depend_on_what_was_asked_before(first):
+    """The double 0.9 stands for 9/10; the fraction that equals the double is another number, and is above it."""
+    checks._remembered_coverage.cache_clear()
+    conformal_rank(9, first)
+    assert [conformal_rank(9, 0.9), conformal_rank(9, Fraction(0.9)), conformal_rank(99, 0.9)] == [9, 10, 90]
+    half = Fraction(1, 2) - Fraction(1, 10**30)
+    assert pac_rank(1, half, 0.5) == pac_rank(1, float(half), Fraction(1, 2)) == 1

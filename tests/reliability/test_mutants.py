@@ -38,7 +38,7 @@ EQUIVALENT: dict[str, str] = {
     "_risk_exceeds: 1e-09 * risk -> 2e-09 * risk": "so near, doubles and integers decide alike",
     "Certificate.to_dict: part['threshold'] > 0 -> part['threshold'] > 1": "only infinities get there",
     "_last_missing: safe - smallest -> safe + smallest": "more n to look through, all of them beyond doubt",
-    "pac_rank: n + 1 -> n + 2": "at rank n + 1 nothing is risked, so that no search goes beyond",
+    "_exact_pac_rank: n + 1 -> n + 2": "at rank n + 1 nothing is risked, so that no search goes beyond",
     "_ascending: start + step + 1 -> start + step + 2": "one more pair is looked at twice",
     "_rebuild: len(parts) == 1 or whole is None -> len(parts) == 1 and whole is None": "the same numbers either way",
     "_JsonLines.finish: self._file.flush() -> pass": "closing, which comes next, flushes",

@@ -44,7 +44,6 @@ def _tests(*names: str) -> tuple[str, ...]:
 CALIBRATION = _tests("test_calibration")
 SCORES = _tests("test_scores")
 EVIDENCE = _tests("test_evidence")
-FILES = _tests("test_files")
 RANK = _tests("reliability/test_exact_rank")
 RELATIONS = _tests("reliability/test_metamorphic")
 
@@ -153,14 +152,14 @@ BUGS = [
     ),
     Bug(
         "data not on the disk before its name is",
-        "files.py",
+        "paths.py",
         "            os.fsync(file.fileno())\n",
         "            file.flush()\n",
         _tests("reliability/test_atomic_save"),
     ),
     Bug(
         "a file written in place",
-        "files.py",
+        "paths.py",
         'temporary = target.parent / f".evicp-{secrets.token_hex(8)}.tmp"',
         "temporary = target",
         _tests("reliability/test_atomic_save"),
@@ -259,8 +258,8 @@ BUGS = [
     Bug(
         "the new point's own weight forgotten",
         "shift.py",
-        "needed = (running[-1] + new) * numerator",
-        "needed = (running[-1] + 0 * new) * numerator",
+        "_needed(running[-1] + new, known, coverage)",
+        "_needed(running[-1] + 0 * new, known, coverage)",
         _tests("test_shift"),
     ),
     Bug(
@@ -280,8 +279,8 @@ BUGS = [
     Bug(
         "groups chosen with the rows they are calibrated on",
         "groups.py",
-        "            rows = np.delete(rows, aside)\n            most",
-        "            most",
+        "            aside = aside[rare[keys[aside]]]\n            rows = np.delete(rows, aside)\n",
+        "            aside = aside[rare[keys[aside]]]\n",
         _tests("test_groups"),
     ),
     Bug(
@@ -301,7 +300,7 @@ BUGS = [
     Bug(
         "thresholds of another backend taken as they are",
         "limits.py",
-        "return threshold + SLACK * np.maximum(1.0, np.abs(threshold))",
+        "return threshold + slack * np.maximum(1.0, np.abs(threshold))",
         "return threshold + 0.0",
         _tests("test_arithmetic"),
     ),
@@ -321,24 +320,66 @@ BUGS = [
     ),
     Bug(
         "a checksum without the description",
-        "files.py",
+        "artifact.py",
         "digest = hashlib.sha256(description.encode())",
         "digest = hashlib.sha256()",
-        _tests("test_files", "reliability/test_hostile_artifact"),
+        _tests("test_artifact", "reliability/test_hostile_artifact"),
     ),
     Bug(
         "a checksum without the scores",
-        "files.py",
+        "artifact.py",
         '        digest.update(np.ascontiguousarray(tensor, dtype="<f8").data)\n',
         "",
-        _tests("test_files", "reliability/test_hostile_artifact"),
+        _tests("test_artifact", "reliability/test_hostile_artifact"),
     ),
     Bug(
         "a damaged file believed",
-        "files.py",
+        "artifact.py",
         'if _digest(metadata["evicp"], tensors) != metadata["sha256"]:',
         "if False:",
         _tests("reliability/test_hostile_artifact"),
+    ),
+    Bug(
+        "0.9 remembered as the double nearest to it",
+        "checks.py",
+        "lru_cache(maxsize=1024, typed=True)",
+        "lru_cache(maxsize=1024)",
+        RANK,
+    ),
+    Bug(
+        "a p-value of 0 for the first label",
+        "monitor.py",
+        "within = (mix32(numbers ^ salt) + 0.5) / 2.0**32",
+        "within = mix32(numbers ^ mix32(np.array([seed], np.uint32))) / 2.0**32",
+        _tests("test_monitor"),
+    ),
+    Bug(
+        "an edge on a value that many rows share",
+        "groups.py",
+        "middles: F64 = (ascending[taken - 1] + ascending[taken]) / 2",
+        "middles: F64 = ascending[taken - 1]",
+        _tests("test_groups"),
+    ),
+    Bug(
+        "rows that count twice",
+        "calibration.py",
+        "if self in others or len(set(batches)) < len(batches):",
+        "if self in others:",
+        CALIBRATION,
+    ),
+    Bug(
+        "verdicts by the effective sample size",
+        "shift.py",
+        "distances = relative * ((scores <= threshold) - coverage)",
+        "distances = relative * (coverage * (1 - coverage)) ** 0.5",
+        _tests("test_shift"),
+    ),
+    Bug(
+        "a level that filled sets wind up",
+        "monitor.py",
+        "self.level += rise if self.level > 0 else max(rise, 0.0)",
+        "self.level += rise",
+        _tests("test_monitor"),
     ),
     Bug(
         "the law of another rank",
@@ -350,8 +391,8 @@ BUGS = [
     Bug(
         "a confidence on the wrong side",
         "reliability.py",
-        "exact, risk = checks.as_coverage(coverage), 1 - checks.as_coverage(confidence)",
-        "exact, risk = checks.as_coverage(coverage), checks.as_coverage(confidence)",
+        'risk = 1 - checks.as_coverage(confidence, "confidence")',
+        'risk = checks.as_coverage(confidence, "confidence")',
         _tests("test_pac"),
     ),
     Bug(

@@ -66,7 +66,8 @@ def calibrate(
 
     The certificate printed is for `--coverage`; the file serves every other coverage as well.
     """
-    target = check_output(output, force=force, suffixes=(".safetensors",))
+    inputs = (logits, labels, groups, class_names)
+    target = check_output(output, force=force, suffixes=(".safetensors",), inputs=inputs)
     chosen = parse_score(score)
     evicp.conformal_rank(1, coverage)  # a bad coverage is said before the work, not after
     rows = read_rows(logits, labels, labelled=True, memory=memory)

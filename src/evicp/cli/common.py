@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -19,6 +20,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -27,6 +29,8 @@ from evicp.errors import FileError, ScoreError
 from evicp.scores import SCORES, Score, as_score
 
 __all__ = [
+    "INPUT_SUFFIXES",
+    "CalibrationCoverage",
     "ClassNames",
     "Coverage",
     "Force",
@@ -47,10 +51,15 @@ __all__ = [
     "print_table",
     "print_text",
     "progress",
+    "refuse_inputs",
     "stdout_console",
+    "visible",
 ]
 
 STREAM = "-"
+
+#: Files of logits, by suffix: what is read from a folder of shards.
+INPUT_SUFFIXES = (".npz", ".npy", ".safetensors", ".parquet", ".pt", ".pth")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -93,6 +102,16 @@ Coverage = Annotated[
     float,
     typer.Option(
         "--coverage", "-c", metavar="NUMBER", help="The coverage to ask for, between 0 and 1.", parser=_parse_coverage
+    ),
+]
+CalibrationCoverage = Annotated[
+    float | None,
+    typer.Option(
+        "--coverage",
+        "-c",
+        metavar="NUMBER",
+        help="The coverage to ask of a calibration, between 0 and 1. [default: 0.9]",
+        parser=_parse_coverage,
     ),
 ]
 SetsConfidence = Annotated[
@@ -141,52 +160,27 @@ def examples(*lines: str) -> Callable[[Command], Command]:
     return decorate
 
 
-_SCORE_TEXT = re.compile(r"\s*([A-Za-z]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
-_PARAMETER = re.compile(r"\s*([a-z_]+)\s*=\s*([^\s,=()]+)\s*")
-
-
 def parse_score(text: str, *, conformal: bool = True) -> Score:
-    """A score from text, in the notation in which scores describe themselves.
-
-    >>> parse_score("raps(lam=0.5, k_reg=3)").describe()
-    'raps(lam=0.5, k_reg=3)'
-    >>> parse_score("LAC").describe()
-    'lac'
-    """
-    match = _SCORE_TEXT.fullmatch(text)
-    if match is None:
-        raise ScoreError(f"cannot read the score {text!r}; write it as 'ecp' or 'raps(lam=0.5,k_reg=3)'.")
-    name, arguments = match.group(1), (match.group(2) or "").strip()
-    if name.lower() == "auto":
+    """A score from text, where "auto" is none."""
+    if text.lower() == "auto":
         raise ScoreError(
             "auto is a choice, not a score: run evicp tune on other rows, and give the score that it names."
         )
-    plain = as_score(name, conformal=conformal)
-    parameters = dict(_parse_parameter(part, text) for part in arguments.split(",")) if arguments else {}
-    unknown = set(parameters) - set(plain.parameters())
-    if unknown:
-        raise ScoreError(
-            f"{name} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(plain.parameters())}."
-        )
-    return as_score(SCORES[name.lower()](**parameters), conformal=conformal)
-
-
-def _parse_parameter(part: str, text: str) -> tuple[str, Any]:
-    match = _PARAMETER.fullmatch(part)
-    if match is None:
-        raise ScoreError(f"cannot read {part.strip()!r} in the score {text!r}; write parameter=value.")
-    name, value = match.groups()
-    try:
-        return name, {"true": True, "false": False}[value.lower()] if value.isalpha() else json.loads(value)
-    except (KeyError, ValueError):
-        return name, value.strip("'\"")
+    return as_score(text, conformal=conformal)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Output
 
 
-def check_output(path: str | Path, *, force: bool, suffixes: Sequence[str] = (), stream: bool = False) -> Path:
+def check_output(
+    path: str | Path,
+    *,
+    force: bool,
+    suffixes: Sequence[str] = (),
+    stream: bool = False,
+    inputs: Sequence[str | None] = (),
+) -> Path:
     """The path to write to, refused before any work is done if it cannot or must not be written.
 
     Parameters
@@ -194,6 +188,7 @@ def check_output(path: str | Path, *, force: bool, suffixes: Sequence[str] = (),
     force : whether an existing file may be replaced
     suffixes : the suffixes that are understood; any if empty
     stream : whether "-" stands for standard output
+    inputs : files and folders that are read; none of them is replaced, not even by force
     """
     if stream and str(path) == STREAM:
         return Path(STREAM)
@@ -203,10 +198,29 @@ def check_output(path: str | Path, *, force: bool, suffixes: Sequence[str] = (),
     if target.is_dir():
         raise FileError(f"cannot write {target}: it is a directory. Give a file name.")
     if not target.parent.is_dir():
-        raise FileError(f"cannot write {target}: there is no directory {target.parent}.")
+        raise FileError(f"cannot write {target}: there is no directory {target.parent}. Create it first.")
+    refuse_inputs(target, inputs)
     if target.exists() and not force:
         raise FileError(f"{target} exists. Use --force to overwrite it.")
     return target
+
+
+def refuse_inputs(target: Path, inputs: Sequence[str | None]) -> None:
+    """Raise where writing would replace a file that is read, by whatever name, or a shard of a folder that is."""
+    for name in inputs:
+        if name is not None and name != STREAM and target.exists() and _reads(Path(name), target):
+            raise FileError(f"cannot write {target}: it is an input, or part of one ({name}). Give another name.")
+
+
+def _reads(source: Path, target: Path) -> bool:
+    """Whether a file that exists is a source, or among the files of logits in it."""
+    try:
+        if source.is_dir():
+            shards = (file for file in source.iterdir() if file.suffix.lower() in INPUT_SUFFIXES)
+            return any(file.exists() and file.samefile(target) for file in shards)
+        return source.exists() and source.samefile(target)
+    except OSError:
+        return False  # what cannot be looked at is refused when it is read
 
 
 def stdout_console() -> Console:
@@ -214,14 +228,35 @@ def stdout_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=110)
 
 
+#: Characters that turn around the text after them.
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def visible(text: object, *, lines: bool = False) -> str:
+    r"""Text that a terminal shows and does not obey: control characters are escaped, line ends too unless wanted.
+
+    >>> print(visible("a\x1b[2Jb\n"))
+    a\x1b[2Jb\n
+    """
+    plain_text = str(text)
+    if plain_text.isprintable():
+        return plain_text
+    return "".join(c if c == "\n" and lines else _escaped(c) for c in plain_text)
+
+
+def _escaped(character: str) -> str:
+    harmful = unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in _TURNING
+    return character.encode("unicode_escape").decode() if harmful else character
+
+
 def print_text(text: object) -> None:
     """Print a result as it is: no markup, no wrapping, so that a class name cannot style or break anything."""
-    stdout_console().print(str(text), markup=False, highlight=False, soft_wrap=True)
+    stdout_console().print(visible(text, lines=True), markup=False, highlight=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
     """A remark for people, on standard error: it never mixes with results."""
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True, style="dim")
+    Console(stderr=True).print(visible(text), markup=False, highlight=False, soft_wrap=True, style="dim")
 
 
 def print_table(
@@ -232,15 +267,24 @@ def print_table(
     bold: str = "",
     left: Sequence[int] = (),
 ) -> None:
-    """Print a table; the first column and those in `left` are aligned to the left, the others to the right."""
+    """Print a table; the first column and those in `left` are aligned to the left, the others to the right.
+
+    On a narrow terminal texts are folded; numbers stay whole.
+    """
     from rich.text import Text
 
+    console = stdout_console()
+    cells = [[visible(cell) for cell in row] for row in rows]
+    columns = list(zip(head, *cells, strict=True))
+    narrow = sum(max(map(cell_len, column)) + 2 for column in columns) - 2 > console.width
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for i, name in enumerate(head):
-        table.add_column(name, justify="left" if i == 0 or i in left else "right")
-    for row in rows:
-        table.add_row(*map(Text, row), style="bold" if row[0] == bold else None)
-    stdout_console().print(table)
+    for i, (name, *values) in enumerate(columns):
+        text = i == 0 or i in left
+        width = max(map(cell_len, [*name.split(), *values])) if narrow and not text else None
+        table.add_column(name, justify="left" if text else "right", overflow="fold", width=width)
+    for row, shown in zip(rows, cells, strict=True):
+        table.add_row(*map(Text, shown), style="bold" if row[0] == bold else None)
+    console.print(table)
 
 
 def print_json(value: Any) -> None:

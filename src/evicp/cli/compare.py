@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 import evicp
+from evicp import checks
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -30,12 +32,13 @@ from evicp.cli.common import (
 from evicp.cli.inputs import Rows, read_class_names, read_rows
 from evicp.cli.outputs import csv_text, json_text, write_text
 from evicp.errors import InputError
+from evicp.scores import USUAL
 from evicp.selection import Comparison
 
 __all__ = ["CalibrationRows", "Temperature", "compare", "parse_row_count", "parse_temperature"]
 
 _SUFFIXES = (".json", ".csv", ".md", ".html")
-_DEFAULT = ["ecp", "lac", "aps", "raps", "base"]
+_DEFAULT = [*USUAL, "base"]
 
 Temperature = Annotated[
     str,
@@ -79,13 +82,12 @@ def compare(
 
     `--output` writes json, csv or md, or the interactive report of one split as html.
     """
-    target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
+    inputs = (logits, labels, class_names)
+    target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES, inputs=inputs)
     scores = ["auto" if text.lower() == "auto" else parse_score(text, conformal=False) for text in score]
     warm, used = parse_temperature(temperature), parse_row_count(calibration)
-    if target is not None and target.suffix == ".html" and warm == "holdout":
-        raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
-    if target is not None and target.suffix == ".html" and "auto" in scores:
-        raise InputError("a report shows scores by name; find the best with evicp tune, and give that one.")
+    if target is not None and target.suffix == ".html":
+        _require_report(warm, scores)
     rows = read_rows(logits, labels, labelled=True)
     with progress("comparing the scores"):
         result = evicp.compare(
@@ -110,16 +112,24 @@ def compare(
         note(f"wrote {target}")
 
 
+def _require_report(temperature: float | str, scores: list[Any]) -> None:
+    """Raise, before the work, where its results cannot be shown as a report."""
+    from evicp.report.page import require_plotly
+
+    if temperature == "holdout":
+        raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
+    if "auto" in scores:
+        raise InputError("a report shows scores by name; find the best with evicp tune, and give that one.")
+    require_plotly()
+
+
 def parse_temperature(text: str) -> float | Literal["split", "holdout"]:
     """A temperature from the command line."""
-    if text == "split":
-        return "split"
-    if text == "holdout":
-        return "holdout"
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f'temperature must be a positive number, "split" or "holdout"; got {text!r}.') from None
+    value: float | str = text
+    with suppress(ValueError):
+        value = float(text)
+    result: float | Literal["split", "holdout"] = checks.as_temperature(value, "split", "holdout")
+    return result
 
 
 def parse_row_count(text: str) -> float | int:

@@ -21,18 +21,19 @@ from evicp.cli.common import (
     print_table,
     print_text,
     progress,
+    visible,
 )
 from evicp.cli.outputs import write_text
 from evicp.datasets import LogitsSample, load_imagenet_sample
 from evicp.errors import FileError, MissingExtraError
 from evicp.metrics import Evaluation
-from evicp.scores import Score
+from evicp.scores import USUAL, Score
 from evicp.sets import PredictionSets
 
 __all__ = ["demo"]
 
 _PAGE = "evicp-demo/report.html"
-_SCORES: tuple[str | Score, ...] = ("ecp", evicp.ECP(stabilizer=0), "lac", "aps", "raps", "base")
+_SCORES: tuple[str | Score, ...] = (USUAL[0], evicp.ECP(stabilizer=0), *USUAL[1:], "base")
 
 
 @examples("evicp demo", "evicp demo --coverage 0.95 --trials 50", "evicp demo -o tour.html --force")
@@ -68,21 +69,32 @@ def demo(
                 "comparison": comparison.to_dict(),
                 "certificate": certificate.to_dict(),
                 "mean_size": evaluation.mean_size,
-                "report": page,
+                "output": page,
             }
         )
     elif page is not None:
-        print_text(f"\nreport: {page}")
+        print_text(f"\nreport: {visible(page)}")
 
 
 def _target(output: str, force: bool) -> Path:
-    """Where to write: the demo makes its own folder, and replaces what an earlier demo left there."""
+    """Where to write: the demo makes its own folder, and replaces what an earlier demo left there, nothing else."""
     if output != _PAGE:
         return check_output(output, force=force, suffixes=(".html", ".htm"))
     folder = Path(_PAGE).parent
     if (folder.exists() and not folder.is_dir()) or Path(_PAGE).is_dir():
         raise FileError(f"cannot write {_PAGE}: something else has that name. Give another place with -o.")
+    if Path(_PAGE).exists() and not force and not _is_report(Path(_PAGE)):
+        raise FileError(f"{_PAGE} exists and is no report of evicp. Use --force to overwrite it.")
     return Path(_PAGE)
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a file's head says that evicp has written it."""
+    try:
+        with path.open("rb") as file:
+            return b'<meta name="generator" content="evicp">' in file.read(2048)
+    except OSError:
+        return False
 
 
 def _one_split(sample: LogitsSample, coverage: float, seed: int) -> tuple[PredictionSets, Evaluation, Any, Any]:

@@ -11,7 +11,7 @@ import evicp
 from evicp import blocks
 from evicp.calibration import Calibration
 from evicp.cli.common import (
-    Coverage,
+    CalibrationCoverage,
     Force,
     Json,
     Labels,
@@ -30,6 +30,7 @@ from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
 from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
 from evicp.reliability import verdict_line
+from evicp.report.page import require_plotly
 
 __all__ = ["evaluate"]
 
@@ -59,7 +60,7 @@ def evaluate(
         ),
     ],
     labels: Labels = None,
-    coverage: Coverage = 0.9,
+    coverage: CalibrationCoverage = None,
     confidence: SetsConfidence = None,
     fill: NoEmpty = False,
     groups: Groups = None,
@@ -76,10 +77,15 @@ def evaluate(
     `--coverage`, `--confidence` and `--no-empty` are for a calibration: sets have their own. `--output` writes json,
     csv, md or html.
     """
-    is_calibration = Path(sets).suffix == ".safetensors"
-    if not is_calibration and (confidence is not None or fill):
-        raise InputError("--confidence and --no-empty are for a calibration: sets were predicted with their own.")
-    target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES)
+    is_calibration = Path(sets).suffix.lower() == ".safetensors"
+    if not is_calibration and (coverage is not None or confidence is not None or fill):
+        raise InputError(
+            "--coverage, --confidence and --no-empty are for a calibration: sets were predicted with their own."
+        )
+    inputs = (sets, logits, labels, groups)
+    target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES, inputs=inputs)
+    if target is not None and target.suffix == ".html":
+        require_plotly()
     rows = _labelled(read_rows(logits, labels, memory=memory))
     of_rows = read_groups(groups, len(rows))
     with progress("evaluating", len(rows)) as advance:
@@ -87,7 +93,8 @@ def evaluate(
             calibration = _predictor(sets, rows)
             require_groups(sets, calibration, groups)
             how: dict[str, Any] = {"target_confidence": confidence, "allow_empty": not fill, "groups": of_rows}
-            evaluation = blocks.evaluate(calibration, rows, coverage, progress=advance, **how)
+            asked = 0.9 if coverage is None else coverage
+            evaluation = blocks.evaluate(calibration, rows, asked, progress=advance, **how)
             verdict = _of_calibration(calibration, evaluation)
         else:
             evaluation = blocks.evaluate(sets, rows, groups=of_rows, progress=advance)
@@ -126,7 +133,7 @@ def _predictor(path: str, rows: Rows) -> Calibration:
 def _of_calibration(calibration: Calibration, evaluation: Evaluation) -> dict[str, Any] | None:
     """Whether the coverage observed is what the calibration lets one expect, over all rows or in each group."""
     sure = evaluation.target_confidence
-    certificate = calibration.certificate(evaluation.target, evaluation, confidence=sure or 0.95, pac=sure is not None)
+    certificate = calibration.certificate(evaluation.target, evaluation, pac=sure)
     if calibration.guarantee == "marginal":
         return _of_sets(evaluation, tied=certificate.tied)
     return certificate.observed

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from evicp.cli.common import Coverage, Force, Json, check_output, examples, print_json, print_text
+from evicp.cli.common import (
+    Coverage,
+    Force,
+    Json,
+    SetsConfidence,
+    check_output,
+    examples,
+    print_json,
+    print_text,
+    visible,
+)
+from evicp.cli.inputs import load_calibration
 
 __all__ = ["export"]
 
@@ -19,6 +30,7 @@ def export(
     ],
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write.", show_default=False)],
     coverage: Coverage = 0.9,
+    confidence: SetsConfidence = None,
     logits: Annotated[
         str | None, typer.Option("--logits", metavar="NAME", help="The output that holds the logits.")
     ] = None,
@@ -28,9 +40,12 @@ def export(
     """Append the calibrated set predictor to an ONNX graph: standard operators, dynamic batch, any server."""
     from evicp import onnx
 
-    target = check_output(output, force=force, suffixes=[".onnx"])
-    onnx.export(model, calibration, coverage, target, logits=logits)
+    target = check_output(output, force=force, suffixes=[".onnx"], inputs=(model, calibration))
+    loaded = load_calibration(calibration, "comes after MODEL")
+    onnx.export(model, loaded, coverage, target, confidence=confidence, logits=logits)
     if as_json:
-        print_json({"path": target, "coverage": coverage, "outputs": list(onnx.OUTPUTS)})
+        about = {"output": target, "coverage": coverage, "confidence": confidence}
+        print_json({**about, "outputs": list(onnx.OUTPUTS)})
     else:
-        print_text(f"{target}: {model} with the outputs {', '.join(onnx.OUTPUTS)} at coverage {coverage:g}")
+        made = visible(f"{target}: {model}")
+        print_text(f"{made} with the outputs {', '.join(onnx.OUTPUTS)} at coverage {coverage:g}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from evicp.cli.common import ClassNames, Force, Json, examples, print_json, print_text
+from evicp.cli.common import ClassNames, Force, Json, examples, print_json, print_text, refuse_inputs
 from evicp.cli.inputs import read_class_names
 from evicp.errors import InputError
 
@@ -119,6 +120,7 @@ def extract(
     """
     from evicp.extraction import extract as run
 
+    refuse_inputs(Path(output), (network, source, weights, labels, class_names))
     result = run(
         network,
         source,
@@ -139,7 +141,8 @@ def extract(
         force=force,
     )
     if as_json:
-        print_json(dataclasses.asdict(result))
+        facts = dataclasses.asdict(result)
+        print_json({"output": facts.pop("path"), **facts})
     else:
         print_text(result)
 

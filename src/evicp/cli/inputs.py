@@ -13,10 +13,11 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from evicp import blocks, checks, files, stored
+from evicp import artifact, blocks, checks, files, stored
 from evicp.blocks import Rows, located
 from evicp.calibration import Calibration
-from evicp.errors import ArtifactError, EvicpError, FileError, InputError, missing_extra
+from evicp.cli.common import INPUT_SUFFIXES
+from evicp.errors import ArtifactError, EvicpError, FileError, InputError, need
 from evicp.files import LogitsFile
 
 __all__ = [
@@ -56,15 +57,15 @@ Groups = Annotated[
 ]
 
 
-def load_calibration(path: str) -> Calibration:
-    """A calibration; where logits or sets were given in its place, the error says which file comes first."""
+def load_calibration(path: str, order: str = "comes before LOGITS") -> Calibration:
+    """A calibration; where another file was given in its place, the error says which one comes first."""
     try:
-        return files.load(path)
+        return artifact.load(path)
     except ArtifactError as error:
-        if Path(path).suffix not in _OTHER_FILES:
+        if Path(path).suffix.lower() not in _OTHER_FILES:
             raise
         raise ArtifactError(
-            f"{path} is not a calibration. CALIBRATION, a file written by evicp calibrate, comes before LOGITS."
+            f"{path} is not a calibration. CALIBRATION, a file written by evicp calibrate, {order}."
         ) from error
 
 
@@ -84,23 +85,58 @@ def read_rows(
         rows = replace(blocks.hold(content, "standard input", memory), class_names=names)
         rows = rows if labels is None else rows.with_labels(files.open_labels(labels))
     else:
-        rows = blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(_TORCH, _read_torch))
+        rows = _open_rows(path, labels, memory)
     if labelled and not rows.has_labels:
         raise FileError(f"{rows.source} has no labels. Give them with --labels labels.npy.")
     return rows
 
 
+def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
+    """Rows on disk; a suffix in capitals is the same suffix."""
+    suffix = Path(path).suffix
+    if suffix.lower() not in INPUT_SUFFIXES and not Path(path).is_dir():
+        raise FileError(
+            f"cannot read logits from {path}: unknown suffix {suffix!r}; known are {', '.join(INPUT_SUFFIXES)}."
+        )
+    torch_files = dict.fromkeys((*_TORCH, *([suffix] if suffix.lower() in _TORCH else [])), _read_torch)
+    try:
+        rows = blocks.open_rows(path, labels, memory=memory, more=torch_files)
+    except FileError as error:
+        if not _is_calibration(path):
+            raise
+        raise FileError(
+            f"{path} is a calibration, not logits. Where both are given, the calibration comes first."
+        ) from error
+    if suffix != ".npz" and suffix.lower() == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            rows = replace(rows, class_names=blocks.names_in_npz(arrays, path))
+    return rows
+
+
+def _is_calibration(path: str) -> bool:
+    """Whether a file that holds no logits says that evicp calibrate has written it."""
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            return "evicp" in (file.metadata() or {})
+    except Exception:  # as below; then it is no calibration
+        return False
+
+
 def _read_torch(path: Path) -> LogitsFile:
     """A torch file of plain tensors: a dict with "logits" (and "labels"), a pair, or one tensor. No code is run."""
-    try:
-        import torch
-    except ImportError as error:
-        raise missing_extra("torch", "torch", "a torch file") from error
+    torch = need("torch", "torch", "torch", "a torch file")
     if not path.is_file():
         raise FileError(f"cannot read {path}: no such file.")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
+        if type(error).__name__ == "UnpicklingError":  # its text says how to run what is in the file
+            raise FileError(
+                f"cannot read {path}: not a torch file of plain tensors: it holds a pickled module or another object. "
+                "Save a dict of tensors: torch.save({'logits': ..., 'labels': ...})."
+            ) from error
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileError(f"cannot read {path}: it is not a torch file of plain tensors ({reason[:200]}).") from error
     return _from_content(content, str(path))
@@ -121,9 +157,7 @@ def _from_content(content: Any, source: str) -> LogitsFile:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    from evicp.checks import as_logits
-
-    return as_logits(values, row_allowed=True)
+    return checks.as_logits(values, row_allowed=True)
 
 
 def _labels(values: Any) -> NDArray[Any] | None:
@@ -131,7 +165,10 @@ def _labels(values: Any) -> NDArray[Any] | None:
 
 
 def _from_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
-    """npy, npz or JSON (rows, or an object with "logits" and "labels") from standard input; class names if npz."""
+    """npy, npz or JSON from standard input; class names if npz.
+
+    JSON is rows, one row, an object with "logits" and "labels", or lines of one row each.
+    """
     try:
         if data.startswith(b"PK"):
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
@@ -139,11 +176,24 @@ def _from_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
                 return _from_content({name: arrays[name] for name in arrays.files}, "standard input"), names
         if data.startswith(b"\x93NUMPY"):
             return LogitsFile(np.load(io.BytesIO(data), allow_pickle=False), None), None
-        return _from_content(json.loads(data), "standard input"), None
+        return _from_content(_json_or_lines(data), "standard input"), None
     except EvicpError:
         raise
     except Exception as error:  # as above
-        raise FileError("cannot read standard input: it is neither npy, npz nor JSON rows of logits.") from error
+        raise FileError(
+            "cannot read standard input: it is neither npy, npz nor JSON: rows of logits, or one on each line."
+        ) from error
+
+
+def _json_or_lines(data: bytes) -> Any:
+    """One JSON document, or a list of those on each line."""
+    try:
+        return json.loads(data)
+    except json.JSONDecodeError:
+        rows = [json.loads(line) for line in data.splitlines() if line.strip()]
+        if not all(isinstance(row, list) for row in rows):
+            raise
+        return rows
 
 
 def read_groups(path: str | None, n: int) -> NDArray[Any] | None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import evicp
 from evicp import checks
+from evicp.artifact import checksum
 from evicp.calibration import Calibration
 from evicp.cli.common import Coverage, Json, Labels, LogitsFiles, examples, print_json, print_text, progress
 from evicp.cli.inputs import (
@@ -25,8 +26,8 @@ from evicp.cli.inputs import (
     require_groups,
 )
 from evicp.errors import FileError, InputError
-from evicp.files import atomic_path, checksum
 from evicp.groups import ByClass
+from evicp.paths import atomic_path
 
 __all__ = ["monitor"]
 

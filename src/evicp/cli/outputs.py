@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any, TextIO
 
 from evicp.cli.common import STREAM, plain
-from evicp.files import SetsFile, atomic_path, set_lines
+from evicp.files import SetsFile, set_lines
+from evicp.paths import atomic_path
 from evicp.sets import PredictionSets, SetsSummary
 
 __all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "csv_text", "json_text", "set_lines", "write_text"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from evicp import blocks
 from evicp.cli.common import (
@@ -55,6 +57,9 @@ def predict(
     confidence: SetsConfidence = None,
     groups: Groups = None,
     fill: NoEmpty = False,
+    smoothed: Annotated[
+        bool, typer.Option("--smoothed", help="Let ties with calibration scores count by a random share.")
+    ] = False,
     memory: Memory = blocks.DEFAULT_MEMORY,
     engine_name: Engine = "local",
     address: Address = None,
@@ -65,7 +70,12 @@ def predict(
 
     Without `--output` the first sets are shown.
     """
-    target = None if output is None else check_output(output, force=force, suffixes=SET_SUFFIXES, stream=True)
+    inputs = (calibration, logits, groups)
+    target = (
+        None if output is None else check_output(output, force=force, suffixes=SET_SUFFIXES, stream=True, inputs=inputs)
+    )
+    if as_json and is_stream(target):
+        raise InputError("--json prints one document and -o - one line per set: leave out one of them.")
     loaded = load_calibration(calibration)
     require_groups(calibration, loaded, groups)
     rows = read_rows(logits, memory=memory).with_labels(None)
@@ -73,6 +83,7 @@ def predict(
         "confidence": confidence,
         "groups": read_groups(groups, len(rows)),
         "allow_empty": not fill,
+        "smoothed": smoothed,
     }
     if target is not None and not is_stream(target):
         with engine(engine_name, address) as work, progress("predicting", len(rows)) as advance:

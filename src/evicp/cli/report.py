@@ -21,15 +21,18 @@ from evicp.cli.common import (
     print_json,
     print_text,
     progress,
+    visible,
 )
 from evicp.cli.compare import CalibrationRows, Temperature, parse_row_count, parse_temperature
 from evicp.cli.inputs import Groups, Rows, load_calibration, read_class_names, read_groups, read_rows, require_groups
 from evicp.errors import InputError
 from evicp.report import Report, build, split
+from evicp.report.page import require_plotly
+from evicp.scores import USUAL
 
 __all__ = ["report"]
 
-_DEFAULT = ["ecp", "lac", "aps", "raps"]
+_DEFAULT = list(USUAL)
 
 
 @examples(
@@ -62,7 +65,9 @@ def report(
     The rows are split at random into calibration and test rows, unless `--load` gives a calibration made elsewhere.
     """
     _refuse_ignored(context, load)
-    target = check_output(output, force=force, suffixes=(".html", ".htm"))
+    inputs = (logits, labels, groups, class_names, *load)
+    target = check_output(output, force=force, suffixes=(".html", ".htm"), inputs=inputs)
+    require_plotly()
     scores = [parse_score(text, conformal=False) for text in score]
     warm, used = parse_temperature(temperature), parse_row_count(calibration)
     if warm == "holdout":
@@ -99,7 +104,7 @@ def report(
     if as_json:
         print_json(_facts(page, rows, str(target), coverage))
     else:
-        print_text(f"report: {target}")
+        print_text(f"report: {visible(target)}")
 
 
 def _refuse_ignored(context: typer.Context, load: list[str]) -> None:

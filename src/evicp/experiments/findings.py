@@ -20,6 +20,7 @@ import typer
 from numpy.typing import NDArray
 
 from evicp import checks, evidence, kernels
+from evicp.arrays import F64, I64, Bools
 from evicp.calibration import calibrate
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError, SuspiciousInputWarning, need
@@ -32,9 +33,6 @@ from evicp.tables import markdown_table, text_table
 from evicp.temperature import fit_temperature
 
 __all__ = ["FINDINGS", "Finding", "Logits", "embedded", "into", "read"]
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +227,7 @@ def _cost_scores(z: F64, *, keep_u: bool) -> F64:
     return evidence.log_score(cost, z > -np.inf)
 
 
-def _auroc(value: NDArray[Any], positive: NDArray[np.bool_]) -> float:
+def _auroc(value: NDArray[Any], positive: Bools) -> float:
     """The chance that a positive row has the larger value; ties count half."""
     from scipy.stats import rankdata
 
@@ -359,7 +357,7 @@ def base_rates(networks: Sequence[Logits]) -> Finding:
     return Finding("base_rates", title, head, tuple(rows))
 
 
-def _worst_classes(data: Logits, share: float) -> NDArray[np.bool_]:
+def _worst_classes(data: Logits, share: float) -> Bools:
     """The classes with the least top-1 accuracy; at least one."""
     n_classes = data.logits.shape[1]
     right = kernels.label_ranks(data.logits, data.labels) == 1

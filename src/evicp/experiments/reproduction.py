@@ -15,7 +15,8 @@ from evicp.errors import FileError, InputError
 from evicp.experiments import figures, page
 from evicp.experiments.tables import Measured, PaperTable, Ranking, build_tables, rankings
 from evicp.experiments.trials import LEAKS, PROTOCOLS, Network, run_trials
-from evicp.files import atomic_path, read_logits
+from evicp.files import read_logits
+from evicp.paths import atomic_path
 
 __all__ = ["DATASETS", "Reproduction", "as_network", "embedded_network", "read_network", "reproduce"]
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits
+from evicp.arrays import F64, I64
 from evicp.errors import InputError
 from evicp.experiments.published import Lam, paper_name
 from evicp.metrics import Evaluation, evaluate_counts
@@ -26,7 +27,6 @@ from evicp.tuning import tune
 
 __all__ = ["LEAKS", "RAPS_GRID", "Method", "Network", "Outcome", "Protocol", "Trials", "run_trials"]
 
-I64 = NDArray[np.int64]
 Protocol = Literal["as released", "clean"]
 
 PROTOCOLS: tuple[Protocol, ...] = ("as released", "clean")
@@ -272,7 +272,7 @@ def _one_pass(score: Score, network: Network, difficulty: I64, asked: Sequence[A
     return results
 
 
-def _threshold(asked: Asked, true_scores: NDArray[np.float64]) -> float:
+def _threshold(asked: Asked, true_scores: F64) -> float:
     if asked.method == BASE:
         return asked.coverage
     return limits.threshold(np.sort(true_scores[asked.split.calibration]), checks.as_coverage(asked.coverage))

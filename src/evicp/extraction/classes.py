@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import as_file, files
 
 import numpy as np
-from numpy.typing import NDArray
 
+from evicp.arrays import I64
 from evicp.errors import LabelsError
 
 __all__ = ["imagenet_names", "imagenet_synsets", "match_classes"]
@@ -62,7 +62,7 @@ def _keys(name: str) -> set[str]:
     return {whole, whole.split(",")[0].strip()}
 
 
-def match_classes(names: Sequence[str], n_classes: int, class_names: Sequence[str] | None) -> NDArray[np.int64]:
+def match_classes(names: Sequence[str], n_classes: int, class_names: Sequence[str] | None) -> I64:
     """For each class of a data source, in its order, the number of the network's class.
 
     Parameters
@@ -96,7 +96,7 @@ def _has_imagenet_order(n_classes: int, class_names: Sequence[str] | None) -> bo
     return n_classes == len(imagenet_synsets()) if class_names is None else is_imagenet(class_names)
 
 
-def _look_up(names: Sequence[str], keys: Sequence[set[str]]) -> NDArray[np.int64]:
+def _look_up(names: Sequence[str], keys: Sequence[set[str]]) -> I64:
     """Each name's only class."""
     holders: dict[str, set[int]] = {}
     for number, spellings in enumerate(keys):

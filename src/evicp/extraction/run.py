@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
+from evicp.arrays import I64
 from evicp.errors import FileError, InputError, LogitsError, MissingExtraError
 from evicp.extraction import storage
 from evicp.extraction.network import Network, Transform
@@ -135,7 +136,7 @@ class _Job:
 
     network: Network
     source: Source
-    labels: NDArray[np.int64] | None
+    labels: I64 | None
     class_names: tuple[str, ...] | None
     output: Path
     batch_size: int
@@ -274,7 +275,7 @@ class _Job:
         storage.write_manifest(self.output, manifest)
         return manifest
 
-    def _arrays(self, parts: Parts, n_shards: int, kept: NDArray[np.int64]) -> dict[str, NDArray[Any] | Stacked]:
+    def _arrays(self, parts: Parts, n_shards: int, kept: I64) -> dict[str, NDArray[Any] | Stacked]:
         shape = (len(kept), self.network.n_classes)
         pieces = lambda: (parts.load(number).logits for number in range(n_shards))  # noqa: E731
         arrays: dict[str, Any] = {"logits": Stacked(shape, np.dtype("<f4"), pieces)}

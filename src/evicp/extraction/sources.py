@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evicp import checks
+from evicp.arrays import I64
 from evicp.errors import FileError, InputError, LabelsError, need
 from evicp.extraction.classes import match_classes
 from evicp.extraction.ground_truth import read_ground_truth
 from evicp.extraction.images import IMAGE_SUFFIXES, read_image
-from evicp.files import natural_key
+from evicp.paths import natural_key
 
 __all__ = ["Modality", "Source", "network_labels", "open_source"]
 
@@ -48,7 +48,7 @@ class Source:
     inputs: tuple[str, ...]
     read: Callable[[int], Any]
     modality: Modality = "image"
-    labels: NDArray[np.int64] | None = None
+    labels: I64 | None = None
     class_names: tuple[str, ...] | None = None
     version: str = ""
 
@@ -59,7 +59,7 @@ class Source:
         labelled = "no labels" if self.labels is None else "labelled"
         return f"Source({self.location}, {len(self):,} {self.modality}s, {labelled})"
 
-    def digest(self, labels: NDArray[np.int64] | None) -> str:
+    def digest(self, labels: I64 | None) -> str:
         """SHA-256 of the list of inputs and the labels they are given."""
         digest = hashlib.sha256(self.version.encode())
         for name in self.inputs:
@@ -109,7 +109,7 @@ def open_source(
 
 def network_labels(
     source: Source, n_classes: int, class_names: Sequence[str] | None, *, trusted: bool = False
-) -> NDArray[np.int64] | None:
+) -> I64 | None:
     """The labels of a source as the network numbers its classes, checked.
 
     Parameters
@@ -180,7 +180,7 @@ def _from_flat_folder(root: Path, labels: Path) -> Source:
     return Source(root, tuple(names), _image_reader(root, names), "image", numbers, class_names)
 
 
-def _numbered(labels: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+def _numbered(labels: Sequence[str]) -> tuple[I64, tuple[str, ...] | None]:
     """Labels written as text: class numbers as they are, anything else as numbered names."""
     try:
         return np.array([int(label) for label in labels], dtype=np.int64), None
@@ -251,7 +251,7 @@ def _from_dataset(path: Path, split: str | None, input_column: str | None, label
     return Source(path, inputs, _text_reader(data, column), "text", numbers, class_names, version)
 
 
-def _dataset_labels(data: Any, label: str | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
+def _dataset_labels(data: Any, label: str | None) -> tuple[I64 | None, tuple[str, ...] | None]:
     if label is None:
         return None, None
     values, names = data[label][:], getattr(data.features[label], "names", None)

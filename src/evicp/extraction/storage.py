@@ -20,8 +20,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evicp.arrays import I64
 from evicp.errors import FileError
-from evicp.files import atomic_path
+from evicp.paths import atomic_path
+from evicp.stored import companion
 
 __all__ = ["Parts", "Shard", "Stacked", "check_output", "read_manifest", "write_arrays", "write_manifest"]
 
@@ -33,8 +35,8 @@ class Shard:
     """The logits of a run of inputs: (m, K) float32, the (m,) row numbers, and the rows that could not be read."""
 
     logits: NDArray[np.float32]
-    rows: NDArray[np.int64]
-    unreadable: NDArray[np.int64]
+    rows: I64
+    unreadable: I64
     reasons: NDArray[np.str_]
 
 
@@ -126,7 +128,7 @@ def check_output(output: Path) -> None:
     if output.is_dir():
         raise FileError(f"cannot write {output}: it is a directory. Give a file name.")
     if not output.parent.is_dir():
-        raise FileError(f"cannot write {output}: there is no directory {output.parent}.")
+        raise FileError(f"cannot write {output}: there is no directory {output.parent}. Create it first.")
 
 
 def manifest_path(output: Path) -> Path:
@@ -215,24 +217,12 @@ def write_arrays(output: Path, arrays: Mapping[str, NDArray[Any] | Stacked]) -> 
     """Write arrays to npz or safetensors, or each to an npy file of its own, as the suffix says."""
     if output.suffix == ".npy":
         for name, array in reversed(list(arrays.items())):  # the logits last: once they are there, all is
-            with atomic_path(companion(output, name)) as temporary, temporary.open("wb") as file:
+            path = output if name == "logits" else companion(output, name)
+            with atomic_path(path) as temporary, temporary.open("wb") as file:
                 _write_npy(file, array)
         return
     with atomic_path(output) as temporary:
         (_write_npz if output.suffix == ".npz" else _write_safetensors)(temporary, arrays)
-
-
-def companion(output: Path, name: str) -> Path:
-    """The npy file of an array: logits.npy, labels.npy; or val.npy, val.labels.npy.
-
-    >>> str(companion(Path("logits-val.npy"), "labels")), str(companion(Path("val.npy"), "labels"))
-    ('labels-val.npy', 'val.labels.npy')
-    """
-    if name == "logits":
-        return output
-    if "logits" in output.name:
-        return output.with_name(output.name.replace("logits", name))
-    return output.with_name(f"{output.stem}.{name}.npy")
 
 
 def _write_npz(path: Path, arrays: Mapping[str, NDArray[Any] | Stacked]) -> None:

@@ -18,14 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.errors import InputError
+from evicp.arrays import F64, I32, I64, Bools
+from evicp.errors import EvicpWarning, InputError, installed
 from evicp.kernels import _numpy
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-
 _BACKENDS = ("auto", "numba", "numpy")
-_chosen = os.environ.get("EVICP_BACKEND", "auto")
+_chosen = os.environ.get("EVICP_BACKEND", "auto").lower()
 
 
 @contextmanager
@@ -43,19 +41,26 @@ def backend(name: str) -> Iterator[None]:
 
 @cache
 def _fused() -> ModuleType | None:
-    """The Numba backend, imported on first use; None where Numba is missing."""
+    """The Numba backend, imported on first use; None where Numba is missing, or, with a warning, does not load."""
     try:
         return import_module("evicp.kernels._numba")
-    except ImportError:
+    except ImportError as error:
+        if installed("numba"):
+            checks.warn(
+                f"Numba is installed but cannot be used ({error}); scores are computed by NumPy, which takes longer.",
+                EvicpWarning,
+            )
         return None
 
 
 def _backend_for(score: Any = None) -> Any:
     if _chosen == "numpy":
         return _numpy
+    if _chosen not in _BACKENDS:
+        raise InputError(f"EVICP_BACKEND must be one of {', '.join(_BACKENDS)}; got {_chosen!r}.")
     fast = _fused()
     if fast is None and _chosen == "numba":
-        raise InputError('backend "numba" needs Numba: pip install numba')
+        raise InputError('backend "numba" needs Numba, in working order: pip install numba')
     return fast if fast is not None and (score is None or fast.knows(score)) else _numpy
 
 
@@ -117,7 +122,7 @@ def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
     return _backend_for(score).label_scores(score, logits, labels)
 
 
-def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, NDArray[np.int32], F64]:
+def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32, F64]:
     """All labels with score <= threshold, as (offsets, labels, their scores), best first in each row.
 
     The threshold is one for all, or broadcasts to (n, K): (1, K) for each label, (n, 1) for each row.
@@ -125,7 +130,7 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
     return _backend_for(score).ragged_sets(score, logits, threshold)
 
 
-def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, NDArray[np.int32]]:
+def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32]:
     """The labels of `ragged_sets` without their scores, as (offsets, labels): less work."""
     return _backend_for(score).ragged_labels(score, logits, threshold)
 
@@ -133,10 +138,12 @@ def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> t
 def uncertainties(score: Any, logits: NDArray[Any]) -> F64:
     """The evidential uncertainty of each row, (n,), with the evidence of the score (relu where it has none)."""
     known = isinstance(getattr(score, "evidence", "relu"), str)
+    if not isinstance(logits, np.ndarray):
+        return on_device(score, logits).uncertainties(score, logits).cpu().numpy().astype(np.float64)
     return (_backend_for() if known else _numpy).uncertainties(score, logits)
 
 
-def top_labels(score: Any, logits: NDArray[Any]) -> NDArray[np.int32]:
+def top_labels(score: Any, logits: NDArray[Any]) -> I32:
     """Each row's most plausible label."""
     return _backend_for(score).top_labels(score, logits)
 
@@ -151,6 +158,6 @@ def nll_derivatives(logits: NDArray[Any], labels: I64, inverse_temperature: floa
     return _backend_for().nll_derivatives(logits, labels, inverse_temperature)
 
 
-def top_confidences(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[F64, NDArray[np.bool_]]:
+def top_confidences(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[F64, Bools]:
     """The largest probability of each row and whether its label has it."""
     return _backend_for().top_confidences(logits, labels, inverse_temperature)

@@ -24,10 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
+from evicp.arrays import F64, I32, I64
 
-F64 = NDArray[np.float64]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Imported by name, because the stubs of these packages come and go with their versions.

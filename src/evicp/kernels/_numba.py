@@ -16,12 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
+from evicp.arrays import F64, I32, I64, Bools
 from evicp.errors import InputError
 from evicp.kernels import _compiled
-
-F64 = NDArray[np.float64]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 # ---------------------------------------------------------------------------------------------------------------
 # Blocks of rows and the threads that share them
@@ -32,7 +29,9 @@ _ALONE = 1 << 18
 _BLOCK = 1 << 20
 _COPIED_BLOCK = 1 << 17
 
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_pools: dict[int, ThreadPoolExecutor] = {}
+if hasattr(os, "register_at_fork"):  # the parent's threads do not exist in a child
+    os.register_at_fork(after_in_child=_pools.clear)
 
 
 def threads() -> int:
@@ -46,9 +45,8 @@ def threads() -> int:
 
 
 def _pool(helpers: int) -> ThreadPoolExecutor:
-    """The pool of this process: after a fork the parent's threads do not exist in the child."""
-    key = (os.getpid(), helpers)
-    return _pools.get(key) or _pools.setdefault(key, ThreadPoolExecutor(helpers, "evicp"))
+    """The pool of so many helpers."""
+    return _pools.get(helpers) or _pools.setdefault(helpers, ThreadPoolExecutor(helpers, "evicp"))
 
 
 def _is_ready(logits: NDArray[Any]) -> bool:
@@ -290,7 +288,7 @@ def nll_derivatives(logits: NDArray[Any], labels: I64, inverse_temperature: floa
     return value, slope, curvature
 
 
-def top_confidences(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[F64, NDArray[np.bool_]]:
+def top_confidences(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[F64, Bools]:
     """The largest probability of each row and whether its label has it, for the calibration error."""
     result = _likelihoods(logits, labels, inverse_temperature)
     return result[:, 3].copy(), result[:, 4] == 1.0

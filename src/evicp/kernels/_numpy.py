@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
+from evicp.arrays import F64, I32, I64, Bools
 from evicp.evidence import activate, dirichlet, log_utility, ranks, uncertainty
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 class Formula(Protocol):
@@ -42,9 +40,7 @@ def label_scores(score: Formula, logits: NDArray[np.generic], labels: I64) -> F6
     return result
 
 
-def ragged_sets(
-    score: Formula, logits: NDArray[np.generic], threshold: float | F64
-) -> tuple[I64, NDArray[np.int32], F64]:
+def ragged_sets(score: Formula, logits: NDArray[np.generic], threshold: float | F64) -> tuple[I64, I32, F64]:
     """All labels with score <= threshold, as (offsets, labels, their scores).
 
     The threshold is one for all, or broadcasts to (n, K): (1, K) for each label, (n, 1) for each row.
@@ -67,7 +63,7 @@ def ragged_sets(
     return offsets, np.concatenate(labels), np.concatenate(scores)
 
 
-def ragged_labels(score: Formula, logits: NDArray[np.generic], threshold: float | F64) -> tuple[I64, NDArray[np.int32]]:
+def ragged_labels(score: Formula, logits: NDArray[np.generic], threshold: float | F64) -> tuple[I64, I32]:
     """The same labels without their scores."""
     return ragged_sets(score, logits, threshold)[:2]
 
@@ -80,7 +76,7 @@ def uncertainties(score: object, logits: NDArray[np.generic]) -> F64:
     return result
 
 
-def top_labels(score: Formula, logits: NDArray[np.generic]) -> NDArray[np.int32]:
+def top_labels(score: Formula, logits: NDArray[np.generic]) -> I32:
     """Each row's most plausible label: lowest score, then highest logit, then lowest index."""
     result = np.empty(len(logits), np.int32)
     for rows, block in checks.blocks(logits):
@@ -114,9 +110,7 @@ def nll_derivatives(logits: NDArray[np.generic], labels: I64, inverse_temperatur
     return value / n, slope / n, curvature / n
 
 
-def top_confidences(
-    logits: NDArray[np.generic], labels: I64, inverse_temperature: float
-) -> tuple[F64, NDArray[np.bool_]]:
+def top_confidences(logits: NDArray[np.generic], labels: I64, inverse_temperature: float) -> tuple[F64, Bools]:
     """The largest probability of each row and whether its label has it, for the calibration error."""
     confidence = np.empty(len(logits))
     for rows, block in checks.blocks(logits):

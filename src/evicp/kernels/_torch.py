@@ -24,9 +24,6 @@ BLOCK_LOGITS = 1 << 22
 #: Probabilities are added as integers of this unit, as in the reference: integer sums have no order.
 _UNIT = 2.0**-61
 
-#: The scores that need P, the total probability above a label; the others are given anything in its place.
-_ADDS_UP = ("aps", "base", "raps")
-
 _NAMES = ("aps", "base", "ecp", "lac", "margin", "raps", "saps", "topk")
 
 
@@ -63,7 +60,7 @@ def ragged_sets(score: Any, logits: Tensor, threshold: float) -> tuple[Tensor, T
         dense = every_label(score, z)
         row, column = torch.nonzero(dense <= threshold, as_tuple=True)
         members = dense[row, column]
-        order = _stable_order(-z[row, column], members, row)
+        order = stable_order(-z[row, column], members, row)
         sizes.append(torch.bincount(row, minlength=len(z)))
         labels.append(column[order].to(torch.int32))
         scores.append(members[order])
@@ -89,6 +86,14 @@ def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
     result = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     for rows, z in blocks(logits):
         result[rows] = 1 + (z > z.gather(1, labels[rows, None])).sum(1)
+    return result
+
+
+def uncertainties(score: Any, logits: Tensor) -> Tensor:
+    """Eq. 3: u = K / alpha_0 of each row, (n,), with the evidence of the score (relu where it has none)."""
+    result, n_classes = _empty(logits, (len(logits),)), logits.shape[1]
+    for rows, z in blocks(logits):
+        result[rows] = n_classes / (n_classes + _row_sums(evidence_of(getattr(score, "evidence", "relu"), z))[:, 0])
     return result
 
 
@@ -162,7 +167,7 @@ def every_label(score: Any, z: Tensor) -> Tensor:
         return _uneven_ecp(score, z)
     order = torch.argsort(z, dim=1, descending=True, stable=True)
     ranks = _ranks(order, z)
-    mass = _mass_above(_probabilities(score, z), order, ranks) if score.name in _ADDS_UP else ranks
+    mass = _mass_above(_probabilities(score, z), order, ranks) if score.adds_up else ranks
     return _formula(score, z, ranks, mass)
 
 
@@ -172,7 +177,7 @@ def _given_label(score: Any, z: Tensor, label: Tensor) -> Tensor:
         return _uneven_ecp(score, z).gather(1, label)
     above = z > z.gather(1, label)
     mass = ranks = above.sum(1, keepdim=True)
-    if score.name in _ADDS_UP:
+    if score.adds_up:
         mass = torch.where(above, _as_integers(_probabilities(score, z)), 0).sum(1, keepdim=True).to(z.dtype) * _UNIT
     return _formula(score, z, ranks, mass).gather(1, label)
 
@@ -230,7 +235,7 @@ def _uneven_ecp(score: Any, z: Tensor) -> Tensor:
     alpha = evidence + prior
     virtual = alpha - evidence
     lost = (evidence - (alpha - virtual)) + (prior - virtual)  # what rounding took: the second key of the order
-    order = _stable_order(-z, -lost, -alpha)
+    order = stable_order(-z, -lost, -alpha)
     ranks = _ranks(order, alpha, lost, z)
     log_phi = _log_utility(z, score.temperature)
     cost = _log_cost(_surprisal(alpha), log_phi, ranks, score.epsilon(z.shape[1])) + rates.log()
@@ -320,7 +325,7 @@ def _ranks(order: Tensor, *keys: Tensor) -> Tensor:
     return torch.empty_like(order).scatter(1, order, shared)
 
 
-def _stable_order(*keys: Tensor) -> Tensor:
+def stable_order(*keys: Tensor) -> Tensor:
     """What `np.lexsort` gives along the last axis: ascending by the last key, then the one before it, ..."""
     order = torch.argsort(keys[0], dim=-1, stable=True)
     for key in keys[1:]:

@@ -165,6 +165,32 @@ def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
     return result
 
 
+def uncertainties(score: Any, logits: Tensor) -> Tensor:
+    """Eq. 3: u = K / alpha_0 of each row, (n,), with the evidence of the score (relu where it has none)."""
+    if not _readable(logits):
+        return _torch.uncertainties(score, logits)
+    evidence, n_classes = getattr(score, "evidence", "relu"), logits.shape[1]
+    result = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
+    for start, group in _groups(logits, ROWS_PER_GROUP):
+        top, rest = _Batch(_EvidenceOnly(evidence), group, start).evidence()
+        largest = _torch.evidence_of(evidence, top[:, None])[:, 0]
+        result[start : start + len(group)] = n_classes / (n_classes + largest + rest)
+    return result
+
+
+@dataclass(frozen=True)
+class _EvidenceOnly:
+    """What `_Batch` needs of a score, for the evidence of each row and nothing else."""
+
+    evidence: str
+    name: str = "ecp"
+    temperature: float = 1.0
+    adds_up: bool = False
+
+    def epsilon(self, n_classes: int) -> float:  # noqa: ARG002 - as ECP's
+        return 0.0
+
+
 @dataclass(frozen=True)
 class _RankOnly:
     """What `_Batch` needs of a score, for a count of the labels above and nothing else."""
@@ -173,6 +199,7 @@ class _RankOnly:
     temperature: float = 1.0
     randomized: bool = False
     seed: int = 0
+    adds_up: bool = False
 
 
 def _readable(logits: Tensor) -> bool:
@@ -262,7 +289,7 @@ class _Plan:
     """The kernels and the parameters of a score for logits of one shape and type; made once."""
 
     def __init__(self, score: Any, tiling: Tiling, n_classes: int, stride: int, dtype: torch.dtype) -> None:
-        self.adds_up = score.name in ("aps", "base", "raps")
+        self.adds_up = score.adds_up
         self.evidence = score.evidence if score.name == "ecp" else "relu"
         rule = {
             "RULE": _RULES[score.name],
@@ -337,6 +364,11 @@ class _Batch:
             self._read_labels(labels)
             self._report()
         return self.stats[_RANK.value].to(torch.int64)
+
+    def evidence(self) -> tuple[Tensor, Tensor]:
+        """The largest logit of each row, and the evidence of all others."""
+        self._prepare_rows()
+        return self.stats[_TOP.value], self.stats[_REST.value]
 
     def dense_scores(self) -> Tensor:
         self._prepare_rows()

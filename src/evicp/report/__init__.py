@@ -25,17 +25,15 @@ from evicp.calibration import Calibration, calibrate
 from evicp.errors import InputError, InputTypeError
 from evicp.metrics import Evaluation
 from evicp.report import payload
-from evicp.report.curves import GRID, curves_of
+from evicp.report.curves import GRID, Method, curves_of
 from evicp.report.explorer import LISTED, explore
 from evicp.report.page import assemble
-from evicp.scores import Base, Score, as_score
+from evicp.scores import USUAL, Base, Score, as_score
 from evicp.selection import as_row_count
 from evicp.temperature import fit_temperature
 from evicp.tuning import with_temperature
 
 __all__ = ["Report", "build", "of_evaluation", "split"]
-
-Method = Calibration | Base
 
 #: How many bytes the single rows may take before compression.
 _EXPLORER_BYTES = 1 << 20
@@ -55,7 +53,7 @@ class Report:
 
     def write(self, path: str | PathLike[str]) -> None:
         """Write the page to one file, atomically."""
-        from evicp.files import atomic_path
+        from evicp.paths import atomic_path
 
         page = self.to_html()
         with atomic_path(path) as temporary:
@@ -134,7 +132,7 @@ def build(
 def split(
     logits: Any,
     labels: Any,
-    scores: Sequence[str | Score | Callable[..., Any]] = ("ecp", "lac", "aps", "raps"),
+    scores: Sequence[str | Score | Callable[..., Any]] = USUAL,
     *,
     calibration: float | int = 0.5,
     temperature: float | Literal["split"] = 1.0,
@@ -155,6 +153,7 @@ def split(
     options : as of `build`
     """
     array, truth = checks.as_labelled(logits, labels)
+    temperature = checks.as_temperature(temperature, "split")
     order = np.random.default_rng(checks.as_count(seed, "seed", at_least=0)).permutation(len(truth))
     tuning = order[: len(order) // 10] if temperature == "split" else order[:0]
     rest = order[len(tuning) :]
@@ -243,10 +242,10 @@ def _numbered(methods: list[Any]) -> dict[str, Any]:
     return named
 
 
-def _temperature(temperature: Any, logits: Any, labels: Any) -> float | None:
-    if temperature == "split":
+def _temperature(temperature: float | str, logits: Any, labels: Any) -> float | None:
+    if isinstance(temperature, str):
         return fit_temperature(logits, labels).temperature
-    return None if temperature == 1.0 else float(temperature)
+    return None if temperature == 1.0 else temperature
 
 
 def _calibrated(logits: Any, labels: Any, rows: Any, score: Score, names: Sequence[str] | None) -> Calibration:

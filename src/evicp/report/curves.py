@@ -11,16 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
+from evicp.arrays import F64, I64
 from evicp.calibration import Calibration
 from evicp.errors import InputError
-from evicp.metrics import SIZE_ENDS, SSCV_ENDS
 from evicp.reliability import conformal_rank
 from evicp.scores import Base, Score
+from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, trade_off, violation
 
-__all__ = ["GRID", "Bins", "Curves", "Limits", "curves_of", "intervals"]
+__all__ = ["GRID", "Curves", "Limits", "Method", "curves_of"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 Method = Calibration | Base
 
 #: The coverages of the slider.
@@ -33,42 +32,9 @@ _BIN_ENDS = (*range(11), *(step * 10**power for power in range(1, 7) for step in
 _BLOCK_ROWS = 512
 
 
-@dataclass(frozen=True)
-class Bins:
-    """Ranges of set sizes, [low, high] each, that end at K."""
-
-    highs: tuple[int, ...]
-    first: int = 0
-
-    @classmethod
-    def ending(cls, ends: Sequence[int], n_classes: int, first: int = 0) -> Bins:
-        """The ranges with these ends, cut at K.
-
-        >>> Bins.ending((1, 3, 10), 8).labels
-        ['0-1', '2-3', '4-8']
-        """
-        return cls((*(end for end in ends if end < n_classes), n_classes), first)
-
-    @property
-    def lows(self) -> tuple[int, ...]:
-        """The smallest size of each range."""
-        return (self.first, *(high + 1 for high in self.highs[:-1]))
-
-    @property
-    def labels(self) -> list[str]:
-        """The ranges as text."""
-        pairs = zip(self.lows, self.highs, strict=True)
-        return [f"{low}" if low == high else f"{low}-{high}" for low, high in pairs]
-
-    def group(self, finer: Bins, values: I64) -> I64:
-        """Sums of (..., finer) columns over these coarser ranges."""
-        starts = np.searchsorted(finer.highs, self.lows)
-        return np.add.reduceat(values, starts, axis=-1)
-
-
-def histogram_bins(n_classes: int) -> Bins:
+def histogram_bins(n_classes: int) -> Ranges:
     """The bins of the histogram of set sizes: single sizes up to ten, then 11-20, 21-50, 51-100, ..."""
-    return Bins.ending(_BIN_ENDS, n_classes)
+    return Ranges.ending(_BIN_ENDS, n_classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +44,8 @@ class Curves:
     Parameters
     ----------
     name : the score with its parameters
-    limits : the thresholds
+    method : as it was given
+    limits : the thresholds, raised where another backend calibrated
     first : (m,) the first position on the grid whose set holds the true label; P if none does
     bin_counts, bin_hits : (P, bins) rows by set size, and how many of them are covered
     total_size : (P,) the sum of all set sizes
@@ -88,7 +55,7 @@ class Curves:
     name: str
     method: Method
     grid: tuple[Fraction, ...]
-    bins: Bins
+    bins: Ranges
     n_classes: int
     limits: Limits
     first: I64
@@ -106,24 +73,21 @@ class Curves:
     @property
     def strata(self) -> tuple[I64, I64]:
         """Rows and covered rows by size range (the paper's Table 3), (P, ranges) each."""
-        ranges = Bins.ending(SIZE_ENDS, self.n_classes)
-        return ranges.group(self.bins, self.bin_counts), ranges.group(self.bins, self.bin_hits)
+        ranges = Ranges.ending(SIZE_ENDS, self.n_classes)
+        return ranges.sums(self.bin_counts, self.bins), ranges.sums(self.bin_hits, self.bins)
 
     @property
     def sscv(self) -> tuple[F64, I64]:
         """SSCV and the row count of the smallest range it looked at, (P,) each."""
-        ranges = Bins.ending(SSCV_ENDS, self.n_classes)
-        counts, hits = ranges.group(self.bins, self.bin_counts), ranges.group(self.bins, self.bin_hits)
-        target = np.array([float(c) for c in self.grid])[:, None]
-        gaps = np.abs(np.divide(hits, counts, out=np.full(counts.shape, np.nan), where=counts > 0) - target)
-        return np.nanmax(gaps, axis=1), np.where(counts > 0, counts, counts.sum()).min(1)
+        ranges, target = Ranges.ending(SSCV_ENDS, self.n_classes), np.array([float(c) for c in self.grid])
+        return violation(ranges.sums(self.bin_counts, self.bins), ranges.sums(self.bin_hits, self.bins), target)
 
     @property
     def sat(self) -> F64:
         """SAT, (P,); NaN where every set is empty."""
         non_empty = self.bin_counts.sum(1) - self.bin_counts[:, 0]
         mean = np.divide(self.total_size, non_empty, out=np.full(len(non_empty), np.nan), where=non_empty > 0)
-        result: F64 = (1 - self.sscv[0]) / mean
+        result: F64 = trade_off(self.sscv[0], mean)
         return result
 
 
@@ -209,14 +173,15 @@ def curves_of(
     grid: tuple[Fraction, ...] = GRID,
 ) -> Curves:
     """One score on the test rows, block by block: nothing larger than a block is kept."""
-    if not isinstance(method, Base):
-        method, logits = method.alike(logits)
+    scoring = method
+    if not isinstance(scoring, Base):
+        scoring, logits = scoring.alike(logits)
     n_classes, positions = logits.shape[1], len(grid)
-    limits = limits_of(method, logits, grid, groups)
-    bins, strata = histogram_bins(n_classes), Bins.ending(SIZE_ENDS, n_classes, 1)
+    limits = limits_of(scoring, logits, grid, groups)
+    bins, strata = histogram_bins(n_classes), Ranges.ending(SIZE_ENDS, n_classes, 1)
     first = limits.of_labels(kernels.label_scores(limits.score, logits, labels), slice(None), labels)
-    bin_of = np.searchsorted(bins.highs, np.arange(n_classes + 1))
-    stratum_of = np.searchsorted(strata.highs, difficulty)
+    bin_of = bins.find(np.arange(n_classes + 1))
+    stratum_of = strata.find(difficulty)
     here = np.arange(positions)
     joint = np.zeros(positions * len(bins.highs) * 2, np.int64)
     hard_sizes = np.zeros((len(strata.highs), positions), np.int64)
@@ -243,21 +208,3 @@ def curves_of(
         difficulty_hits=hard_hits.reshape(len(strata.highs), -1).cumsum(1)[:, :positions].T,
         difficulty_sizes=hard_sizes.T,
     )
-
-
-def intervals(hits: I64, counts: I64, confidence: float = 0.95) -> tuple[F64, F64]:
-    """Clopper-Pearson intervals of many shares at once; NaN where nothing was counted.
-
-    >>> low, high = intervals(np.array([9, 0]), np.array([10, 0]))
-    >>> round(float(low[0]), 4), round(float(high[0]), 4), bool(np.isnan(low[1]))
-    (0.555, 0.9975, True)
-    """
-    from scipy.special import betaincinv
-
-    tail = (1 - confidence) / 2
-    some = counts > 0
-    inside_low, inside_high = some & (hits > 0), some & (hits < counts)
-    low, high = np.where(some, 0.0, np.nan), np.where(some, 1.0, np.nan)
-    low[inside_low] = betaincinv(hits[inside_low], (counts - hits + 1)[inside_low], tail)
-    high[inside_high] = betaincinv((hits + 1)[inside_high], (counts - hits)[inside_high], 1 - tail)
-    return low, high

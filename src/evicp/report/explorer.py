@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
+from evicp.arrays import F64, I64
 from evicp.explain import explain
 from evicp.report.curves import Curves
 from evicp.scores import ECP
@@ -17,7 +18,6 @@ from evicp.scores import ECP
 __all__ = ["INGREDIENTS", "Explored", "explore"]
 
 F32 = NDArray[np.float32]
-I64 = NDArray[np.int64]
 
 #: The fields of an Explanation that the report shows as bars.
 INGREDIENTS = ("logit", "evidence", "belief", "probability", "utility")
@@ -84,7 +84,7 @@ def _evidential(methods: Sequence[Curves]) -> ECP:
     return next((c.limits.score for c in methods if isinstance(c.limits.score, ECP)), ECP())
 
 
-def _listed(scores: NDArray[np.float64], logits: NDArray[np.float64], truth: I64) -> tuple[I64, I64]:
+def _listed(scores: F64, logits: F64, truth: I64) -> tuple[I64, I64]:
     """The labels to list, best first, and their places; the true label takes the last line if it is further down."""
     order = np.lexsort((-logits, scores), axis=1)
     place_of_truth = (order == truth[:, None]).argmax(1)

@@ -178,19 +178,20 @@
     const law = method.law;
     const p = state.position;
     const rank = law.rank.values[p];
-    const l = law.n + 1 - rank;
+    const n = law.n.values[p];
+    const l = n + 1 - rank;
     const lines = [
       ["coverage asked for", coverageText(asked()), asked()],
-      [law.group === null ? "calibration rows n" : "smallest group", law.group === null ? whole(law.n) : `${law.group}: ${plural(law.n, "calibration row", "calibration rows")} of ${whole(method.n)}; the lines below are for it`, law.n],
-      ["expected coverage", `${fixed(rank / (law.n + 1), 6)} over calibration sets`, rank / (law.n + 1)],
+      [law.group === null ? "calibration rows n" : "smallest group", law.group === null ? whole(n) : `${law.group[p]}: ${plural(n, "calibration row", "calibration rows")} of ${whole(method.n)}; the lines below are for it`, n],
+      ["expected coverage", `${fixed(rank / (n + 1), 6)} over calibration sets`, rank / (n + 1)],
       [`${confidence} interval`, `${fixed(law.low.values[p], 4)} to ${fixed(law.high.values[p], 4)} (Beta law of coverage given the calibration set)`, law.low.values[p]],
-      ["gamma", `${fixed((law.n - l) / (law.n + 1), 6)} (belief mass of coverage, Theorem 2; not a statistical confidence)`, (law.n - l) / (law.n + 1)],
-      ["U_C", `${(2 / (law.n + 1)).toPrecision(2)} (Theorem 2: 2 / (n + 1))`, 2 / (law.n + 1)],
+      ["gamma", `${fixed((n - l) / (n + 1), 6)} (belief mass of coverage, Theorem 2; not a statistical confidence)`, (n - l) / (n + 1)],
+      ["U_C", `${(2 / (n + 1)).toPrecision(2)} (Theorem 2: 2 / (n + 1))`, 2 / (n + 1)],
       ["observed coverage", `${fixed(now.coverage, 4)} on ${whole(data.m)} rows${now.band ? `: ${verdictOf(now)} ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}` : ", all groups together"}`, now.coverage],
     ];
     if (method.threshold) {
       const threshold = method.threshold.values[p];
-      const place = threshold === Infinity ? "infinite: more rows are needed for this coverage" : `${+threshold.toPrecision(6)} (score ${whole(rank)} of ${whole(law.n)} in ascending order)`;
+      const place = threshold === Infinity ? "infinite: more rows are needed for this coverage" : `${+threshold.toPrecision(6)} (score ${whole(rank)} of ${whole(n)} in ascending order)`;
       lines.splice(2, 0, ["threshold", place, threshold]);
     }
     if (data.rows_needed) lines.push([law.group === null ? "n needed for ± 1 %" : "n needed for ± 1 % in a group", neededText(data.rows_needed.values[p]), data.rows_needed.values[p]]);
@@ -528,13 +529,14 @@
       const y = ((Math.log10(sizes[i][last]) - low) / (high - low)) * height;
       return { i, y, ceiling: height - 4 };
     }), 15);
+    const room = Math.min(Math.max(...methods.map((method) => textWidth(method.name))), (narrow() ? 0.22 : 0.33) * $("chart-size").clientWidth);
     const annotations = ends.map(({ i, y }) => ({
-      xref: "paper", x: 1, xanchor: "left", xshift: 4, yref: "paper", yanchor: "middle", y: y / height, text: safe(shortName(methods[i].name)), showarrow: false,
-      font: { color: lineColour(i), size: 12 },
+      xref: "paper", x: 1, xanchor: "left", xshift: 4, yref: "paper", yanchor: "middle", y: y / height, text: safe(shortened(methods[i].name, room)), showarrow: false,
+      font: { color: lineColour(i), size: 12 }, hovertext: safe(methods[i].name),
     }));
     annotations.push({ x: stretch(asked()), y: Math.log10(sizes[state.method][state.position] || 1), text: `<b>${sizeText(sizes[state.method][state.position])}</b>`, showarrow: false, xshift: -6, yshift: 14, xanchor: "right", font: { color: colour("ink"), size: 13 }, bgcolor: colour("paper"), borderpad: 1 });
     draw("chart-size", traces, {
-      shapes: [vertical(stretch(asked()), "other")], annotations, margin: { l: 52, r: narrow() ? 70 : 124, t: 12, b: 44 }, xaxis: coverageAxis(),
+      shapes: [vertical(stretch(asked()), "other")], annotations, margin: { l: 52, r: room + 14, t: 12, b: 44 }, xaxis: coverageAxis(),
       yaxis: { title: { text: "mean set size" }, type: "log", range: [low, high], tickvals: ticks(low, high), ticktext: ticks(low, high).map(String) },
     }, `Mean set size: ${sizeText(sizes[state.method][state.position])} at coverage ${coverageText(asked())}.`);
     fillTable("table-size", ["asked", ...methods.map((method) => method.name)], stops().map((p) => [coverageText(data.grid[p]), ...sizes.map((values) => sizeText(values[p]))]));
@@ -542,9 +544,16 @@
 
   const narrow = () => innerWidth < 600;
   const lineColour = (i) => colour(i === 0 ? "accent" : `line-${((i - 1) % 5) + 1}`);
-  const shortName = (name) => {
-    const room = narrow() ? 10 : 19;
-    return name.length > room ? `${name.slice(0, room - 1)}…` : name;
+  const pen = document.createElement("canvas").getContext("2d");
+  const textWidth = (text) => {
+    pen.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+    return pen.measureText(text).width;
+  };
+  const shortened = (name, room) => {
+    const letters = [...name];
+    if (textWidth(name) <= room) return name;
+    while (letters.length > 1 && textWidth(`${letters.join("")}…`) > room) letters.pop();
+    return `${letters.join("")}…`;
   };
   // The last range ends at K: "101+" says it in less room.
   const compact = (ranges) => ranges.map((range, i) => (i === ranges.length - 1 && range.includes("-") ? `${range.split("-")[0]}+` : range));
@@ -623,10 +632,11 @@
     const method = current();
     if (!method.law) return;
     const a = method.law.rank.values[state.position];
-    const b = method.law.n + 1 - a;
+    const n = method.law.n.values[state.position];
+    const b = n + 1 - a;
     const [low, high] = [method.law.low.values[state.position], method.law.high.values[state.position]];
     const marks = [["asked", asked(), "soft"], [method.by ? "observed, all" : "observed", now.coverage, "ink"]];
-    fillTable("table-law", ["", "coverage"], [["asked for", coverageText(asked())], ["expected", fixed(a / (method.law.n + 1), 4)], [`${confidence} from`, fixed(low, 4)], [`${confidence} to`, fixed(high, 4)], ["observed", fixed(now.coverage, 4)]]);
+    fillTable("table-law", ["", "coverage"], [["asked for", coverageText(asked())], ["expected", fixed(a / (n + 1), 4)], [`${confidence} from`, fixed(low, 4)], [`${confidence} to`, fixed(high, 4)], ["observed", fixed(now.coverage, 4)]]);
     const reach = Math.max(high - low, 1e-4);
     const from = Math.max(0, Math.min(low - 0.6 * reach, now.coverage - 0.1 * reach));
     const to = Math.min(1, Math.max(high + 0.6 * reach, now.coverage + 0.1 * reach));
@@ -634,13 +644,20 @@
     const density = (x) => (b ? Math.exp(constant + (a - 1) * Math.log(x) + (b - 1) * Math.log1p(-x)) : 0);
     const line = (start, stop) => Array.from({ length: 161 }, (_, i) => start + ((stop - start) * i) / 160).map((x) => Math.min(Math.max(x, 1e-9), 1 - 1e-9));
     const [all, centre] = [line(from, to), line(Math.max(low, from), Math.min(high, to))];
-    const side = marks[0][1] <= marks[1][1];
+    // A mark's name stands on the outer side of its line, or on the other where it would be cut off; below, where two meet.
+    const width = $("chart-law").clientWidth;
+    const places = marks.map(([, x]) => 20 + ((x - from) / (to - from)) * (width - 40));
+    const rooms = marks.map(([text]) => textWidth(text) + 12);
+    const outer = marks.map((_, i) => (i === 0) === (marks[0][1] <= marks[1][1]));
+    const before = marks.map((_, i) => (outer[i] ? places[i] >= rooms[i] : places[i] > width - rooms[i]));
+    const starts = marks.map((_, i) => (before[i] ? places[i] - rooms[i] : places[i]));
+    const meet = starts[0] < starts[1] + rooms[1] && starts[1] < starts[0] + rooms[0];
     draw("chart-law", [
       { x: centre, y: centre.map(density), mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: colour("accent-soft"), hoverinfo: "skip" },
       { x: all, y: all.map(density), mode: "lines", line: { color: colour("accent"), width: 2 }, hoverinfo: "skip" },
     ], {
       shapes: marks.map(([, x, name]) => ({ ...vertical(x, name), line: { color: colour(name), width: name === "ink" ? 2 : 1.5, dash: name === "ink" ? "solid" : "dash" } })),
-      annotations: marks.map(([text, x, name], i) => ({ x, yref: "paper", y: 1, yanchor: "top", xanchor: (i === 0) === side ? "right" : "left", xshift: (i === 0) === side ? -5 : 5, text: `${text}<br>${fixed(x, 4)}`, align: (i === 0) === side ? "right" : "left", showarrow: false, font: { color: colour(name), size: 12 } })),
+      annotations: marks.map(([text, x, name], i) => ({ x, yref: "paper", y: 1, yanchor: "top", yshift: i && meet ? -36 : 0, xanchor: before[i] ? "right" : "left", xshift: before[i] ? -5 : 5, text: `${text}<br>${fixed(x, 4)}`, align: before[i] ? "right" : "left", showarrow: false, font: { color: colour(name), size: 12 } })),
       margin: { l: 20, r: 20, t: 12, b: 44 }, xaxis: { title: { text: b ? "coverage over calibration sets" : "coverage is 1: every set is full" }, range: [from, to], tickformat: ".3~f" },
       yaxis: { showticklabels: false, showgrid: false, range: [0, b ? density((a - 1) / Math.max(1, a + b - 2)) * 1.3 : 1] },
     }, `Beta law of coverage: ${confidence} between ${fixed(low, 4)} and ${fixed(high, 4)}; observed ${fixed(now.coverage, 4)}.`);

@@ -11,7 +11,7 @@ from typing import Any
 
 from evicp.errors import need
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "require_plotly"]
 
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
@@ -39,9 +39,13 @@ def _source(name: str) -> str:
     return (files("evicp.report") / name).read_text(encoding="utf-8")
 
 
+def require_plotly() -> Any:
+    """Plotly, or how to install it; asked before the work, not after."""
+    return need("plotly.offline", "plotly", "report", "an interactive report")
+
+
 def _plotly() -> str:
-    plotly = need("plotly.offline", "plotly", "report", "an interactive report")
-    return str(plotly.get_plotlyjs()).replace("</script", "<\\/script")
+    return str(require_plotly().get_plotlyjs()).replace("</script", "<\\/script")
 
 
 def _json(data: dict[str, Any]) -> str:

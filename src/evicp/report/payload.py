@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,18 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import __version__
-from evicp import files as artifact
+from evicp import __version__, artifact
+from evicp.arrays import F64, I64
 from evicp.calibration import Calibration
-from evicp.errors import EvicpWarning
-from evicp.metrics import SIZE_ENDS, Evaluation
-from evicp.reliability import Certificate, Reliability
-from evicp.report.curves import GRID, Bins, Curves, intervals
+from evicp.metrics import Evaluation
+from evicp.reliability import Reliability, caveat
+from evicp.report.curves import GRID, Curves, Method
 from evicp.report.explorer import Explored
+from evicp.strata import SIZE_ENDS, Ranges, intervals
 
 __all__ = ["of_curves", "of_evaluation", "pack", "rows_needed"]
 
-I64 = NDArray[np.int64]
 Json = dict[str, Any]
 
 #: How the page names the types of arrays.
@@ -60,29 +58,32 @@ def rows_needed(grid: Sequence[Fraction]) -> I64 | None:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a law is asked about: n calibration rows, of a group where thresholds differ between groups."""
+    """What a law is asked about at each coverage: n calibration rows, of a group where thresholds differ by group."""
 
-    n: int
-    group: str | None = None
+    n: tuple[int, ...]
+    group: tuple[str, ...] | None = None
     pac: float | None = None
 
     @classmethod
-    def of(cls, method: Any) -> Promise | None:
-        """The promise of a method; of its smallest group, where it has groups; None where nothing is promised."""
-        if not isinstance(method, Calibration):
+    def of(cls, curve: Curves) -> Promise | None:
+        """The promise of a method; of its weakest groups, where it has groups; None where nothing is promised."""
+        if not isinstance(curve.method, Calibration):
             return None
-        if method.groups is None:
-            return cls(method.n)
-        smallest = int(method.groups.counts.argmin())
-        return cls(max(1, int(method.groups.counts[smallest])), method.groups.names[smallest])
+        groups = curve.method.groups
+        if groups is None:
+            return cls((curve.method.n,) * len(curve.grid))
+        weakest = weakest_groups(curve.limits.thresholds, groups.counts)
+        return cls(
+            tuple(np.maximum(1, groups.counts[weakest]).tolist()), tuple(groups.names[group] for group in weakest)
+        )
 
     def law(self, m: int, grid: Sequence[Fraction], confidence: float) -> Json:
         """Rank and Beta interval at each coverage, and where the coverage observed on all m rows should lie."""
-        laws = [Reliability(self.n, coverage, self.pac) for coverage in grid]
+        laws = [Reliability(n, coverage, self.pac) for n, coverage in zip(self.n, grid, strict=True)]
         interval = np.array([r.interval(confidence) for r in laws])
         result = {
-            "n": self.n,
-            "group": self.group,
+            "n": pack(np.array(self.n)),
+            "group": None if self.group is None else list(self.group),
             "rank": pack(np.array([r.k for r in laws])),
             "low": pack(interval[:, 0]),
             "high": pack(interval[:, 1]),
@@ -93,6 +94,21 @@ class Promise:
             observed = np.array([r.observed_interval(m, confidence) for r in laws])
             result.update(observed_low=pack(observed[:, 0]), observed_high=pack(observed[:, 1]))
         return result
+
+
+def weakest_groups(thresholds: F64, counts: I64) -> I64:
+    """`reliability.weakest` at each of P coverages: of the groups with a threshold the one with the fewest rows.
+
+    Parameters
+    ----------
+    thresholds : (P, G)
+    counts : (G,) calibration rows
+
+    >>> weakest_groups(np.array([[1.0, 2.0], [np.inf, 3.0]]), np.array([5, 50]))
+    array([0, 1])
+    """
+    last = counts.max() + 1
+    return np.where(thresholds == np.inf, counts + last, counts).argmin(1)
 
 
 def _shares(hits: I64, counts: I64, confidence: float) -> Json:
@@ -127,36 +143,29 @@ def _classes(labels_counts: I64, names: Sequence[str] | None, confidence: float)
     }
 
 
-def _score_facts(name: str, method: Any, promises: Sequence[Promise]) -> Json:
-    """What a certificate says of a score, beside the numbers that move."""
-    promise = Promise.of(method)
-    if promise is None:
+def _score_facts(name: str, method: Method, law: int | None) -> Json:
+    """What a certificate says of a score, beside the numbers that move; `law` is the number of its promise."""
+    if not isinstance(method, Calibration):
         return {"name": name, "n": None, "law": None, "by": None}
+    by = None if method.groups is None else method.groups.by.kind
     return {
         "name": name,
         "n": method.n,
-        "law": promises.index(promise),
-        "by": None if method.groups is None else method.groups.by.kind,
-        "caveat": _caveat(method),
+        "law": law,
+        "by": by,
+        "caveat": caveat(by, weighted=method.weights is not None),
         "score": method.score.name,
         "parameters": method.score.plain_parameters(),
         "checksum": artifact.checksum(method),
     }
 
 
-def _caveat(calibration: Calibration) -> str:
-    """On what the promise rests; what a small group costs is for the page to show, not to warn of."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EvicpWarning)
-        return calibration.certificate(0.9).caveat
-
-
-def _method(curve: Curves, labels: I64, promises: Sequence[Promise], confidence: float) -> Json:
+def _method(curve: Curves, labels: I64, law: int | None, confidence: float) -> Json:
     counts, hits = curve.strata
     violation, smallest = curve.sscv
     m = np.full(len(curve.grid), len(curve.first))
     return {
-        **_score_facts(curve.name, curve.method, promises),
+        **_score_facts(curve.name, curve.method, law),
         "threshold": pack(curve.limits.thresholds[:, 0]) if curve.limits.thresholds.shape[1] == 1 else None,
         "coverage": _shares(curve.hits, m, confidence),
         "total_size": pack(curve.total_size.astype(np.float64)),
@@ -196,9 +205,11 @@ def of_curves(
 ) -> Json:
     """The data of a report with a slider."""
     head, n_classes = curves[0], curves[0].n_classes
-    hard = Bins.ending(SIZE_ENDS, n_classes, 1)
+    hard = Ranges.ending(SIZE_ENDS, n_classes, 1)
     group = np.searchsorted(hard.highs, difficulty)
-    promises = list(dict.fromkeys(p for p in (Promise.of(curve.method) for curve in curves) if p is not None))
+    own = [Promise.of(curve) for curve in curves]
+    promises = list(dict.fromkeys(promise for promise in own if promise is not None))
+    laws = [None if promise is None else promises.index(promise) for promise in own]
     needed = rows_needed(head.grid)
     return {
         **_frame(head.grid, len(labels), n_classes, confidence),
@@ -210,7 +221,7 @@ def of_curves(
         },
         "laws": [promise.law(len(labels), head.grid, confidence) for promise in promises],
         "rows_needed": None if needed is None else pack(needed),
-        "methods": [_method(curve, labels, promises, confidence) for curve in curves],
+        "methods": [_method(curve, labels, law, confidence) for curve, law in zip(curves, laws, strict=True)],
         "classes": _classes(np.bincount(labels, minlength=n_classes), class_names, confidence),
         "explorer": None if explored is None else _explorer(explored),
     }
@@ -222,7 +233,7 @@ def _frame(grid: Sequence[Fraction], m: int, n_classes: int, confidence: float) 
         "m": m,
         "n_classes": n_classes,
         "confidence": confidence,
-        "strata": Bins.ending(SIZE_ENDS, n_classes).labels,
+        "strata": Ranges.ending(SIZE_ENDS, n_classes).labels,
         "version": __version__,
     }
 
@@ -236,13 +247,15 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
     hard = e.difficulty_strata
     promise = None
     if e.n_calibration is not None and e.guarantee == "marginal":
-        promise = Promise(e.n_calibration, pac=e.target_confidence)
+        promise = Promise((e.n_calibration,), pac=e.target_confidence)
+    weighted = e.guarantee == "weighted"
+    by = None if weighted or e.guarantee == "marginal" else e.guarantee
     method = {
         "name": e.score,
         "n": e.n_calibration,
         "law": None if promise is None else 0,
-        "by": None if e.guarantee == "marginal" else e.guarantee,
-        "caveat": Certificate.assumption,
+        "by": by,
+        "caveat": caveat(by, weighted=weighted),
         "threshold": None,
         "coverage": _shares(np.array([covered.sum()]), np.array([m]), e.confidence),
         "total_size": pack(np.array([e.mean_size * m])),

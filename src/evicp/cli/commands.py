@@ -1,0 +1,127 @@
+"""All commands as one application, and how it ends: exit codes, errors in one line, signals."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+import warnings
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import evicp
+from evicp.cli.bench import bench
+from evicp.cli.calibrate import calibrate
+from evicp.cli.common import visible
+from evicp.cli.compare import compare
+from evicp.cli.demo import demo
+from evicp.cli.evaluate import evaluate
+from evicp.cli.explain import explain
+from evicp.cli.export import export
+from evicp.cli.extract import extract
+from evicp.cli.monitor import monitor
+from evicp.cli.plan import plan
+from evicp.cli.predict import predict
+from evicp.cli.report import report
+from evicp.cli.reproduce import reproduce
+from evicp.cli.tune import tune
+from evicp.errors import MissingExtraError
+
+__all__ = ["app", "run"]
+
+#: Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted (Ctrl-C), 143 terminated.
+FAILED, BAD_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+
+#: What the parser of the command line raises; its module differs between versions of Typer.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="evicp",
+    help="Prediction sets with a coverage guarantee from any classifier's logits.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    *(demo, extract, calibrate, predict, evaluate, compare, tune, report, explain, plan, monitor),
+    *(export, reproduce, bench),
+):
+    app.command(epilog=getattr(command, "epilog", None))(command)
+
+
+def run() -> None:
+    """Run the command line; bad input ends with one line and exit code 2, never with a traceback."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    _say_everything()
+    _tidy_up_when_terminated()
+    try:
+        code = app(standalone_mode=False, prog_name="evicp") or 0
+        if code == INTERRUPTED:  # so some versions of Typer end
+            _fail("interrupted", INTERRUPTED)
+        sys.exit(code)
+    except MissingExtraError as error:
+        _fail(error, FAILED)
+    except evicp.EvicpError as error:
+        _fail(error, BAD_INPUT)
+    except UsageError as error:
+        _fail_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain once more while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+
+
+def _say_everything() -> None:
+    """Let standard output take any name: UTF-8 for files and programs, escapes on terminals that lack a letter."""
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(encoding=out.encoding if out.isatty() else "utf-8", errors="backslashreplace")
+
+
+def _tidy_up_when_terminated() -> None:
+    """Let SIGTERM end the program as an exception does, so that unfinished files are removed; a second one kills."""
+
+    def terminate(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        sys.exit(TERMINATED)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminate)
+
+
+def _fail_usage(error: Any) -> None:
+    """One line for a mistyped command."""
+    message, context = error.format_message(), error.ctx
+    stop = "" if message.endswith((".", "?")) else "."
+    _fail(f"{message}{stop} Try '{context.command_path if context else 'evicp'} --help'.", BAD_INPUT)
+
+
+def _fail(message: object, code: int) -> None:
+    line = visible(" ".join(str(message).split()))
+    Console(stderr=True).print(f"error: {line}", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(code)
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    line = visible(" ".join(str(message).split()))
+    Console(stderr=True).print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.callback(invoke_without_command=True)
+def _without_command(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        Console().print(evicp.__version__, highlight=False)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        Console(stderr=True).print(context.get_help(), markup=False, highlight=False, end="")
+        raise typer.Exit(BAD_INPUT)

@@ -1,0 +1,89 @@
+"""Paths: files are written whole or not at all, and nothing but a file is opened."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from evicp.errors import FileError, InputTypeError
+
+__all__ = ["as_path", "atomic_path", "natural_key", "readable"]
+
+
+@contextmanager
+def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside the target that takes its place when the block ends well, and vanishes when not.
+
+    Whoever looks at the target, whenever, and whatever dies on the way, finds the old file or the new one.
+    """
+    target = as_path(path)
+    temporary = target.parent / f".evicp-{secrets.token_hex(8)}.tmp"
+    try:
+        _refuse_special(target, "write")
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        _sync_directory(target.parent)
+    except ConnectionError:  # a caller's pipe or socket: a file on disk has none
+        raise
+    except OSError as error:
+        raise FileError(f"cannot write {target}: {error.strerror or error}.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def as_path(path: Any) -> Path:
+    """A path as a `Path`, if it can be one."""
+    if not isinstance(path, str | PathLike):
+        raise InputTypeError(f"a path must be a string or a pathlib.Path; got {path!r} ({type(path).__name__}).")
+    if "\0" in (text := os.fsdecode(path)):
+        raise FileError(f"a path must not hold a NUL character; got {text!r}.")
+    return Path(text)
+
+
+def natural_key(name: str) -> list[str | int]:
+    """Sort numbers inside names by value: "2" before "10".
+
+    >>> sorted(["10", "9", "2/b", "2/a"], key=natural_key)
+    ['2/a', '2/b', '9', '10']
+    """
+    pieces = re.split("([0-9]+)", name)
+    return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
+
+
+def _refuse_special(path: Path, act: str) -> None:
+    """A directory, a pipe or a device is no file: reading one may never end, replacing one may break a machine."""
+    if path.is_dir():
+        raise FileError(f"cannot {act} {path}: it is a directory. Give a file name.")
+    if path.exists() and not path.is_file():
+        raise FileError(f"cannot {act} {path}: it is not a regular file.")
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the rename itself durable; not every platform can open a directory."""
+    if os.name == "posix":
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def readable(path: Path) -> Path:
+    """A path to a file that can be opened."""
+    try:
+        _refuse_special(path, "read")
+        with path.open("rb"):
+            return path
+    except FileNotFoundError as error:
+        raise FileError(f"cannot read {path}: no such file.") from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
