@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 
 from evicp import kernels
@@ -29,6 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "reliability: a row of the reliability scoreboard; EVICP_RELIABILITY=long runs it at full length"
     )
+
+
+@pytest.fixture(scope="session")
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    """80 rows of 4 classes and their labels."""
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 4, 80)
+    return rng.normal(size=(80, 4)) + 2 * np.eye(4)[labels], labels
 
 
 @pytest.fixture(scope="session")

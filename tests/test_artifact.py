@@ -22,13 +22,6 @@ from evicp.paths import atomic_path
 K = 4
 
 
-@pytest.fixture(scope="module")
-def rows() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(2)
-    labels = rng.integers(0, K, 80)
-    return rng.normal(size=(80, K)) + 2 * np.eye(K)[labels], labels
-
-
 def doubled(z: np.ndarray) -> np.ndarray:
     return np.maximum(2 * z, 0)
 

@@ -268,6 +268,21 @@ def test_npy_files_find_what_lies_beside_them(data: tuple, tmp_path: Path, name:
     assert whole.class_names == tuple(names)
 
 
+def test_a_shard_in_capitals_is_not_left_out(data: tuple, tmp_path: Path) -> None:
+    names = [f"class {k}" for k in range(K)]
+    np.savez(tmp_path / "0.npz", logits=data[0][:7], labels=data[1][:7], class_names=names)
+    np.savez(tmp_path / "1.npz", logits=data[0][7:], labels=data[1][7:], class_names=names[::-1])
+    (tmp_path / "1.npz").rename(tmp_path / "1.NPZ")
+    with pytest.raises(FileError, match=r"same class names; 0\.npz and 1\.NPZ differ"):
+        blocks.open_rows(tmp_path)
+    (tmp_path / "1.NPZ").unlink()
+    np.save(tmp_path / "1.npy", data[0][7:])
+    (tmp_path / "1.npy").rename(tmp_path / "1.NPY")
+    np.save(tmp_path / "1.labels.npy", data[1][7:])
+    np.testing.assert_array_equal(blocks.open_rows(tmp_path).logits, data[0])
+    np.testing.assert_array_equal(blocks.open_rows(tmp_path).labels, data[1])
+
+
 def test_the_class_names_of_shards_must_agree(data: tuple, tmp_path: Path) -> None:
     names = [f"class {k}" for k in range(K)]
     for number in range(2):

@@ -147,6 +147,19 @@ def test_bad_tensors(problem):
         calibration.predict(torch.softmax(z, 1), 0.9)
 
 
+@pytest.mark.filterwarnings("ignore:.* groups have fewer")
+def test_rows_are_counted_from_the_first_block(problem, monkeypatch):
+    """Also where labels have limits of their own and some are always in: all scores are worked out, in blocks."""
+    logits, labels = problem
+    z = torch.from_numpy(logits).clone()
+    calibration = evicp.calibrate(z[:300], torch.from_numpy(labels)[:300], by="class")
+    monkeypatch.setattr("evicp.kernels._torch.BLOCK_LOGITS", 12 * 50)
+    assert calibration.predict(z[300:], 0.97).cpu() == calibration.predict(logits[300:], 0.97)
+    z[477, 3] = torch.nan
+    with pytest.raises(evicp.EvicpError, match="got NaN at row 177, class 3"):
+        calibration.predict(z[300:], 0.97)
+
+
 def test_labels_that_cannot_be_written_to(problem):
     """torch warns of such arrays where it would share their memory; warnings are errors here."""
     logits, labels = problem

@@ -37,7 +37,7 @@ from evicp.files import (
     typed,
 )
 from evicp.metrics import Evaluation, Evaluator
-from evicp.paths import as_path, natural_key
+from evicp.paths import as_path, format_of, natural_key
 from evicp.scores import Score
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.stored import COMPANIONS, HeldArray, RawArray, Stored, companion, open_npy
@@ -361,11 +361,11 @@ def open_rows(
 
 def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> Part:
     """One file of logits."""
-    if path.suffix in more:
-        return _held(more[path.suffix](path))
+    if format_of(path) in more:
+        return _held(more[format_of(path)](path))
     found = open_logits(path, {".parquet": _open_parquet})
     part: Part = ArrayPart(*found) if isinstance(found, StoredLogits) else found
-    if path.suffix == ".npy" and (beside := companion(path, "labels")).is_file():
+    if format_of(path) == ".npy" and (beside := companion(path, "labels")).is_file():
         part = part.with_labels(open_labels(beside))
     return part
 
@@ -383,9 +383,9 @@ def _open_parquet(path: Path) -> Part:
 def _shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> list[Path]:
     """The files of logits in a folder, in the order of the numbers in their names."""
     known = (".npz", ".npy", ".safetensors", ".parquet", *more)
-    found = [f for f in folder.iterdir() if f.suffix in known and not f.name.startswith(".")]
-    beside = {companion(f, name) for f in found if f.suffix == ".npy" for name in COMPANIONS}
-    found = [f for f in found if f not in beside and not (f.suffix == ".npy" and "labels" in f.name)]
+    found = [f for f in folder.iterdir() if format_of(f) in known and not f.name.startswith(".")]
+    beside = {companion(f, name) for f in found if format_of(f) == ".npy" for name in COMPANIONS}
+    found = [f for f in found if f not in beside and not (format_of(f) == ".npy" and "labels" in f.name)]
     if not found:
         raise FileError(f"{folder} holds no file of logits; known are {', '.join(known)}.")
     return sorted(found, key=lambda f: (natural_key(f.name), f.name))
@@ -419,9 +419,9 @@ def _common_names(found: Sequence[Path]) -> tuple[str, ...] | None:
 
 def _names_beside(path: Path) -> tuple[str, ...] | None:
     """Class names that travel with the logits: in an npz file, beside an npy file."""
-    if path.suffix == ".npy" and (beside := companion(path, "class_names")).is_file():
+    if format_of(path) == ".npy" and (beside := companion(path, "class_names")).is_file():
         return _as_names(parsed(beside, {".npy": open_npy}, "class names").whole(), str(beside))
-    if path.suffix != ".npz":
+    if format_of(path) != ".npz":
         return None
     with np.load(path, allow_pickle=False) as arrays:
         return names_in_npz(arrays, str(path))
@@ -649,7 +649,7 @@ def evaluate(
         with located(source.source, block.start):
             labels, logits = _truth(source, block)
             of_rows = _slice(groups, block)
-            if isinstance(sets, Calibration) and sets.guarantee in ("group", "uncertainty"):
+            if isinstance(sets, Calibration) and sets.has_row_groups:
                 of_rows = sets.groups_of(block.logits, of_rows)
             evaluator.update(part, labels, logits, groups=of_rows)
         if progress is not None:

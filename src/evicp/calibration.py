@@ -734,10 +734,14 @@ class Calibration:
     def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
         """The name of each row's group, (n,), as `evaluate(groups=...)` takes it."""
         _, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
-        numbers = self._group_numbers(array, groups, None)
-        if self.groups is None or numbers.shape[1] > 1:
+        if self.groups is None or not self.has_row_groups:
             raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")
-        return np.array(self.groups.names)[numbers[:, 0]]
+        return np.array(self.groups.names)[self._group_numbers(array, groups, None)[:, 0]]
+
+    @property
+    def has_row_groups(self) -> bool:
+        """Whether each row is in a group, by which it is calibrated and can be evaluated; see `groups_of`."""
+        return self.guarantee in ("group", "uncertainty")
 
     def reliability(self, coverage: Coverage, confidence: float | None = None) -> Reliability:
         """The law of coverage given n calibration rows (Theorem 2 and the Beta law); with a confidence, of PAC sets."""

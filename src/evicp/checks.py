@@ -157,17 +157,17 @@ def _numbers_of(names: list[str], class_names: tuple[str, ...]) -> I64:
         row = int(found.argmin())
         raise LabelsError(
             f"labels must be among the class_names; got {names[row]!r} at row {row}. "
-            f"{_close_name(names[row], class_names)}"
+            f"{did_you_mean(names[row], class_names, show=repr) or 'Drop such rows, or calibrate with this class.'}"
         )
     return found
 
 
-def _close_name(name: str, class_names: tuple[str, ...]) -> str:
-    """How an unknown name becomes a known one."""
+def did_you_mean(name: str, known: Iterable[str], most: int = 1, show: Callable[[str], str] = str) -> str:
+    """The question that an unknown name raises, with the known ones next to it; empty where none is close."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name, class_names, 1)
-    return f"Did you mean {close[0]!r}?" if close else "Drop such rows, or calibrate with this class."
+    close = get_close_matches(name, list(known), most)
+    return f"Did you mean {', '.join(map(show, close))}?" if close else ""
 
 
 def as_labelled(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from evicp import checks, kernels
 from evicp.arrays import F64, I64
-from evicp.kernels._torch import BLOCK_LOGITS, stable_order, working_type
+from evicp.kernels._torch import offsets_of, sets_within, working_type
 from evicp.scores import Score
 from evicp.sets import PredictionSets
 
@@ -67,7 +67,7 @@ class DeviceSets:
         """Whether each row's set holds the given label, (n,) bool, on the device."""
         truth = checks.as_labels(labels, len(self), self.about.n_classes)
         wanted = torch.tensor(truth, device=self.labels.device).repeat_interleave(self.sizes)
-        running = _offsets((self.labels == wanted).long())
+        running = offsets_of((self.labels == wanted).long())
         return running[self.offsets[1:]] > running[self.offsets[:-1]]
 
     def mask(self) -> Tensor:
@@ -83,13 +83,6 @@ class DeviceSets:
 
     def __repr__(self) -> str:
         return f"DeviceSets({len(self):,} rows on {self.labels.device}, coverage {float(self.coverage):g})"
-
-
-def _offsets(sizes: Tensor) -> Tensor:
-    """0 and the running sums."""
-    result = torch.zeros(len(sizes) + 1, dtype=torch.int64, device=sizes.device)
-    torch.cumsum(sizes, 0, out=result[1:])
-    return result
 
 
 def predict(score: Score, tensor: Tensor, limits: Sequence[F64], about: Sequence[PredictionSets]) -> list[DeviceSets]:
@@ -114,32 +107,17 @@ def _sets(backend: Any, score: Score, tensor: Tensor, limit: F64) -> tuple[Tenso
         return offsets, labels
     own = torch.tensor(limit, dtype=working_type(tensor.device), device=tensor.device)
     if np.isinf(limit).any():  # what is always in, of few labels or rows, would make all sets full at first
-        return _dense_sets(backend, score, tensor, own)
+        return sets_within(tensor, own, backend.dense_blocks(score, tensor))[:2]
     offsets, labels, scores = backend.ragged_sets(score, tensor, float(limit.max()))
     of_each = own[0, labels.long()] if limit.shape[1] > 1 else own[:, 0].repeat_interleave(offsets.diff())
     kept = scores <= of_each
-    return _offsets(kept.long())[offsets], labels[kept]
-
-
-def _dense_sets(backend: Any, score: Score, tensor: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
-    """Offsets and labels within a limit, from the scores of all labels, block by block."""
-    sizes, labels = [tensor.new_empty(0, dtype=torch.int64)], [tensor.new_empty(0, dtype=torch.int32)]
-    step = max(1, BLOCK_LOGITS // tensor.shape[1])
-    for start in range(0, len(tensor), step):
-        z = tensor[start : start + step]
-        dense = backend.dense_scores(score, z)
-        own = limit if len(limit) == 1 else limit[start : start + step]
-        row, column = torch.nonzero(dense <= own, as_tuple=True)
-        order = stable_order(-z[row, column].to(dense.dtype), dense[row, column], row)
-        sizes.append(torch.bincount(row, minlength=len(z)))
-        labels.append(column[order].to(torch.int32))
-    return _offsets(torch.cat(sizes)), torch.cat(labels)
+    return offsets_of(kept.long())[offsets], labels[kept]
 
 
 def _filled(offsets: Tensor, labels: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
     """Give every empty set its top label."""
     sizes = offsets.diff()
-    grown = _offsets(sizes.clamp_min(1))
+    grown = offsets_of(sizes.clamp_min(1))
     result = labels.new_empty(int(grown[-1]))
     result[grown[:-1][sizes == 0]] = top[sizes == 0]
     moved_by = (grown - offsets)[:-1].repeat_interleave(sizes)

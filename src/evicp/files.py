@@ -23,7 +23,7 @@ from evicp import checks, stored
 from evicp.arrays import I64
 from evicp.artifact import strict_json
 from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
-from evicp.paths import as_path, atomic_path, readable
+from evicp.paths import as_path, atomic_path, format_of, readable
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.stored import RawArray, Stored
 
@@ -101,7 +101,7 @@ def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any
     A suffix in capitals is the same suffix.
     """
     file = as_path(path)
-    suffix = file.suffix.lower()
+    suffix = format_of(file)
     if suffix not in readers:
         raise FileError(
             f"cannot read {what} from {file}: unknown suffix {file.suffix!r}; known are {', '.join(readers)}."

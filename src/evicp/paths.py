@@ -13,7 +13,7 @@ from typing import Any
 
 from evicp.errors import FileError, InputTypeError
 
-__all__ = ["as_path", "atomic_path", "natural_key", "readable"]
+__all__ = ["as_path", "atomic_path", "format_of", "natural_key", "readable"]
 
 
 @contextmanager
@@ -47,6 +47,15 @@ def as_path(path: Any) -> Path:
     if "\0" in (text := os.fsdecode(path)):
         raise FileError(f"a path must not hold a NUL character; got {text!r}.")
     return Path(text)
+
+
+def format_of(path: Path) -> str:
+    """What a file holds, by its suffix; one in capitals is the same.
+
+    >>> format_of(Path("VAL.NPZ"))
+    '.npz'
+    """
+    return path.suffix.lower()
 
 
 def natural_key(name: str) -> list[str | int]:

@@ -426,7 +426,8 @@ def _from_text(text: str) -> Score:
     if name.lower() == "auto":
         raise ScoreError('"auto" is a choice among scores, not one: use calibrate(score="auto"), tune or compare.')
     if name.lower() not in SCORES:
-        raise ScoreError(f"unknown score {name!r}; known are {', '.join(SCORES)}.{_closest(name)}")
+        hint = checks.did_you_mean(name.lower(), SCORES)
+        raise ScoreError(f"unknown score {name!r}; known are {', '.join(SCORES)}. {hint}".rstrip())
     kind = SCORES[name.lower()]
     parameters = dict(_parameter(part, text) for part in arguments.split(",")) if arguments else {}
     known = kind().parameters()
@@ -434,13 +435,6 @@ def _from_text(text: str) -> Score:
     if unknown:
         raise ScoreError(f"{name} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(known)}.")
     return kind(**parameters)
-
-
-def _closest(name: str) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name.lower(), SCORES, n=1)
-    return f" Did you mean {close[0]}?" if close else ""
 
 
 def _parameter(part: str, text: str) -> tuple[str, Any]:

@@ -408,7 +408,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         logits, groups = self._outputs(X)
         truth = self._encode(column_or_1d(y, warn=True))
         sets = self._sets(logits, groups, coverage, confidence, allow_empty)
-        if self.calibration_.guarantee in ("group", "uncertainty"):
+        if self.calibration_.has_row_groups:
             groups = self.calibration_.groups_of(logits, groups)
         return Evaluator(min_count=min_count).update(sets, truth, logits, groups=groups).finish()
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.errors import FileError
+from evicp.paths import format_of
 
 __all__ = [
     "COMPANIONS",
@@ -162,7 +163,7 @@ class RawArray:
 
     def whole(self) -> NDArray[Any]:
         """All of it: an npy file stays where it is, mapped into memory."""
-        if self.path.suffix == ".npy" and all(self.shape):
+        if format_of(self.path) == ".npy" and all(self.shape):
             order: Any = "F" if self.by_column else "C"
             return np.memmap(self.path, self.stored, "r", self.offset, self.shape, order)
         (piece,) = self.pieces(max(1, self.shape[0]))

@@ -113,11 +113,11 @@ def evaluate(
     _check_model(model)
     _check_loader(loader)
     _check_calibration(calibration)
-    exact, where, evaluator = as_coverage(coverage), calibration.guarantee, Evaluator(min_count=min_count)
+    exact, evaluator = as_coverage(coverage), Evaluator(min_count=min_count)
     with _evaluating(model):
-        for logits, labels, given in _batches(model, loader, device, grouped=where == "group"):
+        for logits, labels, given in _batches(model, loader, device, grouped=calibration.guarantee == "group"):
             sets = calibration.predict(logits, exact, confidence=confidence, groups=given, allow_empty=allow_empty)
-            groups = calibration.groups_of(logits, given) if where in ("group", "uncertainty") else None
+            groups = calibration.groups_of(logits, given) if calibration.has_row_groups else None
             evaluator.update(sets, labels, logits, groups=groups)
     return evaluator.finish()
 

@@ -26,6 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from evicp.errors import FileError, ScoreError
+from evicp.paths import format_of
 from evicp.scores import SCORES, Score, as_score
 
 __all__ = [
@@ -216,7 +217,7 @@ def _reads(source: Path, target: Path) -> bool:
     """Whether a file that exists is a source, or among the files of logits in it."""
     try:
         if source.is_dir():
-            shards = (file for file in source.iterdir() if file.suffix.lower() in INPUT_SUFFIXES)
+            shards = (file for file in source.iterdir() if format_of(file) in INPUT_SUFFIXES)
             return any(file.exists() and file.samefile(target) for file in shards)
         return source.exists() and source.samefile(target)
     except OSError:

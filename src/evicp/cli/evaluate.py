@@ -29,6 +29,7 @@ from evicp.cli.inputs import Groups, Memory, Rows, load_calibration, read_groups
 from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
 from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
+from evicp.paths import format_of
 from evicp.reliability import verdict_line
 from evicp.report.page import require_plotly
 
@@ -77,7 +78,7 @@ def evaluate(
     `--coverage`, `--confidence` and `--no-empty` are for a calibration: sets have their own. `--output` writes json,
     csv, md or html.
     """
-    is_calibration = Path(sets).suffix.lower() == ".safetensors"
+    is_calibration = format_of(Path(sets)) == ".safetensors"
     if not is_calibration and (coverage is not None or confidence is not None or fill):
         raise InputError(
             "--coverage, --confidence and --no-empty are for a calibration: sets were predicted with their own."

@@ -19,6 +19,7 @@ from evicp.calibration import Calibration
 from evicp.cli.common import INPUT_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, need
 from evicp.files import LogitsFile
+from evicp.paths import format_of
 
 __all__ = [
     "CalibrationFile",
@@ -62,7 +63,7 @@ def load_calibration(path: str, order: str = "comes before LOGITS") -> Calibrati
     try:
         return artifact.load(path)
     except ArtifactError as error:
-        if Path(path).suffix.lower() not in _OTHER_FILES:
+        if format_of(Path(path)) not in _OTHER_FILES:
             raise
         raise ArtifactError(
             f"{path} is not a calibration. CALIBRATION, a file written by evicp calibrate, {order}."
@@ -92,25 +93,20 @@ def read_rows(
 
 
 def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
-    """Rows on disk; a suffix in capitals is the same suffix."""
-    suffix = Path(path).suffix
-    if suffix.lower() not in INPUT_SUFFIXES and not Path(path).is_dir():
+    """Rows on disk, torch's own files among them."""
+    file = Path(path)
+    if format_of(file) not in INPUT_SUFFIXES and not file.is_dir():
         raise FileError(
-            f"cannot read logits from {path}: unknown suffix {suffix!r}; known are {', '.join(INPUT_SUFFIXES)}."
+            f"cannot read logits from {path}: unknown suffix {file.suffix!r}; known are {', '.join(INPUT_SUFFIXES)}."
         )
-    torch_files = dict.fromkeys((*_TORCH, *([suffix] if suffix.lower() in _TORCH else [])), _read_torch)
     try:
-        rows = blocks.open_rows(path, labels, memory=memory, more=torch_files)
+        return blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(_TORCH, _read_torch))
     except FileError as error:
         if not _is_calibration(path):
             raise
         raise FileError(
             f"{path} is a calibration, not logits. Where both are given, the calibration comes first."
         ) from error
-    if suffix != ".npz" and suffix.lower() == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            rows = replace(rows, class_names=blocks.names_in_npz(arrays, path))
-    return rows
 
 
 def _is_calibration(path: str) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from evicp import checks
 from evicp.errors import FileError, InputError, InputTypeError, MissingExtraError, need
 from evicp.extraction.classes import imagenet_names, is_imagenet
 from evicp.extraction.images import Preprocess
@@ -64,7 +64,7 @@ def torchvision_network(name: str, weights: str, transform: Transform, device: D
     torchvision = import_torchvision()
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
-        raise InputError(f"torchvision has no network {name!r}.{_suggest(name, known)}")
+        raise InputError(f"torchvision has no network {name!r}. {checks.did_you_mean(name, known, 3)}".rstrip())
     enum = torchvision.models.get_model_weights(name)
     released = enum["IMAGENET1K_V1"] if "IMAGENET1K_V1" in enum.__members__ else enum.DEFAULT
     if weights in ("default", "none") or is_weights_file(weights):
@@ -115,11 +115,6 @@ def _preset(preset: Any) -> Preprocess:
     )
 
 
-def _suggest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, 3)
-    return f" Did you mean {', '.join(close)}?" if close else ""
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # timm
 
@@ -134,7 +129,7 @@ def timm_network(name: str, weights: str, transform: Transform, device: Device) 
     import_torchvision()  # timm needs it, and it is the one that may not fit
     timm = need("timm", "timm", "extract", "a timm network")
     if not timm.is_model(name.split(".", maxsplit=1)[0]):
-        raise InputError(f"timm has no network {name!r}.{_suggest(name, timm.list_models())}")
+        raise InputError(f"timm has no network {name!r}. {checks.did_you_mean(name, timm.list_models(), 3)}".rstrip())
     if weights not in ("default", "none") and not is_weights_file(weights):
         raise InputError(
             f"a timm network's weights are 'default', 'none' or a file; got {weights!r}. Name a set with "

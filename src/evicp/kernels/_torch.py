@@ -36,9 +36,20 @@ def knows(score: Any) -> bool:
 
 def dense_scores(score: Any, logits: Tensor) -> Tensor:
     """Every label's score, (n, K) float64."""
-    result = _empty(logits, tuple(logits.shape))
+    return stacked(logits, dense_blocks(score, logits))
+
+
+def dense_blocks(score: Any, logits: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The same by blocks of rows, each with the number of its first."""
     for rows, z in blocks(logits):
-        result[rows] = every_label(score, z)
+        yield rows.start, every_label(score, z)
+
+
+def stacked(logits: Tensor, parts: Iterator[tuple[int, Tensor]]) -> Tensor:
+    """Blocks of rows as one matrix, (n, K)."""
+    result = _empty(logits, tuple(logits.shape))
+    for start, part in parts:
+        result[start : start + len(part)] = part
     return result
 
 
@@ -55,20 +66,30 @@ def ragged_sets(score: Any, logits: Tensor, threshold: float) -> tuple[Tensor, T
 
     Within a row labels ascend by score, then descend by logit, then ascend by index.
     """
-    sizes, labels, scores = [], [], []
-    for _, z in blocks(logits):
-        dense = every_label(score, z)
-        row, column = torch.nonzero(dense <= threshold, as_tuple=True)
-        members = dense[row, column]
-        order = stable_order(-z[row, column], members, row)
-        sizes.append(torch.bincount(row, minlength=len(z)))
+    limit = torch.full((1, 1), threshold, dtype=working_type(logits.device), device=logits.device)
+    return sets_within(logits, limit, dense_blocks(score, logits))
+
+
+def sets_within(logits: Tensor, limit: Tensor, dense: Iterator[tuple[int, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """The same within limits that broadcast to (n, K), from the scores of all labels in blocks of rows."""
+    sizes, labels = [logits.new_empty(0, dtype=torch.int64)], [logits.new_empty(0, dtype=torch.int32)]
+    scores = [_empty(logits, (0,))]
+    for start, block in dense:
+        rows = slice(start, start + len(block))
+        row, column = torch.nonzero(block <= (limit if len(limit) == 1 else limit[rows]), as_tuple=True)
+        members = block[row, column]
+        order = stable_order(-logits[rows][row, column].to(block.dtype), members, row)
+        sizes.append(torch.bincount(row, minlength=len(block)))
         labels.append(column[order].to(torch.int32))
         scores.append(members[order])
-    offsets = torch.zeros(len(logits) + 1, dtype=torch.int64, device=logits.device)
-    if not sizes:
-        return offsets, offsets[:0].to(torch.int32), _empty(logits, (0,))
-    torch.cumsum(torch.cat(sizes), 0, out=offsets[1:])
-    return offsets, torch.cat(labels), torch.cat(scores)
+    return offsets_of(torch.cat(sizes)), torch.cat(labels), torch.cat(scores)
+
+
+def offsets_of(sizes: Tensor) -> Tensor:
+    """0 and the running sums."""
+    result = torch.zeros(len(sizes) + 1, dtype=torch.int64, device=sizes.device)
+    torch.cumsum(sizes, 0, out=result[1:])
+    return result
 
 
 def top_labels(score: Any, logits: Tensor) -> Tensor:
@@ -101,10 +122,7 @@ def p_values(score: Any, logits: Tensor, ascending: Tensor, labels: Tensor | Non
     """p = (1 + #{s_i >= s}) / (n + 1) from n sorted calibration scores: of every label, or of the given ones."""
     if labels is not None:
         return p_of(label_scores(score, logits, labels), ascending)
-    result = _empty(logits, tuple(logits.shape))
-    for rows, z in blocks(logits):
-        result[rows] = p_of(every_label(score, z), ascending)
-    return result
+    return stacked(logits, ((start, p_of(scores, ascending)) for start, scores in dense_blocks(score, logits)))
 
 
 def p_of(scores: Tensor, ascending: Tensor) -> Tensor:

@@ -119,29 +119,29 @@ def ragged_sets(score: Any, logits: Tensor, threshold: float) -> tuple[Tensor, T
         return parts[0]
     offsets, labels, scores = zip(*parts, strict=True)
     sizes = torch.cat([part[1:] - part[:-1] for part in offsets])
-    return _offsets(sizes), torch.cat(labels), torch.cat(scores)
+    return _torch.offsets_of(sizes), torch.cat(labels), torch.cat(scores)
 
 
 def dense_scores(score: Any, logits: Tensor) -> Tensor:
     """Every label's score, (n, K) float64."""
+    return _torch.stacked(logits, dense_blocks(score, logits))
+
+
+def dense_blocks(score: Any, logits: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The same by blocks of rows, each with the number of its first."""
     if not _readable(logits):
-        return _torch.dense_scores(score, logits)
-    result = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
-    for start, scores in _dense_groups(score, logits):
-        result[start : start + len(scores)] = scores
-    return result
+        yield from _torch.dense_blocks(score, logits)
+        return
+    for start, group in _groups(logits, max(1, _torch.BLOCK_LOGITS // logits.shape[1])):
+        yield start, _Batch(score, group, start).dense_scores()
 
 
 def p_values(score: Any, logits: Tensor, ascending: Tensor, labels: Tensor | None = None) -> Tensor:
     """p = (1 + #{s_i >= s}) / (n + 1) from n sorted calibration scores: of every label, or of the given ones."""
     if labels is not None:
         return _torch.p_of(label_scores(score, logits, labels), ascending)
-    if not _readable(logits):
-        return _torch.p_values(score, logits, ascending)
-    result = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
-    for start, scores in _dense_groups(score, logits):
-        result[start : start + len(scores)] = _torch.p_of(scores, ascending)
-    return result
+    values = ((start, _torch.p_of(scores, ascending)) for start, scores in dense_blocks(score, logits))
+    return _torch.stacked(logits, values)
 
 
 def top_labels(score: Any, logits: Tensor) -> Tensor:
@@ -228,17 +228,6 @@ def _indices(labels: Tensor, start: int, count: int) -> Tensor:
     """A group's labels as the kernels read them."""
     whole = labels if count == len(labels) else labels[start : start + count]
     return whole.to(torch.int64).contiguous()
-
-
-def _dense_groups(score: Any, logits: Tensor) -> Iterator[tuple[int, Tensor]]:
-    for start, group in _groups(logits, max(1, _torch.BLOCK_LOGITS // logits.shape[1])):
-        yield start, _Batch(score, group, start).dense_scores()
-
-
-def _offsets(sizes: Tensor) -> Tensor:
-    offsets = torch.zeros(len(sizes) + 1, dtype=torch.int64, device=sizes.device)
-    torch.cumsum(sizes, 0, out=offsets[1:])
-    return offsets
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -510,7 +499,7 @@ class _Batch:
     def _sorted_sets(self, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
         self._prepare_rows()
         sizes, labels, scores = self._sorted_rows(torch.arange(self.n, device=self.logits.device), threshold)
-        return _offsets(sizes), labels, scores
+        return _torch.offsets_of(sizes), labels, scores
 
     def _with_sorted_rows(
         self, candidates: tuple[Tensor, ...], threshold: float, wide: bool
@@ -525,7 +514,7 @@ class _Batch:
         sizes[1:][rows] = own_sizes.to(torch.int32)
         offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
         result = self._write_sets(candidates, offsets, int(offsets[-1]), threshold)
-        begins = _offsets(own_sizes)[:-1]
+        begins = _torch.offsets_of(own_sizes)[:-1]
         shift = torch.repeat_interleave(offsets[rows] - begins, own_sizes)
         place = torch.arange(len(own_labels), device=shift.device) + shift
         result[1][place], result[2][place] = own_labels, own_scores
