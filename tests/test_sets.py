@@ -248,7 +248,7 @@ def test_pandas_holds_the_same_rows() -> None:
 ABOUT = [
     {},
     {"class_names": NAMES, "score": "ecp", "n_calibration": 99},
-    {"filled": True, "score": "raps", "n_calibration": 10**12},
+    {"filled": True, "smoothed": True, "score": "raps", "n_calibration": 10**12},
 ]
 
 
@@ -351,6 +351,7 @@ def spoil(path: Path, **changes: Any) -> None:
         {"coverage": "nan/1"},
         {"score": ["ecp"]},
         {"filled": "yes"},
+        {"smoothed": 1},
         {"n_calibration": -1},
         {"n_calibration": 1.5},
         {"class_names": ["a"]},
@@ -373,6 +374,12 @@ def test_a_spoilt_file_of_sets_is_refused(changes: dict[str, Any], tmp_path: Pat
     ) as caught:
         files.read_sets(path)
     assert type(caught.value) is FileError
+
+
+def test_files_from_before_sets_could_be_smoothed_are_of_plain_sets(tmp_path: Path) -> None:
+    files.write_sets(SETS, tmp_path / "sets.npz")
+    spoil(tmp_path / "sets.npz", smoothed=ABSENT)
+    assert files.read_sets(tmp_path / "sets.npz") == SETS
 
 
 def test_sets_of_a_real_prediction_hold_the_most_plausible_first() -> None:

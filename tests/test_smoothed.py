@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -79,7 +80,7 @@ def test_u_of_one_is_the_plain_p_value_and_the_plain_set():
     np.testing.assert_array_equal(calibration.p_values(z[200:], smoothed=ones), calibration.p_values(z[200:]))
     for coverage in (0.3, 0.5, 0.8, 0.9):
         plain = calibration.predict(z[200:], coverage)
-        assert calibration.predict(z[200:], coverage, smoothed=ones) == plain
+        assert calibration.predict(z[200:], coverage, smoothed=ones) == dataclasses.replace(plain, smoothed=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -308,3 +309,71 @@ def test_filled_and_smoothed():
     assert sets.sizes.min() == 0
     assert filled.filled
     np.testing.assert_array_equal(filled.sizes, np.maximum(sets.sizes, 1))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What smoothed sets remember, and how they are judged
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".jsonl"])
+def test_sets_remember_that_they_are_smoothed(tmp_path, suffix):
+    z, y = make(300)
+    calibration = calibrate(z[:200], y[:200], "topk")
+    plain, smoothed = (calibration.predict(z[200:], 0.7, smoothed=which) for which in (False, True))
+    assert (plain.smoothed, smoothed.smoothed) == (False, True)
+    evicp.files.write_sets(smoothed, tmp_path / f"sets{suffix}")
+    if suffix != ".jsonl":  # which holds sets alone
+        assert evicp.files.read_sets(tmp_path / f"sets{suffix}") == smoothed
+    assert evicp.evaluate(smoothed, y[200:]).smoothed
+    assert not evicp.evaluate(plain, y[200:]).smoothed
+    with pytest.raises(InputError, match="one calibration and one coverage"):
+        evicp.metrics.Evaluator().update(plain, y[200:]).update(smoothed, y[200:])
+
+
+@pytest.mark.filterwarnings("ignore::evicp.errors.SmallCalibrationWarning")
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("score", ["lac", "topk"])
+def test_the_verdict_on_smoothed_sets_is_wrong_no_more_often_than_it_says(score, grouped):
+    """From 9 rows, plain sets at 0.81 are those of rank 9, which cover 0.9 on average; smoothed ones cover 0.81."""
+    rng, runs, m = np.random.default_rng(5), 1500, 150
+    wrong, control = 0, 0
+    for run in range(runs):
+        z, y = make(9 + m, seed=1000 + run)
+        calibration = calibrate(z[:9], y[:9], score, by=np.zeros(9, int) if grouped else None)
+        groups = np.zeros(m, int) if grouped else None
+        sets = calibration.predict(z[9:], 0.81, smoothed=rng.random(m), groups=groups)
+        result = evicp.evaluate(sets, y[9:], groups=groups)
+        verdict = calibration.certificate(0.81, result).observed
+        assert verdict is not None
+        wrong += not verdict["compatible"]
+        control += not evicp.Reliability(9, 0.81).compatible(result.coverage, m).compatible
+    assert wrong / runs < 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
+    assert control / runs > 0.08  # judged as plain sets they would be called broken far too often
+
+
+def test_too_much_is_incompatible_with_smoothed_sets_also_where_scores_tie():
+    """Plain sets of tied scores may cover more than was asked; smoothed ones must not."""
+    z, y = make(1200)
+    calibration = calibrate(z[:400], y[:400], "topk")
+    sets = calibration.predict(z[400:], 0.7, smoothed=True)
+    lucky = np.where(sets.sizes > 0, [int(row[0]) if len(row) else 0 for row in sets], y[400:])
+    result = evicp.evaluate(sets, lucky)
+    assert result.coverage > 0.95
+    certificate = calibration.certificate(0.7, result)
+    assert certificate.tied
+    assert certificate.observed is not None
+    assert not certificate.observed["compatible"]
+    as_plain = calibration.certificate(0.7, dataclasses.replace(result, smoothed=False)).observed
+    assert as_plain is not None
+    assert as_plain["compatible"]
+
+
+def test_verdicts_at_the_ends():
+    """At rank 1 the one below covers nothing; past the last rank plain sets are full, and smoothed ones are not."""
+    first = evicp.Reliability(1, 0.4)
+    assert first.k == 1
+    assert first.compatible(0.0, 20, smoothed=True).low == 0.0
+    full = evicp.Reliability(9, 0.95)
+    assert full.k == 10
+    assert full.compatible(0.9, 20).low == 1.0
+    assert full.compatible(0.9, 20, smoothed=True).low == evicp.Reliability(9, 0.9).observed_interval(20)[0]

@@ -479,7 +479,8 @@ class Calibration:
         else:
             loosest = kernels.ragged_sets(self.score, array, reduce(np.maximum, asked_for))
             found = [limits.within(loosest, limit)[:2] for limit in asked_for]
-        results = [self._sets(*ragged, exact, confidence) for ragged, exact in zip(found, coverages, strict=True)]
+        pairs = zip(found, coverages, strict=True)
+        results = [self._sets(*ragged, exact, confidence, smoothed=is_smoothed) for ragged, exact in pairs]
         if not allow_empty:
             top = kernels.top_labels(self.score, array)
             results = [limits.fill_empty(sets, top) for sets in results]
@@ -533,6 +534,7 @@ class Calibration:
         confidence: float | None,
         *,
         filled: bool = False,
+        smoothed: bool = False,
     ) -> PredictionSets:
         return PredictionSets(
             offsets,
@@ -545,6 +547,7 @@ class Calibration:
             class_names=self.class_names,
             confidence=confidence,
             guarantee=self.guarantee,
+            smoothed=smoothed,
         )
 
     def _is_smoothed(self, smoothed: Any) -> bool:

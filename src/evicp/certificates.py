@@ -59,7 +59,7 @@ def certify(
         checksum=artifact.checksum(calibration),
         version=__version__,
         date=date or datetime.now(UTC).strftime("%Y-%m-%d"),
-        observed=_observed(law, promises, evaluation, confidence, at_least=tied or weighted),
+        observed=_observed(law, promises, evaluation, confidence, covers_more=tied or weighted),
         by=None if calibration.groups is None else calibration.groups.by.kind,
         groups=promises,
         effective_n=calibration.effective_n if weighted else None,
@@ -126,7 +126,7 @@ def _promises(
                 hits[number] / counts[number],
                 counts[number],
                 1 - (1 - confidence) / checked,
-                at_least=n == 0 or evaluation.filled or _is_tied(groups.part(calibration.scores, number), own.k),
+                **_kind(evaluation, covers_more=n == 0 or _is_tied(groups.part(calibration.scores, number), own.k)),
             ).to_dict()
         result.append(
             GroupPromise(
@@ -140,6 +140,12 @@ def _promises(
             )
         )
     return tuple(result)
+
+
+def _kind(evaluation: Evaluation, covers_more: bool) -> dict[str, bool]:
+    """How the law of coverage is one of the sets evaluated; `covers_more` says that it is a bound for plain sets."""
+    bound = evaluation.filled or (covers_more and not evaluation.smoothed)
+    return {"at_least": bound, "smoothed": evaluation.smoothed}
 
 
 def _is_tied(ascending: F64, k: int) -> bool:
@@ -184,14 +190,14 @@ def _observed(
     evaluation: Evaluation | None,
     confidence: float,
     *,
-    at_least: bool,
+    covers_more: bool,
 ) -> dict[str, Any] | None:
     """What was observed over all rows; with groups, in which of them it is not compatible with their promise."""
     if evaluation is None:
         return None
     if not promises:
-        bound = at_least or evaluation.filled
-        return law.compatible(evaluation.coverage, evaluation.n, confidence, at_least=bound).to_dict()
+        kind = _kind(evaluation, covers_more)
+        return law.compatible(evaluation.coverage, evaluation.n, confidence, **kind).to_dict()
     seen = [promise for promise in promises if promise.observed is not None]
     incompatible = [promise.name for promise in seen if promise.observed and not promise.observed["compatible"]]
     kept = all(promise.observed["kept"] for promise in seen if promise.observed)

@@ -237,17 +237,8 @@ def open_sets(path: str | PathLike[str], more: Mapping[str, type[SetsFile]] | No
 
 
 def _about(sets: PredictionSets) -> dict[str, Any]:
-    """What sets remember beside their labels."""
-    return {
-        "n_classes": sets.n_classes,
-        "coverage": str(sets.coverage),
-        "score": sets.score,
-        "n_calibration": sets.n_calibration,
-        "filled": sets.filled,
-        "class_names": sets.class_names,
-        "confidence": sets.confidence,
-        "guarantee": sets.guarantee,
-    }
+    """What sets remember beside their labels, ready for JSON."""
+    return {**sets.about(), "coverage": str(sets.coverage)}
 
 
 class _ParquetSets:
@@ -439,7 +430,8 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         raise InputError("offsets and labels do not fit together")
     if np.any((labels < 0) | (labels >= n_classes)):
         raise InputError(f"labels are not in [0, {n_classes})")
-    kinds = {"score": str, "filled": bool, "coverage": str, "guarantee": str}
+    kinds = {"score": str, "filled": bool, "coverage": str, "guarantee": str, "smoothed": bool}
+    about = {"smoothed": False, **about}  # what was written before sets remembered it
     if not all(isinstance(about[name], kind) for name, kind in kinds.items()):
         raise InputError("its description is malformed")
     numerator, denominator = about["coverage"].split("/")
@@ -454,4 +446,5 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         class_names=checks.as_class_names(names, n_classes),
         confidence=None if confidence is None else checks.as_probability(confidence, "confidence"),
         guarantee=about["guarantee"],
+        smoothed=about["smoothed"],
     )

@@ -267,6 +267,7 @@ class Evaluation:
     guarantee: str = "marginal"
     group_coverage: GroupCoverage | None = None
     filled: bool = False
+    smoothed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -457,8 +458,14 @@ class Evaluator:
             confidence=self.confidence,
         )
         by_group = None if groups is None else _group_coverage(groups, like.coverage)
-        about = {"target_confidence": like.confidence, "guarantee": like.guarantee, "filled": like.filled}
-        return replace(result, group_coverage=by_group, **about)  # type: ignore[arg-type]
+        return replace(
+            result,
+            group_coverage=by_group,
+            target_confidence=like.confidence,
+            guarantee=like.guarantee,
+            filled=like.filled,
+            smoothed=like.smoothed,
+        )
 
 
 def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes: int) -> I64 | None:

@@ -125,6 +125,7 @@ class Monitor:
     (`update_p_values`), which see more: any shift towards less plausible labels. While labels remain exchangeable with
     the calibration rows, the alarm is ever raised with probability at most `false_alarm_rate`, over the draw of the
     calibration set and of all labels to come. Exact for continuous scores; ties and filled sets make alarms rarer.
+    Smoothed sets cover up to 1 / (n + 1) less than `update` expects: feed p-values instead.
 
     Parameters
     ----------

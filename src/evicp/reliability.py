@@ -222,15 +222,27 @@ class Reliability:
         if not self.l:
             return 1.0, 1.0
         cdf = beta_binomial_cdf(m, self.k, self.l)
-        low = int(np.searchsorted(cdf, tail, side="right"))
         high = int(np.searchsorted(cdf, 1 - tail, side="left"))
-        return low / m, min(high, m) / m
+        return _lowest_share(cdf, tail), min(high, m) / m
 
-    def compatible(self, observed: float, m: int, confidence: float = 0.95, *, at_least: bool = False) -> Compatibility:
+    def compatible(
+        self,
+        observed: float,
+        m: int,
+        confidence: float = 0.95,
+        *,
+        at_least: bool = False,
+        smoothed: bool = False,
+    ) -> Compatibility:
         """Is a coverage observed on m exchangeable rows compatible with the promise?
 
-        With `at_least`, the law is only a bound from below, as where scores tie at the threshold or empty sets were
-        filled: then any larger coverage is compatible, too.
+        Parameters
+        ----------
+        observed, m, confidence : the share of m rows that was covered, and the confidence of the verdict
+        at_least : the law is only a bound from below, as where scores tie at the threshold or empty sets were filled:
+            then any larger coverage is compatible, too
+        smoothed : of smoothed sets, which hold labels up to the k-th score or up to the one below, at random: what
+            either lets one expect is compatible. Ties do not make these sets cover more
 
         >>> Reliability(n=1000, coverage=0.9).compatible(observed=0.85, m=1000).compatible
         False
@@ -238,6 +250,9 @@ class Reliability:
         if not isinstance(observed, int | float | np.integer | np.floating) or not 0 <= observed <= 1:
             raise InputError(f"observed coverage must be between 0 and 1; got {observed}.")
         low, high = self.observed_interval(m, confidence)
+        if smoothed:
+            below = beta_binomial_cdf(m, self.k - 1, self.l + 1) if self.k > 1 else np.ones(m + 1)
+            low = _lowest_share(below, (1 - confidence) / 2)
         return Compatibility(float(observed), int(m), low, 1.0 if at_least else high, confidence)
 
     def __str__(self) -> str:
@@ -246,6 +261,11 @@ class Reliability:
             f"coverage {float(self.coverage):g} from n = {self.n:,}: threshold is score {self.k:,} of {self.n:,}; "
             f"gamma {self.gamma:.4f}, U_C {self.uncertainty:.2g}; 95 % of calibrations cover in [{low:.4f}, {high:.4f}]"
         )
+
+
+def _lowest_share(cdf: F64, tail: float) -> float:
+    """The smallest share of m rows of which less than `tail` lies below, from the law of their number."""
+    return int(np.searchsorted(cdf, tail, side="right")) / (len(cdf) - 1)
 
 
 def beta_binomial_cdf(m: int, a: int, b: int) -> F64:

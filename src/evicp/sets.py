@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, overload
 
@@ -41,6 +41,7 @@ class PredictionSets:
     confidence : with which the coverage was asked for (training-conditional sets); None where on average
     guarantee : where the coverage holds: "marginal" (over all rows), in every "class", "group" or band of
         "uncertainty", or "weighted"
+    smoothed : ties were broken at random (`smoothed=True`), so that coverage is what was asked, not more
 
     >>> sets = PredictionSets(np.array([0, 2, 2]), np.array([4, 1], np.int32), n_classes=5, coverage=Fraction(9, 10))
     >>> sets
@@ -59,6 +60,7 @@ class PredictionSets:
     class_names: tuple[str, ...] | None = None
     confidence: float | None = None
     guarantee: str = "marginal"
+    smoothed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("offsets", "labels"):
@@ -239,12 +241,18 @@ class PredictionSets:
             columns["names"] = self.to_lists(names=True)
         return pd.DataFrame(columns, index=pd.RangeIndex(len(self), name="row"))
 
+    def about(self) -> dict[str, Any]:
+        """What the sets remember beside their labels, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(PredictionSets)[2:]}
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PredictionSets):
             return NotImplemented
-        names = ("n_classes", "coverage", "score", "n_calibration", "filled", "class_names", "confidence", "guarantee")
-        same = all(getattr(self, name) == getattr(other, name) for name in names)
-        return same and np.array_equal(self.offsets, other.offsets) and np.array_equal(self.labels, other.labels)
+        return (
+            self.about() == other.about()
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.labels, other.labels)
+        )
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -133,19 +133,16 @@ def _predictor(path: str, rows: Rows) -> Calibration:
 
 def _of_calibration(calibration: Calibration, evaluation: Evaluation) -> dict[str, Any] | None:
     """Whether the coverage observed is what the calibration lets one expect, over all rows or in each group."""
-    sure = evaluation.target_confidence
-    certificate = calibration.certificate(evaluation.target, evaluation, pac=sure)
-    if calibration.guarantee == "marginal":
-        return _of_sets(evaluation, tied=certificate.tied)
-    return certificate.observed
+    return calibration.certificate(evaluation.target, evaluation, pac=evaluation.target_confidence).observed
 
 
-def _of_sets(evaluation: Evaluation, *, tied: bool = False) -> dict[str, Any] | None:
+def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:
     """Whether the coverage observed is what n calibration rows let one expect; None where that cannot be told."""
     if evaluation.n_calibration is None or evaluation.guarantee != "marginal":
         return None
     law = evicp.Reliability(evaluation.n_calibration, evaluation.target, evaluation.target_confidence)
-    return law.compatible(evaluation.coverage, evaluation.n, at_least=tied or evaluation.filled).to_dict()
+    kind = {"at_least": evaluation.filled, "smoothed": evaluation.smoothed}
+    return law.compatible(evaluation.coverage, evaluation.n, **kind).to_dict()
 
 
 def _why_not(sets: str, evaluation: Evaluation) -> str:

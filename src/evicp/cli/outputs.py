@@ -122,6 +122,7 @@ def about_sets(summary: SetsSummary) -> dict[str, Any]:
         "score": sets.score,
         "n_calibration": sets.n_calibration,
         "filled": sets.filled,
+        "smoothed": sets.smoothed,
         "guarantee": sets.guarantee,
         "confidence": sets.confidence,
         "mean_size": summary.mean_size,

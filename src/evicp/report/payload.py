@@ -246,7 +246,7 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
     first = np.concatenate([np.repeat([0, 1], [hit, count - hit]) for hit, count in zip(covered, counts, strict=True)])
     hard = e.difficulty_strata
     promise = None
-    if e.n_calibration is not None and e.guarantee == "marginal":
+    if e.n_calibration is not None and e.guarantee == "marginal" and not e.smoothed:  # the Beta law is of plain sets
         promise = Promise((e.n_calibration,), pac=e.target_confidence)
     weighted = e.guarantee == "weighted"
     by = None if weighted or e.guarantee == "marginal" else e.guarantee
