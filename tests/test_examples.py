@@ -68,3 +68,16 @@ def test_medical_audit(tmp_path: Path) -> None:
     assert out.rstrip().endswith("report: audit.html")
     assert (tmp_path / "audit.html").stat().st_size < 8_000_000
     assert [path.name for path in tmp_path.iterdir()] == ["audit.html"]
+
+
+def test_beside_peers(tmp_path: Path) -> None:
+    """Where a peer is installed, the page shows what is printed; where none is, that is said of each."""
+    pytest.importorskip("sklearn")
+    command = [sys.executable, "-W", "ignore", str(EXAMPLES / "beside_peers.py")]  # peers warn as they like
+    out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300).stdout
+    page = (EXAMPLES.parent / "docs" / "coming-from.md").read_text()
+    rows = [re.split(r"  +", line.strip()) for line in out.splitlines()[2:]]
+    assert {row[0] for row in rows} == {"TorchCP", "MAPIE", "crepes", "puncc"}
+    for library, there, *figures in rows:
+        if not there.startswith("not installed ("):
+            assert f"| {library} | `{there}` | {' | '.join(figures)} |" in page

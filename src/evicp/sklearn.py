@@ -352,6 +352,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         *,
         confidence: float | None = None,
         allow_empty: bool = True,
+        smoothed: Any = False,
     ) -> PredictionSets:
         """Prediction sets of positions in `classes_`: `classes_[sets[i]]` are a row's classes, `names(i)` their text.
 
@@ -364,9 +365,11 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         coverage : what to ask for; the constructor's by default
         confidence : of training-conditional sets, as in `Calibration.predict`
         allow_empty : if False, an empty set gets its top label
+        smoothed : ties broken at random, as in `Calibration.predict`: coverage is what was asked, not more
         """
         logits, groups = self._outputs(X)
-        return _of_positions(self._sets(logits, groups, coverage, confidence, allow_empty), self.classes_)
+        sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
+        return _of_positions(sets, self.classes_)
 
     def _outputs(self, X: Any) -> tuple[F64, NDArray[Any] | None]:
         """The logits of new rows, and their groups where a function gives them."""
@@ -374,9 +377,8 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         logits = logits_of(self.estimator_, X)
         return logits, self._groups_of(X, len(logits))
 
-    def _sets(self, logits: F64, groups: Any, coverage: Any, confidence: float | None, allow_empty: bool) -> Any:
-        wanted = self.coverage if coverage is None else coverage
-        return self.calibration_.predict(logits, wanted, confidence=confidence, groups=groups, allow_empty=allow_empty)
+    def _sets(self, logits: F64, groups: Any, coverage: Any, **how: Any) -> Any:
+        return self.calibration_.predict(logits, self.coverage if coverage is None else coverage, groups=groups, **how)
 
     def evaluate(
         self,
@@ -386,6 +388,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         *,
         confidence: float | None = None,
         allow_empty: bool = True,
+        smoothed: Any = False,
         min_count: int = 1,
     ) -> Evaluation:
         """Coverage, size and adaptivity of the sets of rows whose classes are known; in groups, where there are any.
@@ -394,7 +397,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         ----------
         X : rows that neither trained nor calibrated
         y : their classes, as in `fit`
-        coverage, confidence, allow_empty : as for `predict_set`
+        coverage, confidence, allow_empty, smoothed : as for `predict_set`
         min_count : strata with fewer rows are left out of SSCV
 
         >>> from sklearn.datasets import load_iris
@@ -407,15 +410,18 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """
         logits, groups = self._outputs(X)
         truth = self._encode(column_or_1d(y, warn=True))
-        sets = self._sets(logits, groups, coverage, confidence, allow_empty)
+        sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
         if self.calibration_.has_row_groups:
             groups = self.calibration_.groups_of(logits, groups)
         return Evaluator(min_count=min_count).update(sets, truth, logits, groups=groups).finish()
 
-    def predict_p(self, X: Any) -> F64:
-        """Conformal p-values of every class, (n, K); among rows of the class or the row's group, where `by` says so."""
+    def predict_p(self, X: Any, *, smoothed: Any = False) -> F64:
+        """Conformal p-values of every class, (n, K); among rows of the class or the row's group, where `by` says so.
+
+        With `smoothed`, ties are broken at random, as in `Calibration.p_values`.
+        """
         logits, groups = self._outputs(X)
-        return self.calibration_.p_values(logits, groups=groups)
+        return self.calibration_.p_values(logits, groups=groups, smoothed=smoothed)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
