@@ -57,11 +57,13 @@ test-pythons:
 	  done; \
 	done
 
-BASE_TESTS = arithmetic artifact calibration errors evidence explain files groups import limits metrics monitor pac \
-	reliability scores selection sets shift strata tables temperature tuning
+# All but those that need more than the extra test-base, or take long.
+NOT_BASE = device docs examples experiments extraction extraction_networks kernels_numba kernels_torch kernels_triton \
+	onnx onnx_network ray reference_splits torch
+BASE_TESTS = $(filter-out $(NOT_BASE:%=tests/test_%.py), $(wildcard tests/test_*.py))
 
 test-base: $(VENV)/.test-base
-	$(PYTEST) --quiet --quiet $(BASE_TESTS:%=tests/test_%.py)
+	$(PYTEST) --quiet --quiet $(BASE_TESTS)
 
 $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)

@@ -24,7 +24,7 @@ from evicp.calibration import Calibration
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.groups import GROUPS, Groups, Partition
 from evicp.paths import as_path, atomic_path, readable
-from evicp.scores import CUSTOM, ECP, SCORES, Custom, Score, as_score
+from evicp.scores import CUSTOM, ECP, SCORES, Score, as_score
 from evicp.shift import Weights, as_weights
 
 __all__ = ["FORMAT_VERSION", "checksum", "load", "save", "strict_json"]
@@ -105,13 +105,13 @@ def checksum(calibration: Calibration) -> str:
 
 def save(calibration: Calibration, path: str | PathLike[str]) -> None:
     """Write a calibration, atomically. The same calibration gives the same bytes, always."""
-    tensors = _tensors(calibration)
-    metadata = {"evicp": _description(calibration), "sha256": checksum(calibration)}
+    description, tensors = _description(calibration), _tensors(calibration)
+    metadata = {"evicp": description, "sha256": _digest(description, tensors)}
     lengths = {name: len(tensor) for name, tensor in tensors.items()}
     header = _canonical({"__metadata__": metadata, **dict(_layout(lengths))}).encode()
     header += b" " * (-len(header) % 8)  # so that the scores are aligned
     if len(header) > LARGEST_HEADER:
-        raise _too_long(len(header), len(metadata["evicp"].encode()), len(tensors))
+        raise _too_long(len(header), len(description.encode()), len(tensors))
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write(len(header).to_bytes(8, "little"))
         file.write(header)
@@ -318,7 +318,7 @@ def _rebuild_score(stored: Any, supplied: Score | None) -> Score:
     if name == CUSTOM or CUSTOM in parameters.values():
         raise ScoreError("it was made with a function of yours. Supply it again: evicp.load(path, score=...).")
     kind = SCORES.get(name)
-    if kind is None or kind is Custom or set(parameters) != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]
+    if kind is None or set(parameters) != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]
         raise ScoreError(
             f"it names the score {name!r} with parameters {', '.join(sorted(parameters)) or 'none'}, which this evicp "
             "does not know. If it is a score of yours, supply it: evicp.load(path, score=...)."

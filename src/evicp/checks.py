@@ -506,7 +506,7 @@ def _by_number(names: Mapping[Any, Any], n_classes: int) -> list[Any]:
 def as_printable(names: Sequence[str], what: str) -> None:
     """Names are shown in tables, pages and files: none may hold a control character."""
     for index, name in enumerate(names):
-        if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        if not name.isprintable() and any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
             raise InputError(f"{what} must be printable; name {index}, {name!r}, holds a control character.")
 
 

@@ -65,7 +65,7 @@ class DeviceSets:
 
     def contains(self, labels: Tensor) -> Tensor:
         """Whether each row's set holds the given label, (n,) bool, on the device."""
-        truth = checks.as_labels(labels, len(self), self.about.n_classes)
+        truth = checks.as_labels(labels, len(self), self.about.n_classes, class_names=self.about.class_names)
         wanted = torch.tensor(truth, device=self.labels.device).repeat_interleave(self.sizes)
         running = offsets_of((self.labels == wanted).long())
         return running[self.offsets[1:]] > running[self.offsets[:-1]]
@@ -125,12 +125,11 @@ def _filled(offsets: Tensor, labels: Tensor, top: Tensor) -> tuple[Tensor, Tenso
     return grown, result
 
 
-def p_values(calibration: Calibration, logits: Tensor, labels: Any) -> Tensor:
+def p_values(calibration: Calibration, tensor: Tensor, labels: I64 | None) -> Tensor:
     """P-values of a marginal calibration, (n, K) or, for given labels, (n,), on the logits' device."""
-    tensor = checks.as_device_logits(logits, calibration.n_classes, row_allowed=True)
     backend = kernels.on_device(calibration.score, tensor)
     ascending = torch.tensor(calibration.scores, dtype=working_type(tensor.device), device=tensor.device)
-    truth = None if labels is None else as_truth(labels, tensor)
+    truth = None if labels is None else torch.tensor(labels, device=tensor.device)
     result: Tensor = backend.p_values(calibration.score, tensor, ascending, truth)
     return result
 
@@ -147,12 +146,7 @@ def label_scores(score: Score, tensor: Tensor, labels: I64) -> F64:
     return scores.astype(np.float64)
 
 
-def label_ranks(logits: Tensor, labels: Any) -> I64:
-    """The rank of each row's given label, from 1: counted on the device."""
-    tensor = checks.as_device_logits(logits, row_allowed=True)
-    return kernels.on_device(None, tensor).label_ranks(tensor, as_truth(labels, tensor)).cpu().numpy()
-
-
-def as_truth(labels: Any, tensor: Tensor) -> Tensor:
-    """Checked labels as an int64 tensor on the logits' device."""
-    return torch.tensor(checks.as_labels(labels, *tensor.shape), device=tensor.device)
+def label_ranks(tensor: Tensor, labels: I64) -> I64:
+    """The rank of each row's given label, from 1: counted on the device. Both have been checked."""
+    truth = torch.tensor(labels, device=tensor.device)
+    return kernels.on_device(None, tensor).label_ranks(tensor, truth).cpu().numpy()

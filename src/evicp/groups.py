@@ -373,6 +373,7 @@ class Partition:
     names: tuple[str, ...]
     counts: I64
     _thresholds: dict[tuple[Fraction, float | None], F64] = field(init=False, default_factory=dict, repr=False)
+    _ranked: list[tuple[F64, I64]] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", checks.frozen(self.counts))
@@ -399,7 +400,7 @@ class Partition:
         if key not in self._thresholds:
             if len(self._thresholds) >= _REMEMBERED:  # a level that moves asks for another one each time
                 self._thresholds.clear()
-            self._thresholds[key] = _group_thresholds(scores, self.counts, coverage, confidence)
+            self._thresholds[key] = group_thresholds(scores, self.counts, coverage, confidence)
         short = np.flatnonzero(self.counts < rows_needed(coverage, confidence))
         if short.size:
             self._warn_short(short, coverage, confidence)
@@ -433,9 +434,12 @@ class Partition:
 
         Scores are replaced by their ranks among all, so that one search in (group, rank) serves every group.
         """
-        everyone = np.sort(ascending)
-        width = len(everyone) + 1
-        known = np.repeat(np.arange(len(self.counts)), self.counts) * width + np.searchsorted(everyone, ascending)
+        width = len(ascending) + 1
+        if not self._ranked:
+            everyone = np.sort(ascending)
+            of_each = np.repeat(np.arange(len(self.counts)), self.counts)
+            self._ranked.append((everyone, of_each * width + np.searchsorted(everyone, ascending)))
+        everyone, known = self._ranked[0]
         below = np.searchsorted(known, numbers * width + np.searchsorted(everyone, scores, side))
         return below - (np.cumsum(self.counts) - self.counts)[numbers]
 
@@ -467,7 +471,7 @@ def divide(by: Groups, scores: F64, keys: NDArray[Any], n_classes: int, names: A
     return scores[fitted.rows][order], Partition(fitted.groups, group_names, counts)
 
 
-def _group_thresholds(scores: F64, counts: I64, coverage: Fraction, confidence: float | None) -> F64:
+def group_thresholds(scores: F64, counts: I64, coverage: Fraction, confidence: float | None) -> F64:
     """The k-th smallest score of each group, k from its own row count; +inf where there is none."""
     sizes, which = np.unique(counts, return_inverse=True)
     k = np.array([threshold_rank(n, coverage, confidence) for n in sizes.tolist()])[which]

@@ -191,9 +191,8 @@ def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | Non
 
 def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
     """Coverage of each class, and the mean size of its rows' sets."""
-    hits = _hits(sets, labels)
-    truth = checks.as_labels(labels, len(sets), sets.n_classes, class_names=sets.class_names)
-    return _class_coverage(_Counts.of(truth, hits, sets.sizes, sets.n_classes), sets.coverage)
+    truth = _some(_as_sets(sets)).numbers(labels)
+    return _class_coverage(_Counts.of(truth, sets.holds(truth), sets.sizes, sets.n_classes), sets.coverage)
 
 
 def _some(rows: _Rows) -> _Rows:
@@ -421,11 +420,10 @@ class Evaluator:
         """Add a batch of sets with their true labels; parameters as for `evaluate`, the same ones in every batch."""
         if hasattr(sets, "cpu"):  # sets that stayed on a device
             sets = sets.cpu()
-        covered = _as_sets(sets).contains(labels)
-        truth = checks.as_labels(labels, len(sets), sets.n_classes, class_names=sets.class_names)
+        truth = _as_sets(sets).numbers(labels)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
         of_row = None if groups is None else checks.as_groups(groups, len(sets)).astype(str)
-        return self._add(_Tally.of(sets.sizes, covered, truth, ranks, of_row, sets.n_classes), sets[:0])
+        return self._add(_Tally.of(sets.sizes, sets.holds(truth), truth, ranks, of_row, sets.n_classes), sets[:0])
 
     def merge(self, *others: Evaluator) -> Evaluator:
         """Add what other evaluators have seen."""

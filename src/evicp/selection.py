@@ -172,7 +172,7 @@ def compare(
     trials, seed = checks.as_count(trials, "trials"), checks.as_count(seed, "seed", at_least=0)
     methods = _unique_names(scores)
     # "auto" sees for itself which scores do well on these logits.
-    warn_suspicious((as_score(m.score) if isinstance(m, Tuned) else m for m in methods.values()), array)
+    warn_suspicious((m.score if isinstance(m, Tuned) else m for m in methods.values()), array)
     n_tuning = _tuning_rows(tuning, len(array), methods.values(), temperature)
     n_calibration = as_row_count(calibration, len(array), "calibration")
     if n_tuning + n_calibration >= len(array):
@@ -297,8 +297,8 @@ def _evaluate_splits(
     labels: I64,
     splits: Sequence[tuple[I64, I64]],
     coverage: Fraction,
-    difficulty: I64 | None = None,
-    min_count: int = 1,
+    difficulty: I64,
+    min_count: int,
 ) -> list[Evaluation]:
     """Calibrate and evaluate on each (calibration rows, test rows), scoring the logits once for all of them."""
     true_scores = kernels.label_scores(score, logits, labels)
@@ -312,7 +312,7 @@ def _evaluate_splits(
             sizes[test],
             true_scores[test] <= threshold,
             labels[test],
-            None if difficulty is None else difficulty[test],
+            difficulty[test],
             n_classes=logits.shape[1],
             target=coverage,
             score=score.name,

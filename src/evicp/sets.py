@@ -186,7 +186,15 @@ class PredictionSets:
 
     def contains(self, labels: Any) -> Bools:
         """Whether each row's set holds the given label, (n,): a number, or a name where the sets have class names."""
-        wanted = checks.as_labels(labels, len(self), self.n_classes, class_names=self.class_names).astype(np.int32)
+        return self.holds(self.numbers(labels))
+
+    def numbers(self, labels: Any) -> I64:
+        """One label per row as its number, (n,), checked."""
+        return checks.as_labels(labels, len(self), self.n_classes, class_names=self.class_names)
+
+    def holds(self, numbers: I64) -> Bools:
+        """`contains` of labels that have been checked."""
+        wanted = numbers.astype(np.int32)
         result = np.zeros(len(self), bool)
         filled = np.flatnonzero(self.sizes)  # between the starts of non-empty rows lie exactly their own labels
         if filled.size:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.arrays import F64, I64, Bools
+from evicp.arrays import F64, I64
 from evicp.calibration import Calibration, calibrate
 from evicp.errors import InputError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.groups import ByGroup, as_groups
@@ -88,18 +88,18 @@ class _PositionSets(PredictionSets):
 
     classes: tuple[int, ...] = ()
 
-    def contains(self, labels: Any) -> Bools:
-        """As for any sets: whether each row's set holds the given position in `classes`, (n,)."""
+    def numbers(self, labels: Any) -> I64:
+        """As for any sets: one position in `classes` per row, (n,)."""
         hint = "These sets hold positions in classes_; ConformalClassifier.evaluate(X, y) takes the classes themselves."
         try:
-            given = np.unique(checks.as_labels(labels, len(self), self.n_classes))
+            numbers = super().numbers(labels)
         except LabelsError as error:
             raise LabelsError(f"{error} {hint}") from None
-        classes = np.array(self.classes)
+        classes, given = np.array(self.classes), np.unique(numbers)
         if np.isin(given, classes).all() and np.any(classes[given] != given):
             what = "labels may be classes where positions are meant: each of them is a class, too."
             checks.warn(f"{what} {hint}", SuspiciousInputWarning)
-        return super().contains(labels)
+        return numbers
 
 
 def _of_positions(sets: Any, classes: NDArray[Any]) -> Any:

@@ -261,7 +261,7 @@ class Tuned:
     RAPS(lam=0.01, k_reg=5, randomized=True, randomize_penalty=False, temperature=1.0, seed=0)
     """
 
-    score: ScoreLike
+    score: Score
     by: Metric
     grid: Mapping[str, Sequence[Any]]
 
@@ -276,7 +276,7 @@ class Tuned:
 
     def candidates(self) -> list[Score]:
         """Every combination of the grid."""
-        base = as_score(self.score)
+        base = self.score
         fields = {field.name for field in dataclasses.fields(base)}  # type: ignore[arg-type]
         for name in self.grid:
             if name not in fields:
@@ -297,7 +297,7 @@ class Tuned:
 
     def describe(self) -> str:
         """The score's name with what is tuned."""
-        return f"{as_score(self.score).name} (tuned {', '.join(self.grid)} by {self.by})"
+        return f"{self.score.name} (tuned {', '.join(self.grid)} by {self.by})"
 
 
 @dataclass(frozen=True)

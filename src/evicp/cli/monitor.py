@@ -102,7 +102,7 @@ def _feed(
     p_values: bool,
 ) -> None:
     """Show the monitor those of a block's rows that are of its group."""
-    array, truth = checks.as_labelled(logits, labels, calibration.n_classes)
+    array, truth = checks.as_labelled(logits, labels, calibration.n_classes, class_names=calibration.class_names)
     wanted = np.ones(len(array), bool)
     if calibration.groups is not None:
         by = calibration.groups.by

@@ -13,6 +13,7 @@ from evicp.errors import need
 from evicp.experiments.published import lookup
 from evicp.experiments.tables import Measured
 from evicp.experiments.trials import PROTOCOLS, Method, Protocol
+from evicp.strata import Ranges
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -168,17 +169,16 @@ def _histogram(measured: Measured) -> Drawing:
     from matplotlib import rc_context
 
     n_classes = measured.network.logits.shape[1]
-    ends = [end for end in _SIZE_CLASSES if end < n_classes] + [n_classes]
-    starts = [0, *(end + 1 for end in ends[:-1])]
-    labels = [str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)]
+    bins = Ranges.ending(_SIZE_CLASSES, n_classes)
+    places = np.arange(len(bins.highs))
     with rc_context(_SETTINGS):
         figure, axes = _new(1, len(PROTOCOLS))
         for axis, protocol in zip(axes, PROTOCOLS, strict=True):
             for position, (method, colour) in enumerate(_HISTOGRAM):
                 counts = np.sum([o.histogram for o in measured.outcomes(protocol, method, 0.9)], axis=0)
-                share = np.add.reduceat(counts, starts) / counts.sum()
-                axis.bar(np.arange(len(ends)) + 0.2 * (position - 1.5), share, 0.2, color=colour, label=str(method))
-            axis.set_xticks(range(len(ends)), labels, rotation=45)
+                share = bins.sums(counts) / counts.sum()
+                axis.bar(places + 0.2 * (position - 1.5), share, 0.2, color=colour, label=str(method))
+            axis.set_xticks(places, bins.labels, rotation=45)
             axis.set_xlabel("set size")
             axis.set_ylabel("share of sets")
             axis.set_title(protocol, fontsize=9)

@@ -116,13 +116,9 @@ def module_network(
 
 def to_logits(output: Any) -> NDArray[np.float32]:
     """The logits in what a module returns: a tensor, something with `logits`, or a tuple that begins with them."""
-    if isinstance(output, Mapping):
-        output = output["logits"]
-    elif hasattr(output, "logits"):
-        output = output.logits
-    elif isinstance(output, tuple | list):
-        output = output[0]
-    array: NDArray[np.float32] = output.float().cpu().numpy()
+    from evicp.torch import logits_of
+
+    array: NDArray[np.float32] = logits_of(output).float().cpu().numpy()
     return array
 
 

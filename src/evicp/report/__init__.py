@@ -102,11 +102,13 @@ def build(
     explored : how many single rows, drawn at random, can be looked into; 0 for none
     date : of the report; today if None
     """
-    array, truth = checks.as_labelled(logits, labels)
-    if not len(truth):
-        raise InputError("a report needs at least one test row; got none.")
+    checks.same_rows(logits, labels)
+    array = checks.as_logits(logits)
     named = _named(calibrations, array.shape[1])
     names = class_names if class_names is not None else getattr(next(iter(named.values())), "class_names", None)
+    truth = checks.as_labels(labels, *array.shape, class_names=names)
+    if not len(truth):
+        raise InputError("a report needs at least one test row; got none.")
     checks.as_probability(confidence, "confidence")
     start = _position(checks.as_coverage(coverage))
     difficulty = kernels.label_ranks(array, truth)
@@ -152,7 +154,7 @@ def split(
     seed : which random split
     options : as of `build`
     """
-    array, truth = checks.as_labelled(logits, labels)
+    array, truth = checks.as_labelled(logits, labels, class_names=class_names)
     temperature = checks.as_temperature(temperature, "split")
     order = np.random.default_rng(checks.as_count(seed, "seed", at_least=0)).permutation(len(truth))
     tuning = order[: len(order) // 10] if temperature == "split" else order[:0]

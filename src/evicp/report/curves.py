@@ -14,7 +14,7 @@ from evicp import kernels
 from evicp.arrays import F64, I64
 from evicp.calibration import Calibration
 from evicp.errors import InputError
-from evicp.reliability import conformal_rank
+from evicp.groups import group_thresholds
 from evicp.scores import Base, Score
 from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, trade_off, violation
 
@@ -155,12 +155,8 @@ def limits_of(method: Method, logits: NDArray[Any], grid: Sequence[Fraction], gr
         counts, numbers = np.array([method.n]), everyone
     else:
         counts, numbers = method.groups.counts, method.groups.by.numbers(method.score, logits, groups)
-    starts = np.cumsum(counts) - counts
-    by_group = []
-    for start, n in zip(starts.tolist(), counts.tolist(), strict=True):
-        ranks = np.array([conformal_rank(n, c) for c in grid])
-        by_group.append(np.append(method.scores[start : start + n], np.inf)[ranks - 1])
-    return Limits(method.score, np.array(by_group).T, numbers)
+    thresholds = np.array([group_thresholds(method.scores, counts, coverage, None) for coverage in grid])
+    return Limits(method.score, thresholds, numbers)
 
 
 def curves_of(
