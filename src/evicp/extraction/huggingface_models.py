@@ -67,6 +67,7 @@ def _image_network(
         device,
         transform=transform,
         own=own,
+        own_described="processor",
         n_classes=config.num_labels,
         class_names=_class_names(config),
         settings={"network": f"huggingface:{Path(name).name}", "processor": _plain(processor.to_dict())},

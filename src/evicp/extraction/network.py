@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, InputTypeError, LogitsError, need
+from evicp.extraction.described import code_digest, plain_repr
 from evicp.extraction.images import PAPER, Preprocess
 from evicp.extraction.sources import Modality
+from evicp.extraction.storage import UNKNOWN
 
 __all__ = ["Network", "Transform", "choose_transform", "probe_classes"]
 
@@ -48,7 +49,7 @@ class Network:
 
 
 def choose_transform(
-    wanted: Transform, own: Preprocess | Callable[[Any], Any] | None
+    wanted: Transform, own: Preprocess | Callable[[Any], Any] | None, own_described: str | None = None
 ) -> tuple[Callable[[Any], Any], Any]:
     """The transform to use and its description as JSON values.
 
@@ -56,6 +57,7 @@ def choose_transform(
     ----------
     wanted : see `Transform`
     own : the network's own, where it has one
+    own_described : its description, where the network's other settings say what it does
     """
     if isinstance(wanted, str):
         if wanted not in ("weights", "paper"):
@@ -74,12 +76,11 @@ def choose_transform(
         chosen = wanted
     else:
         raise InputTypeError(f"transform must be a name, a Preprocess, a mapping or a function; got {wanted!r}.")
-    return chosen, asdict(chosen) if isinstance(chosen, Preprocess) else _described(chosen)
-
-
-def _described(transform: object) -> str:
-    """A transform's repr without memory addresses, which differ from run to run."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(transform))
+    if isinstance(chosen, Preprocess):
+        return chosen, asdict(chosen)
+    if own_described is not None and wanted == "weights":
+        return chosen, own_described
+    return chosen, {"name": plain_repr(chosen), "code": code_digest(chosen) or UNKNOWN}
 
 
 def probe_classes(name: str, prepare: Callable[[Any], Any], logits: Callable[[list[Any]], NDArray[np.float32]]) -> int:

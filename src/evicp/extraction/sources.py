@@ -135,7 +135,7 @@ def _from_folder(root: Path) -> Source:
     names = _list_images(root)
     flat = [name for name in names if "/" not in name]
     if len(flat) == len(names):
-        return Source(root, tuple(names), _image_reader(root, names))
+        return _image_files(root, root, names)
     if flat:
         raise FileError(
             f"{root} holds images both directly ({flat[0]}) and in folders: which are the classes? "
@@ -147,7 +147,7 @@ def _from_folder(root: Path) -> Source:
     else:
         number = {folder: i for i, folder in enumerate(folders)}
         labels, class_names = [number[name.split("/")[0]] for name in names], tuple(folders)
-    return Source(root, tuple(names), _image_reader(root, names), "image", np.array(labels), class_names)
+    return _image_files(root, root, names, np.array(labels), class_names)
 
 
 def _list_images(root: Path) -> list[str]:
@@ -168,8 +168,30 @@ def _hidden(name: str) -> bool:
     return name.startswith((".", "__MACOSX"))
 
 
-def _image_reader(root: Path, names: Sequence[str]) -> Callable[[int], Any]:
-    return lambda row: read_image(root / names[row])
+def _image_files(
+    location: Path,
+    root: Path,
+    names: Sequence[str],
+    labels: I64 | None = None,
+    class_names: tuple[str, ...] | None = None,
+) -> Source:
+    """Images in files below a folder; a file that is written anew makes another version."""
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(_written(root / name))
+    version = digest.hexdigest()
+    return Source(
+        location, tuple(names), lambda row: read_image(root / names[row]), "image", labels, class_names, version
+    )
+
+
+def _written(path: Path) -> bytes:
+    """Size and time of a file, without reading it."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):  # it is found unreadable when it is read
+        return b"none;"
+    return f"{found.st_size} {found.st_mtime_ns};".encode()
 
 
 def _from_flat_folder(root: Path, labels: Path) -> Source:
@@ -177,7 +199,7 @@ def _from_flat_folder(root: Path, labels: Path) -> Source:
     names = _list_images(root)
     texts = read_ground_truth(labels, names)
     numbers, class_names = _numbered(texts)
-    return Source(root, tuple(names), _image_reader(root, names), "image", numbers, class_names)
+    return _image_files(root, root, names, numbers, class_names)
 
 
 def _numbered(labels: Sequence[str]) -> tuple[I64, tuple[str, ...] | None]:
@@ -216,7 +238,7 @@ def _from_csv(path: Path, input_column: str | None, label_column: str | None) ->
         version = hashlib.sha256("\0".join(values).encode()).hexdigest()
         inputs = tuple(f"row {i}" for i in range(len(values)))
         return Source(path, inputs, values.__getitem__, "text", numbers, class_names, version)
-    return Source(path, tuple(values), _image_reader(path.parent, values), "image", numbers, class_names)
+    return _image_files(path, path.parent, values, numbers, class_names)
 
 
 def _find_column(header: Sequence[str], wanted: str | None, known: Sequence[str], path: Path) -> str | None:

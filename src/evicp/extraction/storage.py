@@ -4,7 +4,8 @@
     val.npz.parts/shard-00000.npz     rows of logits, and which inputs could not be read
     val.npz, val.npz.manifest.json    the result; the parts are removed
 
-Every file is written whole or not at all. None holds a date or a machine's name, so the same work gives the same bytes.
+Every file is written whole or not at all. None holds a date or a machine's name, so the same work gives the same bytes;
+only the digest of inputs that are files, in manifests, depends on when they were written.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from evicp.errors import FileError
 from evicp.paths import atomic_path
 from evicp.stored import companion
 
-__all__ = ["Parts", "Shard", "Stacked", "check_output", "read_manifest", "write_arrays", "write_manifest"]
+__all__ = ["UNKNOWN", "Parts", "Shard", "Stacked", "check_output", "read_manifest", "write_arrays", "write_manifest"]
+
+#: The value of a setting that cannot be told, and so is never the same as that of an earlier run.
+UNKNOWN = "cannot be told"
 
 SUFFIXES = (".npz", ".npy", ".safetensors")
 
@@ -152,7 +156,14 @@ def write_manifest(output: Path, content: Mapping[str, Any]) -> None:
 
 def check_same_settings(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Shards of different settings must not be mixed: say what differs."""
-    changes = [f"{name} was {_short(a)}, is {_short(b)}" for name, (a, b) in differences(before, now).items()]
+    different = differences(before, now)
+    changes = [f"{name} was {_short(a)}, is {_short(b)}" for name, (a, b) in different.items() if UNKNOWN not in (a, b)]
+    unknown = [name for name, values in different.items() if UNKNOWN in values]
+    if unknown and not changes:
+        raise FileError(
+            f"{output} was begun by an earlier run, and whether {unknown[0]} is the same cannot be told. "
+            "Choose another output, or start afresh with force (--force)."
+        )
     if changes:
         raise FileError(
             f"{output} was begun with other settings: {'; '.join(changes)}. Repeat the first settings, choose another "
@@ -167,7 +178,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     {'transform.size': (8, 9)}
     """
     old, new = _flat(before), _flat(json.loads(json.dumps(now)))
-    return {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
+    pairs = {name: (old.get(name), new.get(name)) for name in {**old, **new}}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] or UNKNOWN in pair}
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

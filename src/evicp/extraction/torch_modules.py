@@ -80,6 +80,7 @@ def module_network(
     *,
     transform: Transform,
     own: Preprocess | Callable[[Any], Any] | None,
+    own_described: str | None = None,
     n_classes: int | None = None,
     class_names: tuple[str, ...] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -88,11 +89,11 @@ def module_network(
 
     Parameters
     ----------
-    transform, own : what was asked for, and the network's own transform
+    transform, own, own_described : see `choose_transform`
     n_classes : K; found by running a blank image where it is None
     settings : what else its logits depend on
     """
-    prepare, described = choose_transform(transform, own)
+    prepare, described = choose_transform(transform, own, own_described)
     digest = parameters_digest(module)
     module = device.place(module)
 
