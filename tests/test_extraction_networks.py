@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,41 @@ def test_whatever_a_module_returns_its_logits_are_found(factory, synset_folders)
 
     for given in (f"{factory}:ready", my_networks.ready.train()):
         assert open_network(given, transform=PAPER).n_classes == 2
+
+
+def threads_of_a_new_thread() -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+def test_torch_has_as_many_threads_afterwards_as_before(synset_folders, tmp_path):
+    seen: list[int] = []
+
+    def prepare(image: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return PAPER(image)
+
+    module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 1000))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        network = open_network(module, transform=prepare)
+        seen.clear()
+        extract(network, synset_folders, tmp_path / "a.npz", workers=2)
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+        assert threads_of_a_new_thread() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_module_s_logits_are_those_of_the_transform_that_is_given(synset_folders, tmp_path):
+    module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 1000))
+    transforms = [lambda image, s=s: PAPER(image) * np.float32(s) for s in (1, 1, 2)]
+    extract(module, synset_folders, tmp_path / "a.npz", transform=transforms[0])
+    assert extract(module, synset_folders, tmp_path / "a.npz", transform=transforms[1]).rate is None
+    with pytest.raises(FileError, match=r"other settings: transform\.code was"):
+        extract(module, synset_folders, tmp_path / "a.npz", transform=transforms[2])
 
 
 def test_a_module_of_the_callers_is_left_as_it_was(synset_folders):

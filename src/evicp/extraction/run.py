@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike, cpu_count
 from pathlib import Path
 from typing import Any
@@ -309,22 +310,21 @@ def _reason(error: Exception) -> str:
     return " ".join(str(text).split())[:200]
 
 
-def _one_torch_thread() -> None:
-    """Transforms run in several threads already; torch's setting is per thread and leaves the network's alone."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
-
-
 def _read_ahead(read: Callable[[int], Any], batches: list[range], workers: int) -> Generator[tuple[range, list[Any]]]:
-    """Batches in order, each read by several threads while earlier ones are being used."""
+    """Batches in order, each read by several threads while earlier ones are being used.
+
+    Each of them runs torch in one thread. Threads begun later would inherit that, so it is undone at the end.
+    """
     if not workers:
         yield from ((batch, [read(row) for row in batch]) for batch in batches)
         return
     waiting: deque[tuple[range, list[Future[Any]]]] = deque()
     ahead = max(2, 1 + 2 * workers // max(1, len(batches[0]) if batches else 1))
     coming = iter(batches)
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="evicp-read", initializer=_one_torch_thread)
+    torch = sys.modules.get("torch")
+    threads = None if torch is None else torch.get_num_threads()
+    alone = None if torch is None else partial(torch.set_num_threads, 1)
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="evicp-read", initializer=alone)
     try:
         while True:
             while len(waiting) < ahead and (batch := next(coming, None)) is not None:
@@ -335,3 +335,5 @@ def _read_ahead(read: Callable[[int], Any], batches: list[range], workers: int) 
             yield batch, [future.result() for future in futures]
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        if torch is not None:
+            torch.set_num_threads(threads)
