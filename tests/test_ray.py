@@ -104,6 +104,62 @@ def test_thresholds_of_groups_and_names_travel_too(cluster: Any, dataset: Any, d
     assert cluster.calibrate(dataset, "lac", by=by_class) == evicp.calibrate(*data, "lac", by=by_class)
 
 
+def test_labels_may_be_names(cluster: Any, data: tuple, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import ray
+
+    names = [f"class {number}" for number in range(K)]
+    expected = evicp.calibrate(*data, class_names=names)
+    words = np.array(names)[data[1]]
+    rows = ray.data.from_arrow(pa.table({"logits": list(data[0]), "labels": words}))
+    assert cluster.calibrate(rows, class_names=names) == expected
+    assert cluster.calibrate(rows, class_names=iter(names)) == expected
+    np.savez(tmp_path / "rows.npz", logits=data[0], labels=words)
+    assert cluster.calibrate_files(tmp_path / "rows.npz", class_names=names) == expected
+    assert cluster.calibrate_files(tmp_path / "rows.npz", class_names=iter(names)) == expected
+    np.savez(tmp_path / "named.npz", logits=data[0], labels=words, class_names=names)
+    assert cluster.calibrate_files(tmp_path / "named.npz") == expected
+
+
+@pytest.mark.parametrize("model", [None, lambda: lambda x: x])
+def test_the_columns_of_the_dataset_stay_as_they_are(cluster: Any, data: tuple, model: Any) -> None:
+    """Whole numbers beyond 2^53 beside nulls, in some batches only, and times with their zone."""
+    import pyarrow as pa
+    import ray
+
+    numbers = [None if i == 5 else 2**60 + i for i in range(60)]
+    used, other = ("logits", "inputs") if model is None else ("inputs", "logits")
+    own = {
+        "customer": pa.array(numbers, pa.int64()),
+        "time": pa.array(range(60), pa.timestamp("us", "Europe/Berlin")),
+        "day": pa.array(range(60), pa.date32()),
+        "kind": pa.array(["a", None, "b"] * 20).dictionary_encode(),
+        "nested": pa.array([[1], [2, 3], None] * 20),
+        other: pa.array(["a file"] * 60),
+    }
+    rows = ray.data.from_arrow(pa.table({used: list(data[0][:60].clip(-9)), **own}))
+    calibration = evicp.calibrate(data[0].clip(-9), data[1])
+    predicted = cluster.predict(rows, calibration, 0.9, model=model, batch_rows=10, workers=1)
+    table = pa.concat_tables(predicted.iter_batches(batch_size=None, batch_format="pyarrow"))
+    assert table.column_names == ["set", "size", *own]
+    assert table.select(list(own)).equals(pa.table(own))
+    assert table["set"].to_pylist() == calibration.predict(data[0][:60].clip(-9), 0.9).to_lists()
+
+
+@pytest.mark.parametrize("name", ["set", "size", "names"])
+def test_a_column_with_a_name_of_the_result_is_refused(cluster: Any, dataset: Any, data: tuple, name: str) -> None:
+    calibration = evicp.calibrate(*data, class_names=[f"class {number}" for number in range(K)])
+    message = rf"^the dataset has a column '{name}', which the result has too \(set, size, names\)\. Rename it first"
+    with pytest.raises(InputError, match=message):
+        cluster.predict(dataset.rename_columns({"id": name}).materialize(), calibration, 0.9)
+    unknown = dataset.map_batches(lambda batch: {**batch, name: batch["id"]}).select_columns(["logits", name])
+    with pytest.raises(Exception, match=f"has a column '{name}'"):  # Ray's, made of ours
+        cluster.predict(unknown, calibration, 0.9).take(1)
+    plain = evicp.calibrate(*data)
+    kept = cluster.predict(dataset.rename_columns({"id": "names"}).materialize(), plain, 0.9).take(2)
+    assert [row["names"] for row in kept] == [0, 1]
+
+
 class DiesOnce:
     """A stage of the user's that kills its worker the first time it sees a certain row."""
 
@@ -287,7 +343,7 @@ def test_what_is_wrong_is_said_as_anywhere_else(cluster: Any, dataset: Any, data
         cluster.calibrate_files(blocks.open_rows(tmp_path / "rows.npz", memory=100 * 8 * 4 * K))
     with pytest.raises(InputError, match=r"^the dataset has no column 'truth'"):
         cluster.calibrate(dataset, labels="truth")
-    with pytest.raises(LabelsError, match=r"^labels must be in \[0, 12\)"):
+    with pytest.raises(LabelsError, match=r"^labels must be in \[0, 12\); got \d+ at row \d+ of its batch\."):
         cluster.calibrate(dataset, labels="id")
     with pytest.raises(InputTypeError, match=r"must be a ray.data.Dataset; got a ndarray"):
         cluster.calibrate(data[0])

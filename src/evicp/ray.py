@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections import deque
@@ -34,6 +35,7 @@ try:
     import pyarrow as pa
     import ray
     import ray.data
+    import ray.data.block
     import ray.exceptions
 except ImportError as error:
     raise missing_extra("ray[data]", "ray", "the Ray adapter") from error
@@ -139,9 +141,11 @@ def calibrate(
     workers : how many at once; by default as many as there are processors, or GPUs for a model
     gpus : of each worker; by default 1 for a model where the cluster has any, else 0
     """
+    class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
     calibrator = Calibrator(score, by=by, class_names=class_names)
-    work = partial(_score_batch, calibrator=calibrator, logits=logits, labels=labels, groups=groups)
-    scored = _mapped(dataset, work, model, inputs, logits, batch_rows, workers, gpus)
+    like = {"score": calibrator.score, "by": calibrator.by, "class_names": class_names}
+    work = partial(_score_batch, like=like, logits=logits, labels=labels, groups=groups)
+    scored = _mapped(dataset, work, model, inputs, batch_rows, workers, gpus)
     with _own_errors():
         for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
             if table.num_rows:
@@ -150,17 +154,18 @@ def calibrate(
 
 
 def _score_batch(
-    batch: dict[str, NDArray[Any]], calibrator: Calibrator, logits: str, labels: str, groups: str | None
+    batch: Any, made: Any = None, *, like: dict[str, Any], logits: str, labels: str, groups: str | None
 ) -> Any:
-    """A batch of rows to a table of their scores; the calibrator, which is empty, says how."""
-    with _one_processor():
-        own = Calibrator(calibrator.score, by=calibrator.by)
+    """A table of rows, with the logits a model has made of them if one has, to a table of their scores."""
+    calibrator = Calibrator(**like)
+    with _one_processor(), _in_batch():
         given = None if groups is None else _column(batch, groups)
-        own.update(_matrix(_column(batch, logits)), _column(batch, labels), groups=given)
-    scores, keys, _, arithmetic = own.content()
+        made = _matrix(_column(batch, logits)) if made is None else made
+        calibrator.update(made, _column(batch, labels), groups=given)
+    scores, keys, _, arithmetic = calibrator.content()
     columns = {
         "score": pa.array(scores),
-        "n_classes": pa.array(np.full(len(scores), own.n_classes, np.int32)),
+        "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
         "arithmetic": pa.array(np.full(len(scores), kernels.ARITHMETICS.index(arithmetic), np.int8)),
     }
     return pa.table(columns if calibrator.by is None else {**columns, "key": pa.array(keys)})
@@ -197,7 +202,8 @@ def predict(
     """The prediction sets of a Ray dataset, as a Ray dataset in the same order, computed when it is consumed.
 
     Its columns are `set` (list<int32>, most plausible first), `size`, `names` where the calibration has class names,
-    and the one-dimensional columns of the dataset.
+    and the dataset's own as they are, without those of logits or inputs and of tensors. One that has one of these names
+    is refused.
 
     Parameters
     ----------
@@ -207,6 +213,11 @@ def predict(
     """
     if calibration.weights is None:
         calibration.thresholds(coverage, confidence)  # refuses and warns here, once
+    known = dataset.schema(fetch_if_missing=False) if isinstance(dataset, ray.data.Dataset) else None
+    used = logits if model is None else inputs
+    if known is not None:
+        names = [] if calibration.class_names is None else ["names"]
+        _check_names(known.names, used, ["set", "size", *names])
     work = partial(
         _predict_batch,
         calibration=ray.put(calibration),  # once for each machine, however many batches
@@ -214,36 +225,60 @@ def predict(
         how={"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed},
         logits=logits,
         groups=groups,
-        without=(logits, inputs),
+        used=used,
     )
-    return _mapped(dataset, work, model, inputs, logits, batch_rows, workers, gpus)
+    return _mapped(dataset, work, model, inputs, batch_rows, workers, gpus)
 
 
 def _predict_batch(
-    batch: dict[str, NDArray[Any]],
+    batch: Any,
+    made: Any = None,
+    *,
     calibration: Any,
     coverage: Coverage,
     how: dict[str, Any],
     logits: str,
     groups: str | None,
-    without: tuple[str, ...],
+    used: str,
 ) -> Any:
-    """A batch of rows to a table of their sets."""
-    with _one_processor():
+    """A table of rows, with the logits a model has made of them if one has, to a table of their sets."""
+    with _one_processor(), _in_batch():
         given = None if groups is None else _column(batch, groups)
-        sets = ray.get(calibration).predict(_matrix(_column(batch, logits)), coverage, groups=given, **how)
+        made = _matrix(_column(batch, logits)) if made is None else made
+        sets = ray.get(calibration).predict(made, coverage, groups=given, **how)
     table = sets.to_arrow().drop_columns(["row"])
     table = table.rename_columns(["set", *table.column_names[1:]])
-    for name, column in batch.items():
-        if name not in (*without, *table.column_names) and column.ndim == 1:
-            table = table.append_column(name, pa.array(column))
+    _check_names(batch.column_names, used, table.column_names)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name != used and "tensor" not in getattr(field.type, "extension_name", ""):
+            table = table.append_column(field, column)
     return table
 
 
-def _column(batch: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    if name not in batch:
-        raise InputError(f"the dataset has no column {name!r}; it has {', '.join(sorted(batch))}.")
-    return batch[name]
+def _check_names(own: Sequence[str], used: str, made: Sequence[str]) -> None:
+    """Refuse a dataset with a column that is called as one of the result's."""
+    clash = next((name for name in own if name in made and name != used), None)
+    if clash is not None:
+        raise InputError(
+            f"the dataset has a column {clash!r}, which the result has too ({', '.join(made)}). Rename it first: "
+            f"dataset.rename_columns({{{clash!r}: 'own_{clash}'}})."
+        )
+
+
+@contextmanager
+def _in_batch() -> Iterator[None]:
+    """A batch does not know where it lies: its rows are counted from its own first, and messages say so."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(re.sub(r"\brow (\d+)", r"row \1 of its batch", str(error))) from error
+
+
+def _column(batch: Any, name: str) -> NDArray[Any]:
+    """A column of a table as an array."""
+    if name not in batch.column_names:
+        raise InputError(f"the dataset has no column {name!r}; it has {', '.join(sorted(batch.column_names))}.")
+    return np.asarray(ray.data.block.BlockAccessor.for_block(batch).to_numpy(name))
 
 
 def _matrix(column: NDArray[Any]) -> NDArray[Any]:
@@ -260,7 +295,6 @@ def _mapped(
     work: Any,
     model: Callable[[], Any] | None,
     inputs: str,
-    logits: str,
     batch_rows: int,
     workers: int | None,
     gpus: float | None,
@@ -270,13 +304,13 @@ def _mapped(
         raise InputTypeError(
             f"dataset must be a ray.data.Dataset; got a {type(dataset).__name__}. For files use calibrate_files."
         )
-    how: dict[str, Any] = {"batch_size": batch_rows, "batch_format": "numpy", "zero_copy_batch": True}
+    how: dict[str, Any] = {"batch_size": batch_rows, "batch_format": "pyarrow", "zero_copy_batch": True}
     if model is None:
         result = dataset.map_batches(work, **how, concurrency=workers)
     else:
         gpus = min(1.0, _resources("GPU")) if gpus is None else gpus
         pool = workers or (max(1, int(_resources("GPU") / gpus)) if gpus else _processors())
-        arguments = (model, inputs, logits, work)
+        arguments = (model, inputs, work)
         how |= {"compute": ray.data.ActorPoolStrategy(size=pool), "num_gpus": gpus or None}
         result = dataset.map_batches(_Inference, fn_constructor_args=arguments, **how)
     result.context.execution_options.preserve_order = True
@@ -287,8 +321,8 @@ def _mapped(
 class _Inference:
     """A model in a worker: inputs to logits, and what is to be done with them."""
 
-    def __init__(self, make: Callable[[], Any], inputs: str, logits: str, work: Callable[..., Any]) -> None:
-        self._model, self._inputs, self._logits, self._work = make(), inputs, logits, work
+    def __init__(self, make: Callable[[], Any], inputs: str, work: Callable[..., Any]) -> None:
+        self._model, self._inputs, self._work = make(), inputs, work
         torch = sys.modules.get("torch")
         self._run: Callable[[NDArray[Any]], Any] = self._model
         if torch is not None and isinstance(self._model, torch.nn.Module):
@@ -305,10 +339,12 @@ class _Inference:
         with torch.inference_mode():
             return logits_of(self._model(torch.from_numpy(values).to(self._device))).cpu()
 
-    def __call__(self, batch: dict[str, NDArray[Any]]) -> Any:
+    def __call__(self, batch: Any) -> Any:
         column = _column(batch, self._inputs)
         values = np.stack(column.tolist()) if column.dtype == object else column.copy()  # batches are read-only
-        return self._work({**batch, self._logits: checks.as_logits(self._run(values))})
+        with _in_batch():
+            made = checks.as_logits(self._run(values))
+        return self._work(batch, made)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -421,8 +457,10 @@ def calibrate_files(
     score, by, groups, weights, class_weights, class_names, progress : as for `evicp.blocks.calibrate`
     """
     source = as_rows(rows)
+    class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
     calibrator = calibrator_for(source, score, by, class_weights, class_names)
-    like = (calibrator.score, calibrator.by, class_weights)
+    names = source.class_names if class_names is None else class_names
+    like = {"score": calibrator.score, "by": calibrator.by, "class_weights": class_weights, "class_names": names}
     shares = _shares(source, {"groups": groups, "weights": weights})
     with closing(_each(_score_share, shares, like)) as contents:
         for content in contents:
@@ -432,10 +470,9 @@ def calibrate_files(
     return calibrator.finish()
 
 
-def _score_share(share: _Share, like: tuple[Any, Any, Any]) -> tuple[Any, ...]:
+def _score_share(share: _Share, like: dict[str, Any]) -> tuple[Any, ...]:
     """The scores of a share of the rows, as `Calibrator.restore` takes them."""
-    score, by, class_weights = like
-    calibrator = Calibrator(score, by=by, class_weights=class_weights)
+    calibrator = Calibrator(**like)
     share.each(calibrator.update)
     return *calibrator.content(), calibrator.n_classes
 
