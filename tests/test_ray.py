@@ -160,6 +160,20 @@ def test_a_column_with_a_name_of_the_result_is_refused(cluster: Any, dataset: An
     assert [row["names"] for row in kept] == [0, 1]
 
 
+def test_the_settings_of_the_dataset_are_left_alone(cluster: Any, dataset: Any, data: tuple) -> None:
+    import ray
+
+    def settings(context: Any) -> tuple[bool, bool]:
+        return context.execution_options.preserve_order, context.raise_original_map_exception
+
+    before, here = settings(dataset.context), settings(ray.data.DataContext.get_current())
+    calibration = cluster.calibrate(dataset)
+    predicted = cluster.predict(dataset, calibration, 0.9)
+    assert settings(dataset.context) == before == (False, False)
+    assert settings(ray.data.DataContext.get_current()) == here
+    assert settings(predicted.context) == (True, True)
+
+
 class DiesOnce:
     """A stage of the user's that kills its worker the first time it sees a certain row."""
 

@@ -304,6 +304,7 @@ def _mapped(
         raise InputTypeError(
             f"dataset must be a ray.data.Dataset; got a {type(dataset).__name__}. For files use calibrate_files."
         )
+    dataset = ray.data.Dataset.copy(dataset, _deep_copy=True)  # what is set below is not set for the caller's
     how: dict[str, Any] = {"batch_size": batch_rows, "batch_format": "pyarrow", "zero_copy_batch": True}
     if model is None:
         result = dataset.map_batches(work, **how, concurrency=workers)
