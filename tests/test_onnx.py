@@ -45,6 +45,19 @@ def linear_model(path, n_inputs, n_classes, *, dtype=np.float32, opset=18, weigh
     return path
 
 
+def bare_model(path, n_classes, *, inner="between"):
+    """A classifier whose inputs are its logits, in double precision; a MatMul would spread NaN and inf over a row."""
+    kind = onnx.TensorProto.DOUBLE
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["x"], [inner]), onnx.helper.make_node("Identity", [inner], ["logits"])],
+        "bare",
+        [onnx.helper.make_tensor_value_info("x", kind, ["batch", n_classes])],
+        [onnx.helper.make_tensor_value_info("logits", kind, ["batch", n_classes])],
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
 def run(path, x):
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     outputs = session.run(None, {"x": x})
@@ -88,6 +101,18 @@ def test_uneven_base_rates(tmp_path):
     logits = (rng.normal(size=(500, 10)) * 2 + 3 * np.eye(10)[labels]).astype(np.float32)
     calibration = evicp.calibrate(logits[:200], labels[:200], evicp.ECP(base_rates=RATES))
     export(linear_model(tmp_path / "m.onnx", 10, 10), calibration, 0.9, tmp_path / "s.onnx")
+    mask = run(tmp_path / "s.onnx", logits)["set_mask"]
+    np.testing.assert_array_equal(mask, calibration.predict(logits, 0.9).mask())
+
+
+def test_uneven_base_rates_where_rounding_makes_ties(tmp_path):
+    """0.1 + 1.2 and 0.5 + 0.8 round to one alpha: the order goes on with what rounding took, not with the logit."""
+    rng = np.random.default_rng(0)
+    rates = (0.4, 0.3, 0.2, 0.1)
+    labels = rng.choice(4, 20_000, p=rates)
+    logits = (rng.normal(size=(20_000, 4)) * 0.6 + np.eye(4)[labels]).round(1)
+    calibration = evicp.calibrate(logits, labels, evicp.ECP(base_rates=rates))
+    export(bare_model(tmp_path / "m.onnx", 4), calibration, 0.9, tmp_path / "s.onnx")
     mask = run(tmp_path / "s.onnx", logits)["set_mask"]
     np.testing.assert_array_equal(mask, calibration.predict(logits, 0.9).mask())
 
@@ -141,15 +166,7 @@ def test_rows_that_cannot_be_scored_get_full_sets(tmp_path, score):
     rows[2, 4] = np.inf
     rows[3] = -np.inf
     rows[4, 5] = 1e305  # beyond what the library scores
-    bare = onnx.helper.make_graph(  # a MatMul would spread NaN and inf over the row
-        [onnx.helper.make_node("Identity", ["x"], ["logits"])],
-        "bare",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.DOUBLE, ["batch", 10])],
-        [onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.DOUBLE, ["batch", 10])],
-    )
-    opsets = [onnx.helper.make_opsetid("", 18)]
-    onnx.save(onnx.helper.make_model(bare, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
-    export(tmp_path / "m.onnx", calibration, 0.7, tmp_path / "s.onnx")
+    export(bare_model(tmp_path / "m.onnx", 10), calibration, 0.7, tmp_path / "s.onnx")
     result = run(tmp_path / "s.onnx", rows)
     assert result["set_mask"][:5].all()
     assert result["set_size"][:5].tolist() == [10] * 5

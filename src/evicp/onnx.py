@@ -182,10 +182,11 @@ class _Head:
             raise ScoreError("ECP with functions of your own cannot be exported: a graph holds no Python.")
         k = self.n_classes
         rates = score.rates(k)
-        prior = np.ones(k) if rates is None else k * rates
-        alpha = self.add("Add", self.evidence(score.evidence, z), self.constant(prior))
+        evidence, prior = self.evidence(score.evidence, z), self.constant(np.ones(k) if rates is None else k * rates)
+        alpha = self.add("Add", evidence, prior)
         surprisal = self.surprisal(alpha)
-        ranks = self.ranks(z) if rates is None else self.lexicographic_ranks(alpha, z)
+        keys = (z,) if rates is None else (alpha, self.lost(alpha, evidence, prior), z)
+        ranks = self.ranks(*keys)
         left = self.add(
             "Log", self.add("Div", self.add("Sub", self.constant(float(k)), ranks), self.constant(float(k)))
         )
@@ -293,17 +294,22 @@ class _Head:
         values, order = self.add("TopK", z, self.constant([self.n_classes], np.int64), axis=1, outputs=2)
         return values, order
 
-    def ranks(self, z: str) -> str:
-        """r: how many labels lie strictly above; equal labels share a rank."""
+    def ranks(self, z: str, *others: str) -> str:
+        """r: how many labels lie strictly above, in z, then in the keys after it; equal labels share a rank."""
         values, order = self.sort(z)
         positions = self.add("Add", self.constant(np.arange(self.n_classes)[None]), self.zeros(z))
-        return self.unsort(self.first_of_group(positions, values), order, positions)
+        result = self.unsort(self.first_of_group(positions, values), order, positions)
+        if not others:
+            return result
+        places = self.add("Mul", result, self.constant(float(self.n_classes)))
+        ordered = self.add("Add", places, self.ranks(others[0]))
+        return self.ranks(self.add("Neg", ordered), *others[1:])
 
-    def lexicographic_ranks(self, alpha: str, z: str) -> str:
-        """Ranks by (alpha, z), where base rates are uneven: the rank of z within the order of alpha."""
-        by_alpha, by_z = self.ranks(alpha), self.ranks(z)
-        key = self.add("Add", self.add("Mul", by_alpha, self.constant(float(self.n_classes))), by_z)
-        return self.ranks(self.add("Neg", key))
+    def lost(self, alpha: str, evidence: str, prior: str) -> str:
+        """What rounding took from alpha = evidence + prior: the second key of the order, as in `evidence.py`."""
+        virtual = self.add("Sub", alpha, evidence)
+        of_evidence = self.add("Sub", evidence, self.add("Sub", alpha, virtual))
+        return str(self.add("Add", of_evidence, self.add("Sub", prior, virtual)))
 
     def first_of_group(self, running: str, values: str) -> str:
         """For each sorted position, `running` at the first position of equal values.
