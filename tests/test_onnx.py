@@ -235,6 +235,11 @@ def test_what_cannot_be_exported_says_so(tmp_path):
         export(tmp_path / "junk.onnx", calibrated("lac"), 0.8, target)
     with pytest.raises(evicp.EvicpError, match="cannot read"):
         export(tmp_path / "absent.onnx", calibrated("lac"), 0.8, target)
+    with pytest.raises(evicp.errors.InputTypeError, match=r"an onnx\.ModelProto; got a GraphProto\."):
+        export(onnx.load(model).graph, calibrated("lac"), 0.8, target)
+    for name in ("uncertainty", "set_mask", "evicp/0_0"):
+        with pytest.raises(evicp.EvicpError, match=f"already has a tensor named '{name}'"):
+            export(bare_model(tmp_path / "taken.onnx", 4, inner=name), calibrated("lac"), 0.8, target)
     assert not target.exists()
 
 
@@ -245,6 +250,18 @@ def test_calibration_from_a_file(tmp_path):
     calibration.save(tmp_path / "c.safetensors")
     export(linear_model(tmp_path / "m.onnx", 4, 4), tmp_path / "c.safetensors", 0.8, tmp_path / "s.onnx")
     np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], calibration.predict(logits, 0.8).mask())
+
+
+def test_a_model_in_memory(tmp_path):
+    logits = np.random.default_rng(9).normal(size=(80, 4)).astype(np.float32)
+    calibration = evicp.calibrate(logits, logits.argmax(1))
+    model = onnx.load(linear_model(tmp_path / "m.onnx", 4, 4))
+    before = model.SerializeToString(deterministic=True)
+    export(model, calibration, 0.8, tmp_path / "s.onnx")
+    assert model.SerializeToString(deterministic=True) == before
+    np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], calibration.predict(logits, 0.8).mask())
+    with pytest.raises(evicp.EvicpError, match="already has a tensor named 'set_mask'"):
+        export(tmp_path / "s.onnx", calibration, 0.8, tmp_path / "t.onnx", logits="logits")
 
 
 def test_sets_with_a_confidence(tmp_path):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,13 @@ from evicp import artifact
 from evicp.arrays import F64
 from evicp.calibration import Calibration
 from evicp.checks import LARGEST_LOGIT
-from evicp.errors import FileError, InputError, ScoreError, need
+from evicp.errors import FileError, InputError, InputTypeError, ScoreError, need
 from evicp.limits import raised
 from evicp.paths import atomic_path
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["OUTPUTS", "export"]
 
@@ -35,7 +38,7 @@ OLDEST_OPSET = 16
 
 
 def export(
-    model: str | PathLike[str],
+    model: str | PathLike[str] | onnx.ModelProto,
     calibration: Calibration | str | PathLike[str],
     coverage: float | Fraction,
     path: str | PathLike[str],
@@ -50,7 +53,7 @@ def export(
 
     Parameters
     ----------
-    model : an ONNX file with logits of shape (batch, K) among its outputs
+    model : an ONNX file, or an onnx.ModelProto, with logits of shape (batch, K) among its outputs
     calibration : a calibration or its file; a randomised score is refused, since its hash has no standard operator
     coverage : fixed in the exported graph
     confidence : of training-conditional sets, as for `Calibration.predict`
@@ -64,7 +67,7 @@ def export(
     graph = _load(onnx, model)
     opset = next((o.version for o in graph.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset < OLDEST_OPSET:
-        raise FileError(f"{model} uses opset {opset}; sets need {OLDEST_OPSET} or newer. Export the model again.")
+        raise FileError(f"the model uses opset {opset}; sets need {OLDEST_OPSET} or newer. Export the model again.")
     name, kind = _logits_output(onnx, graph, logits, calibration.n_classes)
     head = _Head(onnx, calibration.n_classes, opset, graph.ir_version).build(
         calibration.score, calibration.label_thresholds(coverage, confidence), kind
@@ -79,7 +82,11 @@ def export(
         temporary.write_bytes(merged.SerializeToString())
 
 
-def _load(onnx: Any, model: str | PathLike[str]) -> Any:
+def _load(onnx: Any, model: Any) -> Any:
+    if isinstance(model, onnx.ModelProto):
+        return model
+    if not isinstance(model, str | PathLike):
+        raise InputTypeError(f"model must be an ONNX file or an onnx.ModelProto; got a {type(model).__name__}.")
     try:
         return onnx.load(Path(model))
     except OSError as error:
@@ -98,9 +105,7 @@ def _logits_output(onnx: Any, model: Any, wanted: str | None, n_classes: int) ->
     name = next(iter(outputs)) if wanted is None else wanted
     if name not in outputs:
         raise InputError(f"the model has no output {name!r}; it has {', '.join(outputs)}.")
-    clash = {*outputs} & {*OUTPUTS}
-    if clash:
-        raise InputError(f"the model already has an output {', '.join(sorted(clash))}; rename it.")
+    _check_names(model.graph)
     dims = outputs[name].shape.dim
     if len(dims) != 2 or (dims[1].HasField("dim_value") and dims[1].dim_value != n_classes):
         shape = [d.dim_value or d.dim_param for d in dims]
@@ -109,6 +114,15 @@ def _logits_output(onnx: Any, model: Any, wanted: str | None, n_classes: int) ->
     if outputs[name].elem_type not in allowed:
         raise InputError(f"logits must be floating point; output {name!r} is not.")
     return name, outputs[name].elem_type
+
+
+def _check_names(graph: Any) -> None:
+    """The head's names must be free, also inside the model."""
+    taken = {tensor.name for tensor in (*graph.input, *graph.initializer)}
+    taken.update(name for node in graph.node for name in node.output)
+    clash = [name for name in OUTPUTS if name in taken] or [name for name in taken if name.startswith("evicp/")]
+    if clash:
+        raise InputError(f"the model already has a tensor named {min(clash)!r}, a name that the sets need; rename it.")
 
 
 class _Head:
