@@ -255,6 +255,28 @@ def test_compiled_graph_gives_the_same_sets(problem):
     torch.testing.assert_close(compiled(features).mask, module(features).mask)
 
 
+@pytest.mark.parametrize("by", [None, "class"])
+def test_logits_of_another_shape_are_refused(problem, by):
+    _, features, labels = problem
+    calibration = evicp.calibrate(features[:, :6], labels, by=by)
+    module = SetPredictor(nn.Identity(), calibration, 0.9)
+    for predictor in (module, torch.compile(module, backend="eager")):
+        with pytest.raises(evicp.errors.LogitsError, match=r"must have 6 classes, as in the calibration; got 8\."):
+            predictor(features)
+        with pytest.raises(evicp.errors.LogitsError, match=r"shape \(rows, classes\); got 3 dimension"):
+            predictor(features[:, :6].reshape(100, 6, 6))
+
+
+def test_an_exported_graph_gives_the_same_sets(problem):
+    model, features, labels = problem
+    model.eval()
+    with torch.no_grad():
+        calibration = evicp.calibrate(model(features), labels)
+    module = SetPredictor(model, calibration, 0.9).eval()
+    exported = torch.export.export(module, (features,), dynamic_shapes={"args": ({0: torch.export.Dim("rows")},)})
+    torch.testing.assert_close(exported.module()(features[:7]).mask, module(features[:7]).mask)
+
+
 def test_unusable_rows_get_the_full_set(problem):
     model, features, labels = problem
     model.eval()

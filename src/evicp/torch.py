@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from evicp.calibration import Calibration, Calibrator
-from evicp.checks import LARGEST_LOGIT, as_coverage
+from evicp.checks import LARGEST_LOGIT, as_coverage, as_device_logits
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.groups import ByGroup
 from evicp.limits import raised
@@ -254,7 +254,7 @@ class SetPredictor(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> SetOutput:
         """Run the model and predict the sets of its logits."""
         logits = logits_of(self.model(*args, **kwargs))
-        z = logits.detach().to(kernel.working_type(logits.device))
+        z = as_device_logits(logits, self.n_classes).to(kernel.working_type(logits.device))
         largest = z.amax(-1, keepdim=True)
         usable = (largest > -torch.inf) & (largest <= min(LARGEST_LOGIT, torch.finfo(z.dtype).max))  # NaN fails both
         z = torch.where(usable, z, 0.0)
