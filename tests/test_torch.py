@@ -60,6 +60,50 @@ def test_frozen_submodules_stay_frozen(problem):
     model.train()
 
 
+class Lora(nn.Linear):
+    """Merges its weights for evaluation and takes them apart for training, as loralib's layers do."""
+
+    merged = False
+
+    def __init__(self):
+        super().__init__(6, 6)
+        self.low_rank = nn.Parameter(torch.ones(6, 6))
+
+    def train(self, mode=True):
+        super().train(mode)
+        if self.merged == mode:
+            self.weight.data += -self.low_rank if mode else self.low_rank
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        z = super().forward(x)
+        return z if self.merged else z + x @ self.low_rank.T
+
+
+@pytest.mark.parametrize("outer", [True, False])
+def test_modes_are_changed_by_the_modules_own_methods(problem, outer):
+    _, features, labels = problem
+    model = nn.Sequential(Lora(), nn.Dropout(0.5), nn.BatchNorm1d(6))
+    model.training = outer  # the layers' own flags are what counts
+    model[2].eval()
+    calibrate(model, [(features[:, :6], labels)])
+    assert not model[0].merged
+    assert [module.training for module in model.modules()] == [outer, True, True, False]
+
+
+def test_modules_without_a_mode_are_used_as_they_are(problem):
+    """Modules of torch.export refuse train() and eval(); what comes after one still goes to evaluation mode."""
+    _, features, labels = problem
+    exported = torch.export.export(nn.Sequential(nn.Linear(8, 6)), (features,)).module()
+    expected = calibrate(nn.Identity(), [(exported(features), labels)])
+    assert calibrate(exported, [(features, labels)]) == expected
+    model = nn.Sequential(exported, nn.Dropout(0.5))
+    assert calibrate(model, [(features, labels)]) == expected
+    assert model.training
+    assert model[1].training
+
+
 def test_dict_batches_and_outputs_with_logits(problem):
     model, features, labels = problem
     expected = calibrate(model, [(features, labels)], "lac")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
@@ -163,13 +163,25 @@ def _device_of(model: nn.Module) -> Any:
 def _evaluating(model: nn.Module) -> Any:
     """Evaluation mode without gradients; every submodule's own mode is restored."""
     modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
+        _switch(dict.fromkeys(modes, False))
         with torch.no_grad():
             yield
     finally:
-        for module, training in modes.items():
+        _switch(modes)
+        for module, training in modes.items():  # what a parent's train() may have set otherwise
             module.training = training
+
+
+def _switch(modes: dict[nn.Module, bool]) -> None:
+    """Change modes by the modules' own methods, which may do more than set a flag (LoRA layers merge their weights).
+
+    Modules without such a method, as torch.export makes them, stay as they are.
+    """
+    for module, training in modes.items():
+        if module.training != training:
+            with suppress(NotImplementedError):
+                module.train() if training else module.eval()
 
 
 def _unpack(batch: Any, grouped: bool) -> tuple[Any, Tensor, Any]:
