@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import UserDict, namedtuple
 from types import SimpleNamespace
 
 import numpy as np
@@ -102,6 +103,86 @@ def test_modules_without_a_mode_are_used_as_they_are(problem):
     assert calibrate(model, [(features, labels)]) == expected
     assert model.training
     assert model[1].training
+
+
+def test_names_as_labels(problem):
+    model, features, labels = problem
+    names = ["ant", "bee", "cat", "dog", "eel", "fox"]
+    named = [names[label] for label in labels.tolist()]
+    loader = DataLoader(list(zip(features, named, strict=True)), batch_size=64)
+    expected = calibrate(model, batches_of(features, labels), class_names=names)
+    assert calibrate(model, loader, class_names=names) == expected
+    assert calibrate(WithLogits(model), [{"x": features, "labels": named}], class_names=names) == expected
+    result = evaluate(model, loader, expected, 0.9)
+    assert result.to_dict() == evaluate(model, batches_of(features, labels), expected, 0.9).to_dict()
+    with pytest.raises(evicp.errors.InputTypeError, match="Turn names into numbers first"):
+        calibrate(model, loader)
+
+
+class Elsewhere(nn.Module):
+    """Takes its inputs on one device and answers on another."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, x):
+        assert x.device.type == "meta"
+        return self.logits
+
+
+def test_labels_go_where_the_logits_are(problem):
+    _, features, labels = problem
+    logits = features[:, :6]
+    expected = calibrate(nn.Identity(), [(logits, labels)])
+    assert calibrate(Elsewhere(logits), [(features, labels)], device="meta") == expected
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+class Nested(nn.Module):
+    """Checks that the tensors of its inputs arrived on the device."""
+
+    def forward(self, inputs, more=None):
+        first, second = inputs.a if isinstance(inputs, Pair) else inputs
+        assert first.device.type == second.device.type == "meta"
+        assert more is None or more["c"].device.type == "meta"
+        return {"logits": 3 * torch.eye(6)}
+
+
+def test_inputs_are_moved_wherever_they_are(problem):
+    _, features, _ = problem
+    labels = torch.arange(6)
+    expected = evicp.calibrate(3 * torch.eye(6), labels)
+    pair = (features, features)
+    for inputs in (
+        pair,
+        list(pair),
+        Pair(pair, "text"),
+        {"inputs": pair, "more": UserDict(c=features)},
+        UserDict(inputs=pair),
+    ):
+        assert calibrate(Nested(), [(inputs, labels)], device="meta") == expected
+    assert calibrate(Nested(), [UserDict(inputs=pair, labels=labels)], device="meta") == expected
+
+
+def test_logits_in_any_mapping(problem):
+    features = problem[1]
+    assert logits_of(UserDict(logits=features)) is features
+
+
+def test_what_can_move_itself_does():
+    """A packed sequence keeps its lengths on the CPU: moving its tensors one by one would break it."""
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+
+    class Packed(nn.Module):
+        def forward(self, x):
+            assert x.data.device.type == "meta"
+            assert x.batch_sizes.device.type == "cpu"
+            return 3 * torch.eye(2)
+
+    assert calibrate(Packed(), [(packed, [0, 1])], device="meta").n == 2
 
 
 def test_dict_batches_and_outputs_with_logits(problem):

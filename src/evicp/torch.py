@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
@@ -31,14 +31,14 @@ __all__ = ["SetOutput", "SetPredictor", "calibrate", "evaluate", "evidential_los
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in whatever a model returns: a tensor, an object with `.logits`, or a dict or tuple that holds them.
+    """The logits in whatever a model returns: a tensor, an object with `.logits`, a mapping or tuple that holds them.
 
     >>> logits_of({"logits": torch.zeros(2, 3)}).shape
     torch.Size([2, 3])
     """
     if isinstance(output, Tensor):
         return output
-    if isinstance(output, dict):
+    if isinstance(output, Mapping):
         if "logits" in output:
             return logits_of(output["logits"])
     elif hasattr(output, "logits"):
@@ -63,7 +63,9 @@ def calibrate(
     Parameters
     ----------
     model : put into evaluation mode meanwhile, and back afterwards
-    loader : yields (inputs, labels), or dicts with "labels" (Hugging Face), whose other entries the model takes by name
+    loader : yields (inputs, labels), or dicts with "labels" (Hugging Face)
+        The model takes a dict of inputs, or what is left of one without the labels, by name. Labels are class numbers;
+        or names, where class_names are given.
     score, class_weights, class_names : as for `evicp.Calibrator`
     by : "class", "group", "uncertainty", or an instance with parameters, as for `evicp.Calibrator`
         For "group" batches are (inputs, labels, groups), or dicts with "groups" as well: one whole number or string
@@ -145,13 +147,14 @@ def _check_calibration(calibration: Any) -> None:
 
 def _batches(
     model: nn.Module, loader: Iterable[Any], device: Any, *, grouped: bool
-) -> Iterator[tuple[Tensor, Tensor, Any]]:
+) -> Iterator[tuple[Tensor, Any, Any]]:
     """The model's logits batch by batch, with the labels on their device and, where asked for, the rows' groups."""
     device = _device_of(model) if device is None else torch.device(device)
     for batch in loader:
         inputs, labels, groups = _unpack(batch, grouped)
-        output = model(**_to(inputs, device)) if isinstance(inputs, dict) else model(_to(inputs, device))
-        yield logits_of(output), labels.to(device), groups
+        inputs = _to(inputs, device)
+        logits = logits_of(model(**inputs) if isinstance(inputs, Mapping) else model(inputs))
+        yield logits, labels.to(logits.device) if isinstance(labels, Tensor) else labels, groups
 
 
 def _device_of(model: nn.Module) -> Any:
@@ -184,23 +187,27 @@ def _switch(modes: dict[nn.Module, bool]) -> None:
                 module.train() if training else module.eval()
 
 
-def _unpack(batch: Any, grouped: bool) -> tuple[Any, Tensor, Any]:
+def _unpack(batch: Any, grouped: bool) -> tuple[Any, Any, Any]:
     """The inputs, labels and, where they are asked for, groups of a batch."""
     names = ("labels", "groups") if grouped else ("labels",)
     if hasattr(batch, "keys") and all(name in batch for name in names):
         inputs = {name: batch[name] for name in batch if name not in names}
-        return inputs, torch.as_tensor(batch["labels"]), batch["groups"] if grouped else None
+        return inputs, batch["labels"], batch["groups"] if grouped else None
     if isinstance(batch, tuple | list) and len(batch) == 1 + len(names):
-        return batch[0], torch.as_tensor(batch[1]), batch[2] if grouped else None
+        return batch[0], batch[1], batch[2] if grouped else None
     described = " and ".join(repr(name) for name in names)
     raise InputTypeError(f"a loader must yield (inputs, {', '.join(names)}) or a dict with {described}.")
 
 
 def _to(value: Any, device: Any) -> Any:
-    if isinstance(value, Tensor):
+    """Inputs on a device: tensors, what else can be moved (a BatchEncoding), and collections of them."""
+    if hasattr(value, "to"):
         return value.to(device)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {name: _to(item, device) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_to(item, device) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 
