@@ -86,6 +86,27 @@ def test_several_coverages_one_row_and_no_empty_sets(problem):
     assert calibration.predict(z[:2], 0.9).cpu().class_names is not None
 
 
+@pytest.mark.parametrize(
+    "rows", [slice(1, 3), slice(None), slice(7, 2), slice(-5, 900), slice(3, 190, 4), slice(9, None, -2)]
+)
+def test_slices_are_sets_of_these_rows(problem, rows):
+    logits, labels = problem
+    sets = evicp.calibrate(logits[:300], labels[:300], "lac").predict(torch.from_numpy(logits[300:]), 0.6)
+    assert (sets.sizes == 0).any()
+    assert isinstance(sets[rows], DeviceSets)
+    assert sets[rows].cpu() == sets.cpu()[rows]
+
+
+def test_one_row_of_sets_that_stayed(problem):
+    logits, labels = problem
+    sets = evicp.calibrate(logits[:300], labels[:300]).predict(torch.from_numpy(logits[300:]), 0.9)
+    assert sets[-1].tolist() == sets[torch.tensor(199)].tolist() == sets.cpu()[199].tolist()
+    with pytest.raises(evicp.errors.RowError, match="row 200 does not exist; there are 200 sets"):
+        sets[200]
+    with pytest.raises(evicp.errors.InputTypeError, match=r"a row number or a slice; got a Tensor\. Use sets\.cpu\(\)"):
+        sets[sets.sizes > 1]
+
+
 def test_what_the_device_does_not_know_goes_to_the_cpu(problem):
     logits, labels = problem
     z, y = torch.from_numpy(logits), torch.from_numpy(labels)

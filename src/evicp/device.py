@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from evicp import checks, kernels
 from evicp.arrays import F64, I64
+from evicp.errors import InputTypeError, RowError
 from evicp.kernels._torch import offsets_of, sets_within, working_type
 from evicp.scores import Score
 from evicp.sets import PredictionSets
@@ -48,10 +49,32 @@ class DeviceSets:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, row: int) -> Tensor:
-        """The labels of one row."""
-        row = range(len(self))[row]
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> DeviceSets: ...
+    def __getitem__(self, index: Any) -> Tensor | DeviceSets:
+        """The labels of one row, or the sets of a slice of rows."""
+        if isinstance(index, slice):
+            rows = np.arange(*index.indices(len(self)), dtype=np.int64)
+            return self._take(torch.from_numpy(rows).to(self.offsets.device))
+        try:
+            row = range(len(self))[index]
+        except IndexError as error:
+            raise RowError(f"row {index} does not exist; there are {len(self):,} sets.") from error
+        except TypeError as error:
+            raise InputTypeError(
+                f"sets on a device are indexed by a row number or a slice; got a {type(index).__name__}. "
+                "Use sets.cpu() for row numbers or a mask."
+            ) from error
         return self.labels[self.offsets[row] : self.offsets[row + 1]]
+
+    def _take(self, rows: Tensor) -> DeviceSets:
+        sizes = self.sizes[rows]
+        offsets = offsets_of(sizes)
+        moved_by = (self.offsets[rows] - offsets[:-1]).repeat_interleave(sizes)
+        labels = self.labels[moved_by + torch.arange(len(moved_by), device=rows.device)]
+        return replace(self, offsets=offsets, labels=labels)
 
     @property
     def coverage(self) -> Fraction:
