@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("sklearn")
 
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression, Perceptron, RidgeClassifier
 from sklearn.model_selection import (
     GridSearchCV,
@@ -110,7 +111,7 @@ def test_string_labels_and_names():
     assert set(model.predict(iris.data)) <= set(y)
     assert model.score(iris.data, y) > 0.9
     with pytest.raises(evicp.EvicpError, match="classes the estimator was fitted on"):
-        model._encode(np.array(["tulip"]))
+        model.evaluate(iris.data[:1], ["tulip"])
 
 
 @pytest.mark.parametrize("names", [[1, 2, 5], [0, 2, 3], [-1, 0, 1], [2.0, 4.0, 8.0], ["c", "a", "b"], [False, True]])
@@ -336,6 +337,49 @@ def test_a_bad_score_is_refused_before_training():
     assert not hasattr(model, "estimator_")
 
 
+@pytest.mark.parametrize("cv", [0.5, 3, "prefit"])
+def test_a_fit_that_fails_leaves_the_last_one_as_it_was(cv):
+    X, y = load_iris(return_X_y=True)
+    first, second = (GaussianNB(var_smoothing=v) for v in (1e-9, 0.1))
+    if cv == "prefit":
+        first.fit(X, y)
+        second.fit(X[:, ::-1], y)
+    model = ConformalClassifier(first, "lac", cv=cv, by=lambda X: np.where(X[:, 0] > 6, "large", "small")).fit(X, y)
+    before = {name: value for name, value in vars(model).items() if name.endswith("_") or name == "_group"}
+    sets = model.predict_set(X)
+    for by in (lambda X: [None] * len(X), evicp.ByClass(clusters=[0, 1])):  # the groups fail, then the calibration
+        with pytest.raises(evicp.EvicpError):
+            model.set_params(estimator=second, by=by).fit(X[:, ::-1], y)
+        assert all(getattr(model, name) is value for name, value in before.items())
+        assert model.predict_set(X) == sets
+    unfitted = ConformalClassifier(first, "lac", cv=cv, by=lambda X: [None] * len(X))
+    with pytest.raises(evicp.EvicpError, match="Are some missing"):
+        unfitted.fit(X, y)
+    with pytest.raises(NotFittedError):
+        unfitted.predict_set(X)
+
+
+def test_an_estimator_whose_classes_are_a_list():
+    class Listed(ClassifierMixin, BaseEstimator):
+        def fit(self, X, y):
+            self.inner_ = GaussianNB().fit(X, y)
+            self.classes_ = self.inner_.classes_.tolist()
+            return self
+
+        def predict(self, X):
+            return self.inner_.predict(X)
+
+        def predict_proba(self, X):
+            return self.inner_.predict_proba(X)
+
+    X, y = load_iris(return_X_y=True)
+    y = np.array([10, 20, 50])[y]
+    plain, model = (ConformalClassifier(base, "lac", cv=0.5).fit(X, y) for base in (GaussianNB(), Listed()))
+    assert model.predict_set(X) == plain.predict_set(X)
+    assert model.classes_[model.predict_set(X)[0]].tolist() == [10]
+    assert model.evaluate(X, y).coverage == plain.evaluate(X, y).coverage
+
+
 def test_a_prefit_estimator_takes_no_fit_parameters():
     X, y = load_iris(return_X_y=True)
     fitted = GaussianNB().fit(X, y)
@@ -395,6 +439,9 @@ def test_data_frames_keep_their_column_names():
     assert list(model.feature_names_in_) == list(X.columns)
     assert isinstance(X, pd.DataFrame)
     assert len(model.predict_set(X)) == len(X)
+    model.fit(X.to_numpy()[:, :3], y)
+    assert not hasattr(model, "feature_names_in_")
+    assert model.n_features_in_ == 3
 
 
 def test_grid_search_clone_and_pipeline():

@@ -120,6 +120,19 @@ class _Part(NamedTuple):
     labels: I64
 
 
+def _positions(y: NDArray[Any], estimator: Any) -> I64:
+    """Labels as positions in the estimator's classes."""
+    known = {label: position for position, label in enumerate(np.asarray(estimator.classes_).tolist())}
+    given = y.tolist()
+    unknown = list(dict.fromkeys(label for label in given if label not in known))
+    if unknown:
+        raise LabelsError(
+            f"y must hold classes the estimator was fitted on ({_listed(known)}); got {_listed(unknown)}. "
+            "Drop such rows, or fit with rows of these classes."
+        )
+    return np.array([known[label] for label in given], dtype=np.int64)
+
+
 def _group_function(by: Any) -> Callable[[Any], Any] | None:
     """The function of X that gives groups; None where `by` is another way to group, or none."""
     if by is None or isinstance(by, str | type) or not callable(by):
@@ -223,7 +236,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         checks.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
         check_classification_targets(y)
         X, y = indexable(X, column_or_1d(y, warn=True))
-        self._group = _group_function(self.by)
+        group = _group_function(self.by)
         if self.__dict__["score"] is not None and str(self.__dict__["score"]).lower() != "auto":
             as_score(self.__dict__["score"])  # one that is refused is refused before anything is trained
         params = self._routed(fit_params)
@@ -231,30 +244,34 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if params:
                 raise InputError(f"a prefit estimator is not fitted again; got {_listed(params)}. Fit it with them.")
             check_is_fitted(self.estimator)
-            self.estimator_ = self.estimator
-            used = [_Part(np.arange(len(y)), logits_of(self.estimator_, X), self._encode(y))]
+            estimator = self.estimator
+            used = [_Part(np.arange(len(y)), logits_of(estimator, X), _positions(y, estimator))]
         else:
-            used = self._fit_and_score(X, y, params)
+            estimator, used = self._fit_and_score(X, y, params)
         rows, logits, labels = (np.concatenate(part) for part in zip(*used, strict=True))
-        groups = None if self._group is None else self._groups_of(_safe_indexing(X, rows), len(rows))
-        self.classes_ = self.estimator_.classes_
-        self.calibration_: Calibration = calibrate(
+        groups = None if group is None else checks.as_groups(group(_safe_indexing(X, rows)), len(rows))
+        classes = np.asarray(estimator.classes_)
+        calibration = calibrate(
             logits,
             labels,
-            self._conformal_score(X),
+            self._conformal_score(estimator, X),
             by=self.by if groups is None else groups,
-            class_names=[str(c) for c in self.classes_],
+            class_names=[str(c) for c in classes],
         )
+        # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
+        self.estimator_, self.classes_, self._group = estimator, classes, group
+        self.calibration_: Calibration = calibration
         for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self.estimator_, name):
-                setattr(self, name, getattr(self.estimator_, name))
+            self.__dict__.pop(name, None)  # the last fit's
+            if hasattr(estimator, name):
+                setattr(self, name, getattr(estimator, name))
         return self
 
-    def _conformal_score(self, X: Any) -> Any:
+    def _conformal_score(self, estimator: Any, X: Any) -> Any:
         """The score asked for, or the one that suits what the fitted estimator gives; its kind alone decides."""
         if self.__dict__["score"] is not None:
             return self.__dict__["score"]
-        evidence = len(self.estimator_.classes_) > 2 and _decisions(self.estimator_, _safe_indexing(X, [0])) is not None
+        evidence = len(estimator.classes_) > 2 and _decisions(estimator, _safe_indexing(X, [0])) is not None
         return "ecp" if evidence else "lac"
 
     def _routed(self, fit_params: dict[str, Any]) -> dict[str, Any]:
@@ -267,25 +284,21 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         mapping = MethodMapping().add(caller="fit", callee="fit")
         return MetadataRouter(owner=type(self).__name__).add(estimator=self._base(), method_mapping=mapping)
 
-    def _fit_and_score(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> list[_Part]:
-        """Fit on a part and calibrate on the rest, once or fold by fold."""
+    def _fit_and_score(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> tuple[Any, list[_Part]]:
+        """The estimator, fitted on a part, and the rest that calibrates, once or fold by fold."""
         base, used = self._base(), []
         for train, held_out in self._splits(X, y):
             some = _check_method_params(X, params, train)
-            self.estimator_ = clone(base).fit(_safe_indexing(X, train), y[train], **some)
-            known = set(np.asarray(self.estimator_.classes_).tolist())
+            estimator = clone(base).fit(_safe_indexing(X, train), y[train], **some)
+            known = set(np.asarray(estimator.classes_).tolist())
             missing = [label for label in np.unique(y).tolist() if label not in known]
             if missing:
                 raise self._too_few(missing)
-            logits = logits_of(self.estimator_, _safe_indexing(X, held_out))
-            used.append(_Part(held_out, logits, self._encode(y[held_out])))
+            logits = logits_of(estimator, _safe_indexing(X, held_out))
+            used.append(_Part(held_out, logits, _positions(y[held_out], estimator)))
         if len(used) > 1:
-            self.estimator_ = clone(base).fit(X, y, **_check_method_params(X, params))
-        return used
-
-    def _groups_of(self, X: Any, n: int) -> NDArray[Any] | None:
-        """What the function given as `by` says of each row; None where there is none."""
-        return None if self._group is None else checks.as_groups(self._group(X), n)
+            estimator = clone(base).fit(X, y, **_check_method_params(X, params))
+        return estimator, used
 
     def _splits(self, X: Any, y: NDArray[Any]) -> list[tuple[I64, I64]]:
         """Which rows train and which are held out, in each split; one at least."""
@@ -321,18 +334,6 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if hasattr(cv, "split") and not isinstance(cv, str | type):
             return cv
         raise InputError(f'cv must be "prefit", a share in (0, 1), a number of folds >= 2 or a splitter; got {cv!r}.')
-
-    def _encode(self, y: NDArray[Any]) -> I64:
-        """Labels as positions in the estimator's classes."""
-        known = {label: position for position, label in enumerate(np.asarray(self.estimator_.classes_).tolist())}
-        given = y.tolist()
-        unknown = list(dict.fromkeys(label for label in given if label not in known))
-        if unknown:
-            raise LabelsError(
-                f"y must hold classes the estimator was fitted on ({_listed(known)}); got {_listed(unknown)}. "
-                "Drop such rows, or fit with rows of these classes."
-            )
-        return np.array([known[label] for label in given], dtype=np.int64)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The estimator's own prediction, one label per row."""
@@ -375,7 +376,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """The logits of new rows, and their groups where a function gives them."""
         check_is_fitted(self)
         logits = logits_of(self.estimator_, X)
-        return logits, self._groups_of(X, len(logits))
+        return logits, None if self._group is None else checks.as_groups(self._group(X), len(logits))
 
     def _sets(self, logits: F64, groups: Any, coverage: Any, **how: Any) -> Any:
         return self.calibration_.predict(logits, self.coverage if coverage is None else coverage, groups=groups, **how)
@@ -409,7 +410,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         (0.92, 0.92)
         """
         logits, groups = self._outputs(X)
-        truth = self._encode(column_or_1d(y, warn=True))
+        truth = _positions(column_or_1d(y, warn=True), self.estimator_)
         sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
         if self.calibration_.has_row_groups:
             groups = self.calibration_.groups_of(logits, groups)
