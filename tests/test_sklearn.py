@@ -174,6 +174,36 @@ def test_labels_that_may_be_classes_are_warned_of():
     assert type(digits.predict_set(X)) is evicp.PredictionSets
 
 
+def test_whole_numbers_that_are_floats_may_be_classes_too():
+    """What pandas makes of a column of integers with a gap."""
+    X, y = load_iris(return_X_y=True)
+    y = np.array([1.0, 2.0, 5.0])[y]
+    model = ConformalClassifier(score="lac", cv=0.5).fit(X, y)
+    few = y < 5
+    sets = model.predict_set(X[few])
+    with pytest.raises(evicp.errors.InputTypeError, match=r"got dtype float64.*hold positions in classes_; .*evaluate"):
+        sets.contains(y[few])
+    with pytest.warns(evicp.EvicpWarning, match="may be classes where positions are meant"):
+        sets.contains(y[few].astype(int))
+    with pytest.raises(evicp.errors.LabelsError, match=r"got 5 at row 100.*evaluate\(X, y\)"):
+        model.predict_set(X).contains(y.astype(int))
+    assert sets.contains(y[few].astype(str)).mean() == model.evaluate(X[few], y[few]).coverage
+    own = np.searchsorted(model.classes_, y).astype(float)  # classes that are their own positions
+    assert type(model.fit(X, own).predict_set(X)) is evicp.PredictionSets
+
+
+def test_names_of_classes_are_labels():
+    """A name says which class is meant, though its position may be another class: no warning."""
+    X, y = load_iris(return_X_y=True)
+    for classes in (np.array([10, 20, 50]), np.array([1, 2, 5])):
+        model = ConformalClassifier(score="lac", cv=0.5).fit(X, classes[y])
+        for part in (y >= 0, y > 0):
+            inside = model.predict_set(X[part]).contains([str(label) for label in classes[y[part]]])
+            assert inside.mean() == model.evaluate(X[part], classes[y[part]]).coverage
+    with pytest.raises(evicp.errors.LabelsError, match=r"got '7' at row 0.*evaluate\(X, y\)"):
+        model.predict_set(X[:1]).contains(["7"])
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Guarantees
 

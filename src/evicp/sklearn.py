@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from evicp import checks
 from evicp.arrays import F64, I64
 from evicp.calibration import Calibration, calibrate
-from evicp.errors import InputError, LabelsError, SuspiciousInputWarning, unusable
+from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.groups import ByGroup, as_groups
 from evicp.metrics import Evaluation, Evaluator
 from evicp.scores import Score, as_score
@@ -93,8 +93,10 @@ class _PositionSets(PredictionSets):
         hint = "These sets hold positions in classes_; ConformalClassifier.evaluate(X, y) takes the classes themselves."
         try:
             numbers = super().numbers(labels)
-        except LabelsError as error:
-            raise LabelsError(f"{error} {hint}") from None
+        except (LabelsError, InputTypeError) as error:
+            raise type(error)(f"{error} {hint}") from None
+        if checks.as_array(labels, "labels").dtype.kind not in "iu":  # names, which say which class is meant
+            return numbers
         classes, given = np.array(self.classes), np.unique(numbers)
         if np.isin(given, classes).all() and np.any(classes[given] != given):
             what = "labels may be classes where positions are meant: each of them is a class, too."
@@ -106,10 +108,11 @@ def _of_positions(sets: Any, classes: NDArray[Any]) -> Any:
     """Sets that know the classes, where positions and classes are different whole numbers."""
     if isinstance(sets, list):  # of several coverages
         return [_of_positions(one, classes) for one in sets]
-    if classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
+    whole = classes.dtype.kind in "iu" or (classes.dtype.kind == "f" and np.array_equal(classes, np.rint(classes)))
+    if not whole or np.array_equal(classes, np.arange(len(classes))):
         return sets
     known = {field.name: getattr(sets, field.name) for field in fields(sets)}
-    return _PositionSets(**known, classes=tuple(classes.tolist()))
+    return _PositionSets(**known, classes=tuple(map(int, classes)))
 
 
 class _Part(NamedTuple):
