@@ -6,10 +6,11 @@ What it refuses is in reliability/test_bad_input.py.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -313,6 +314,24 @@ def test_read_only_input_is_enough(rows: Any, cpu_backend: str) -> None:
     assert len(calibration.predict(logits, 0.9)) == 60
 
 
+def test_a_formula_cannot_write_into_the_caller_s_logits(rows: Any, cpu_backend: str) -> None:
+    @dataclass(frozen=True)
+    class InPlace(evicp.Score):
+        name: ClassVar[str] = "in place"
+
+        def formula(self, z: Any) -> Any:
+            z -= z.max(1, keepdims=True)
+            return -z
+
+    logits, labels = rows
+    before = logits.copy()
+    for one in (logits, logits.astype(np.float32)):  # refused alike, whether or not the block is a copy
+        with pytest.raises(ValueError, match="read-only"):
+            evicp.calibrate(one, labels, InPlace())
+    np.testing.assert_array_equal(logits, before)
+    assert logits.flags.writeable
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Blocks
 
@@ -327,6 +346,7 @@ def test_blocks_tile_the_rows(shape: tuple[int, int], dtype: Any) -> None:
         seen = rows.stop
         assert block.dtype == np.float64
         assert block.flags.c_contiguous
+        assert not block.flags.writeable
         assert len(block) == 1 or block.size <= checks.BLOCK_LOGITS
         np.testing.assert_array_equal(block, logits[rows])
     assert seen == len(logits)

@@ -223,7 +223,10 @@ def _reordered(index: Any, other: Any) -> bool:
 
 
 def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
-    """Row blocks of logits as C-contiguous float64, each checked for values no score can be computed from."""
+    """Row blocks of logits as C-contiguous float64, each checked for values no score can be computed from.
+
+    They are read-only, as they may be views of the caller's own logits.
+    """
     rows_per_block = max(1, BLOCK_LOGITS // logits.shape[1])
     for start in range(0, len(logits), rows_per_block):
         rows = slice(start, min(start + rows_per_block, len(logits)))
@@ -233,7 +236,7 @@ def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
         if not usable.all():
             bad = int(usable.argmin())
             raise_bad_row(block[bad], start + bad)
-        yield rows, block
+        yield rows, frozen(block)
 
 
 def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
