@@ -268,6 +268,17 @@ def test_names_that_name_no_class(labels: Any, names: Any, error: Any, message: 
         checks.as_labels(labels, rows, 3, class_names=names)
 
 
+def test_an_index_of_several_types(rows: Any) -> None:
+    """It cannot be sorted, so nothing is said of its order: rows are paired by their place, as ever."""
+    pd = pytest.importorskip("pandas")
+    index = ["total", *range(1, 60)]
+    logits, labels = pd.DataFrame(rows[0], index=index), pd.Series(rows[1], index=index[::-1])
+    calibration = evicp.calibrate(logits, labels)
+    assert calibration == evicp.calibrate(*rows)
+    sets = calibration.predict(logits, 0.9)
+    assert evicp.evaluate(sets, labels, logits).coverage == evicp.evaluate(sets, rows[1], rows[0]).coverage
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Nothing is copied needlessly, nothing of the caller's is changed
 

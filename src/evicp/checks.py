@@ -218,8 +218,11 @@ def same_rows(logits: Any, labels: Any) -> None:
 
 
 def _reordered(index: Any, other: Any) -> bool:
-    """Whether two pandas indexes have the same entries in different orders."""
-    return not index.equals(other) and bool(index.sort_values().equals(other.sort_values()))
+    """Whether two pandas indexes have the same entries in different orders; False where they cannot be sorted."""
+    try:
+        return not index.equals(other) and bool(index.sort_values().equals(other.sort_values()))
+    except TypeError:  # entries of several types
+        return False
 
 
 def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
@@ -321,16 +324,20 @@ def _from_torch(tensor: Any, what: str) -> NDArray[Any]:
 
 
 def _from_frame(frame: Any, what: str) -> NDArray[Any]:
-    """The values of a pandas or polars frame; column by column where they do not share one numeric type."""
+    """The values of a pandas or polars frame; column by column where they do not share one numeric type.
+
+    Those of a mask may be True or False.
+    """
+    kinds, wanted = ("bfiu", "boolean") if what == "mask" else ("fiu", "numeric")
     array = np.asarray(frame.to_numpy())
-    if array.dtype.kind in "fiu":
+    if array.dtype.kind in kinds:
         return array
     columns = []
     for name in frame.columns:
         column = _from_column(frame[name])
-        if column.dtype.kind not in "fiu":
+        if column.dtype.kind not in kinds:
             raise InputTypeError(
-                f"{what} must have numeric columns only; column {name!r} has dtype {column.dtype}. "
+                f"{what} must have {wanted} columns only; column {name!r} has dtype {column.dtype}. "
                 "Drop it, or fill its gaps."
             )
         columns.append(column)

@@ -339,6 +339,20 @@ def test_a_frame_with_a_column_that_is_not_numeric() -> None:
         evicp.calibrate(words, [0, 1])
 
 
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_a_boolean_frame_is_a_mask_and_nothing_else(package: str) -> None:
+    frames = pytest.importorskip(package)
+    frame = frames.DataFrame({"a": [True, False], "b": [False, True]})
+    message = "logits must have numeric columns only; column 'a' has dtype bool. Drop it, or fill its gaps."
+    refuses(lambda: evicp.calibrate(frame, [0, 1]), InputTypeError, message)
+    numbers = frames.DataFrame({"a": [1, 0], "b": [0, 1]})
+    message = "mask must be True or False; got dtype int64. Pass mask.astype(bool)."
+    refuses(lambda: evicp.PredictionSets.from_mask(numbers, coverage=0.9), InputTypeError, message)
+    gap = frames.DataFrame({"a": [True, None], "b": [False, True]})
+    message = "mask must have boolean columns only; column 'a' has dtype object. Drop it, or fill its gaps."
+    refuses(lambda: evicp.PredictionSets.from_mask(gap, coverage=0.9), InputTypeError, message)
+
+
 def test_a_polars_frame_with_a_column_that_is_not_numeric() -> None:
     pl = pytest.importorskip("polars")
     frame = pl.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"], "c": [0.0, 0.5]})
