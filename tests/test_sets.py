@@ -74,11 +74,10 @@ def test_sets_made_elsewhere_are_evaluated() -> None:
         assert repr(evicp.evaluate(sets, labels[150:])) == repr(evicp.evaluate(own, labels[150:]))
 
 
-@pytest.mark.parametrize("package", ["pandas", "polars", "pandas, nullable"])
+@pytest.mark.parametrize("package", ["pandas", "polars"])
 def test_a_mask_may_be_a_frame(package: str) -> None:
-    frames = pytest.importorskip(package.partition(",")[0])
+    frames = pytest.importorskip(package)
     frame = frames.DataFrame({name: SETS.mask()[:, number] for number, name in enumerate(NAMES)})
-    frame = frame.astype("boolean") if "nullable" in package else frame
     assert PredictionSets.from_mask(frame, coverage=0.9) == PredictionSets.from_mask(SETS.mask(), coverage=0.9)
 
 
