@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -44,7 +44,7 @@ def calibrate(
     by: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | Mapping[Any, str] | None = None,
 ) -> Calibration:
     """Score the true labels of calibration rows; any coverage can be asked for afterwards.
 
@@ -142,7 +142,7 @@ class Calibrator:
         *,
         by: Any = None,
         class_weights: Any = None,
-        class_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | Mapping[Any, str] | None = None,
     ) -> None:
         self.score = as_score(score)
         self.by = as_groups(by)

@@ -6,7 +6,7 @@ by `fit`, which returns the same dataclass with everything given: that one is ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -66,7 +66,7 @@ class ByClass:
     """
 
     rare: Literal["full", "cluster"] = "full"
-    clusters: int | tuple[int, ...] | None = None
+    clusters: int | Sequence[int] | None = None
     rare_below: int = 20
     share: float = 0.3
     seed: int = 0
@@ -220,7 +220,7 @@ class ByUncertainty:
     seed : which rows are set aside
     """
 
-    bands: int | tuple[float, ...] = 5
+    bands: int | Sequence[float] = 5
     share: float = 0.1
     seed: int = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,7 @@ class PredictionSets:
         coverage: float | Fraction,
         score: str = "custom",
         n_calibration: int | None = None,
-        class_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | Mapping[Any, str] | None = None,
     ) -> PredictionSets:
         """Sets made elsewhere, as a matrix of membership: `evaluate` can then judge them.
 
@@ -107,7 +107,7 @@ class PredictionSets:
         coverage: float | Fraction,
         score: str = "custom",
         n_calibration: int | None = None,
-        class_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | Mapping[Any, str] | None = None,
     ) -> PredictionSets:
         """Sets made elsewhere, as a list of labels per row: `evaluate` can then judge them.
 
@@ -144,9 +144,9 @@ class PredictionSets:
         return np.diff(self.offsets)
 
     @overload
-    def __getitem__(self, index: int) -> I32: ...
+    def __getitem__(self, index: int | np.integer[Any]) -> I32: ...
     @overload
-    def __getitem__(self, index: slice | NDArray[Any] | list[int] | list[bool]) -> PredictionSets: ...
+    def __getitem__(self, index: slice | NDArray[Any] | Sequence[int]) -> PredictionSets: ...
     def __getitem__(self, index: Any) -> I32 | PredictionSets:
         """The labels of one row, or the sets of several (a slice, row numbers, a mask)."""
         if isinstance(index, int | np.integer) and not isinstance(index, bool):
@@ -211,12 +211,18 @@ class PredictionSets:
     def _rows_of_labels(self) -> I64:
         return np.repeat(np.arange(len(self)), self.sizes)
 
-    def names(self, row: int) -> list[str]:
+    def names(self, row: int | np.integer[Any]) -> list[str]:
         """The class names in one row's set."""
         if self.class_names is None:
             raise InputError("these sets have no class names; give class_names to calibrate.")
         return [self.class_names[label] for label in self[row]]
 
+    @overload
+    def to_lists(self, *, names: Literal[False] = ...) -> list[list[int]]: ...
+    @overload
+    def to_lists(self, *, names: Literal[True]) -> list[list[str]]: ...
+    @overload
+    def to_lists(self, *, names: bool) -> list[list[int]] | list[list[str]]: ...
     def to_lists(self, *, names: bool = False) -> list[list[int]] | list[list[str]]:
         """One Python list per row, of labels or of names."""
         if names:

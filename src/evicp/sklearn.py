@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.arrays import F64, I64
-from evicp.calibration import Calibration, calibrate
+from evicp.calibration import Calibration, Coverage, calibrate
 from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.groups import ByGroup, as_groups
 from evicp.metrics import Evaluation, Evaluator
@@ -195,7 +194,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self,
         estimator: Any = None,
         score: str | Score | Callable[..., Any] | None = None,
-        coverage: float | Fraction = 0.9,
+        coverage: Coverage = 0.9,
         cv: Any = 0.2,
         random_state: int | None = 0,
         by: Any = None,
@@ -349,15 +348,35 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.estimator_.predict_proba(X)
 
+    @overload
     def predict_set(
         self,
         X: Any,
-        coverage: float | Fraction | None = None,
+        coverage: Coverage | None = ...,
+        *,
+        confidence: float | None = ...,
+        allow_empty: bool = ...,
+        smoothed: Any = ...,
+    ) -> PredictionSets: ...
+    @overload
+    def predict_set(
+        self,
+        X: Any,
+        coverage: Sequence[Coverage],
+        *,
+        confidence: float | None = ...,
+        allow_empty: bool = ...,
+        smoothed: Any = ...,
+    ) -> list[PredictionSets]: ...
+    def predict_set(
+        self,
+        X: Any,
+        coverage: Coverage | Sequence[Coverage] | None = None,
         *,
         confidence: float | None = None,
         allow_empty: bool = True,
         smoothed: Any = False,
-    ) -> PredictionSets:
+    ) -> PredictionSets | list[PredictionSets]:
         """Prediction sets of positions in `classes_`: `classes_[sets[i]]` are a row's classes, `names(i)` their text.
 
         Compare them with labels by `evaluate(X, y)`, which knows the classes. `evicp.evaluate` and `sets.contains`
@@ -366,7 +385,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Parameters
         ----------
         X : rows
-        coverage : what to ask for; the constructor's by default
+        coverage : what to ask for, or several, for a list of sets; the constructor's by default
         confidence : of training-conditional sets, as in `Calibration.predict`
         allow_empty : if False, an empty set gets its top label
         smoothed : ties broken at random, as in `Calibration.predict`: coverage is what was asked, not more
@@ -388,7 +407,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self,
         X: Any,
         y: Any,
-        coverage: float | Fraction | None = None,
+        coverage: Coverage | None = None,
         *,
         confidence: float | None = None,
         allow_empty: bool = True,
