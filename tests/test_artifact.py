@@ -316,3 +316,13 @@ def test_how_many_rows_chose_the_score_is_not_forgotten(tmp_path):
     calibration.save(tmp_path / "c.safetensors")
     assert evicp.load(tmp_path / "c.safetensors").chosen_on == 7
     assert evicp.load(tmp_path / "c.safetensors") == calibration
+
+
+def test_folds_are_remembered_and_said(tmp_path: Path) -> None:
+    calibration = evicp.Calibration(evicp.LAC(), np.arange(20.0), 3, folds=5)
+    calibration.save(tmp_path / "c.safetensors")
+    assert evicp.load(tmp_path / "c.safetensors") == calibration
+    assert calibration != evicp.Calibration(evicp.LAC(), np.arange(20.0), 3)
+    assert repr(calibration).endswith("; scored in 5 folds)")
+    assert "in 5 folds, by other models than the one that predicts" in calibration.certificate(0.9).caveat
+    assert "folds" not in evicp.Calibration(evicp.LAC(), np.arange(20.0), 3).certificate(0.9).caveat

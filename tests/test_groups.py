@@ -932,3 +932,11 @@ def test_edges_lie_clear_of_every_value_they_were_found_on():
     assert np.all(np.abs(edges[:, None] - u[None, :]) > 4e-6 * u)
     assert groups._edges(np.full(50, 0.7), 5).size == 0
     assert groups._edges(np.ones(1), 2).size == 0
+
+
+def test_thresholds_asked_for_by_many_threads(monkeypatch):
+    """What is remembered is forgotten now and then, also between one thread's finding a threshold and returning it."""
+    z, y = make(300)
+    calibration = calibrate(z, y, "lac", by=groups_of(300, 0))
+    monkeypatch.setattr(type(calibration.groups), "_warn_short", lambda self, *_: self._thresholds.clear())
+    assert calibration.thresholds(Fraction(999, 1000)).tolist() == [np.inf] * len(calibration.groups.names)

@@ -391,7 +391,7 @@ def test_levels_beyond_the_calibration_give_full_or_empty_sets():
     level.level = -0.1
     empty = level.predict(calibration, new)
     assert empty.sizes.tolist() == [0, 0, 0]
-    assert (empty.coverage, empty.n_calibration, empty.score) == (Fraction(9, 10), 50, "ecp")
+    assert (empty.coverage, empty.n_calibration, empty.score) == (Fraction(9, 10), None, "ecp")
     level.level = 0.5
     assert level.predict(calibration, new).to_lists() == calibration.predict(new, 0.5).to_lists()
     assert level.predict(calibration, new).coverage == Fraction(9, 10)
@@ -405,6 +405,9 @@ def test_sets_at_any_level_are_made_as_those_of_a_calibration(reached):
     level.level = reached
     sets = level.predict(calibration, z[:20], allow_empty=False)
     assert (sets.guarantee, sets.filled, sets.coverage) == ("class", True, Fraction(9, 10))
+    assert sets.n_calibration is None  # whose law is not that of sets whose level moves
+    with pytest.raises(InputError, match="must be of sets of this calibration"):
+        calibration.certificate(0.9, evicp.evaluate(sets, y[:20]))
     assert sets.sizes.min() >= 1
     if reached < 0:
         assert sets.to_lists() == [[label] for label in z[:20].argmax(1)]

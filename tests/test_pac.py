@@ -203,3 +203,11 @@ def test_ranks_of_what_is_no_number_of_rows():
             rank(2.5)
     with pytest.raises(InputError, match=r"confidence must be strictly between 0 and 1; got 0\.9999999999"):
         pac_rank(100, 0.9, 0.9999999999)
+
+
+def test_a_coverage_next_to_one_with_a_confidence():
+    """Whose float is 1."""
+    z, y = make(50)
+    with pytest.warns(SmallCalibrationWarning, match="Calibrate on at least"):
+        sets = calibrate(z, y, "lac").predict(z, Fraction(10**18 - 1, 10**18), confidence=0.9)
+    assert sets.sizes.min() == sets.n_classes

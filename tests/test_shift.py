@@ -429,3 +429,34 @@ def test_frequencies_that_predictions_cannot_tell_are_warned_of():
     with pytest.warns(evicp.errors.SuspiciousInputWarning, match=r"cannot tell all 3 classes apart \(1 of them never"):
         found = estimate_class_frequencies(z, y, z)
     assert found.sum() == pytest.approx(1)
+
+
+@pytest.mark.filterwarnings("ignore::evicp.errors.EvicpWarning")
+@pytest.mark.parametrize(("n", "coverage"), [(8, 0.9), (50, 0.99)])
+@pytest.mark.parametrize("kind", ["rows", "classes"])
+def test_a_kept_promise_of_few_weighted_rows_is_not_called_broken(kind, n, coverage):
+    """A new row of average weight has no threshold, but lighter ones have: coverage is less than 1, as it may be."""
+    rng, runs, broken, missed = np.random.default_rng(3), 200, 0, 0
+    shares = np.array([0.7, 0.1, 0.1, 0.1])
+
+    def world(m, moved):
+        x = rng.normal(size=m) + moved
+        y = rng.choice(4, m, p=shares if moved and kind == "classes" else None)
+        return rng.normal(size=(m, 4)) * 1.5 + 2 * np.eye(4)[y], y, np.exp(x - 0.5)
+
+    for _ in range(runs):
+        (z, y, own), (new, truth, others) = world(n, 0), world(300, 1)
+        if kind == "rows":
+            calibration = calibrate(z, y, "lac", weights=own)
+            sets = calibration.predict(new, coverage, weights=others)
+        else:
+            calibration = calibrate(z, y, "lac", class_weights=shares / 0.25)
+            sets = calibration.predict(new, coverage)
+        evaluation = evicp.evaluate(sets, truth)
+        certificate = calibration.certificate(coverage, evaluation)
+        assert certificate.threshold == np.inf
+        assert "none: its set is full (for a new row of average weight)" in str(certificate)
+        missed += evaluation.coverage < 1
+        broken += not certificate.observed["kept"]
+    assert missed / runs > 0.3
+    assert broken / runs < 0.025 + 3 * (0.025 * 0.975 / runs) ** 0.5

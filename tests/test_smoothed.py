@@ -377,3 +377,47 @@ def test_verdicts_at_the_ends():
     assert full.k == 10
     assert full.compatible(0.9, 20).low == 1.0
     assert full.compatible(0.9, 20, smoothed=True).low == evicp.Reliability(9, 0.9).observed_interval(20)[0]
+
+
+@pytest.mark.parametrize("by", [None, "group"])
+def test_ties_that_another_backend_hides_are_warned_of(by):
+    """Raised past rounding, no calibration score equals a new one; ranks are whole numbers, and need no raising."""
+    pytest.importorskip("numba")
+    z, y = make(900)
+    groups, u = np.arange(900) % 2, np.random.default_rng(0).random(500)
+    how = {"by": groups[:400]} if by else {}
+    new = {"groups": groups[400:]} if by else {}
+    shuffled = np.sort(z[:1])[0][z.argsort(1).argsort(1)]  # the same logits in every row: six scores in all
+    with kernels.backend("numba"):
+        tied = calibrate(shuffled[:400], y[:400], "lac", **how)
+        ranks = calibrate(z[:400], y[:400], "topk", **how)
+        here = ranks.predict(z[400:], 0.7, smoothed=True, **new)
+        p = ranks.p_values(z[400:], y[400:], smoothed=True, **new)
+    with kernels.backend("numpy"):
+        for ask in (tied.predict, lambda logits, _, **more: tied.p_values(logits, **more)):
+            with pytest.warns(SuspiciousInputWarning, match="which scores are equal is unknown"):
+                ask(shuffled[400:], 0.7, smoothed=u, **new)
+        assert ranks.predict(z[400:], 0.7, smoothed=True, **new) == here
+        np.testing.assert_array_equal(ranks.p_values(z[400:], y[400:], smoothed=True, **new), p)
+    assert here.sizes.sum() < ranks.predict(z[400:], 0.7, **new).sizes.sum()
+
+
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_a_score_of_minus_infinity_is_not_in_an_empty_set(smoothed):
+    """A user's ln(1 - p) of a sure network; a p-value decides about it as about any other."""
+
+    def log_of_the_rest(logits):
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        with np.errstate(divide="ignore"):
+            return np.log1p(-p / p.sum(1, keepdims=True))
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, K, 3000)
+    z = rng.normal(size=(3000, K)) * 60 + 80 * np.eye(K)[y]
+    calibration = calibrate(z[:1000], y[:1000], log_of_the_rest)
+    sets = calibration.predict(z[1000:], 0.3, smoothed=smoothed)
+    p = calibration.p_values(z[1000:], y[1000:], smoothed=smoothed)
+    np.testing.assert_array_equal(sets.contains(y[1000:]), p > 0.7)
+    level = evicp.AdaptiveLevel(0.3)
+    level.level = 0.0
+    assert level.predict(calibration, z[1000:]).sizes.max() == 0

@@ -32,6 +32,10 @@ __all__ = ["FORMAT_VERSION", "checksum", "load", "save", "strict_json"]
 #: The artifact's format; a file of another one is refused.
 FORMAT_VERSION = 1
 
+#: What a description has only where there is something to say.
+_COUNTS = ("chosen_on", "folds")
+_OPTIONAL = (*_COUNTS, "arithmetic")
+
 #: Fifty thousand class names of sixty letters fit. Parsed, a header takes up to fifteen times its size: this bound
 #: keeps the promise that loading takes no more than the file's size plus 64 MiB.
 LARGEST_HEADER = 3 * 2**20
@@ -62,10 +66,9 @@ def _description(calibration: Calibration) -> str:
         content["groups"] = _describe_groups(calibration.groups.by)
     if calibration.weights is not None:
         content["weights"] = "rows" if calibration.weights.classes is None else "classes"
-    if calibration.chosen_on is not None:
-        content["chosen_on"] = calibration.chosen_on
-    if calibration.arithmetic is not None:
-        content["arithmetic"] = calibration.arithmetic
+    for name in _OPTIONAL:
+        if getattr(calibration, name) is not None:
+            content[name] = getattr(calibration, name)
     try:
         return _canonical(content)
     except (TypeError, ValueError) as error:
@@ -243,7 +246,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
             f"its format is version {content.get('version')!r}; this evicp reads version {FORMAT_VERSION}."
         )
     special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
-    if set(content) - {"arithmetic", "chosen_on"} != {"version", "score", "n", "n_classes", "class_names", *special}:
+    if set(content) - set(_OPTIONAL) != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
     n_classes = checks.as_count(content["n_classes"], "n_classes", at_least=2)
     parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
@@ -263,11 +266,21 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
     groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
     weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
-    chosen_on = checks.as_count(content["chosen_on"], "chosen_on") if "chosen_on" in content else None
+    chosen_on, folds = (checks.as_count(content[name], name) if name in content else None for name in _COUNTS)
     arithmetic = content.get("arithmetic")
     if "arithmetic" in content and arithmetic not in kernels.ARITHMETICS:
         raise ArtifactError(f"it says its scores were made by {arithmetic!r}, which this evicp does not know.")
-    return Calibration(score, checks.frozen(scores), n_classes, class_names, groups, weights, chosen_on, arithmetic)
+    return Calibration(
+        score,
+        checks.frozen(scores),
+        n_classes,
+        class_names,
+        groups,
+        weights,
+        chosen_on=chosen_on,
+        arithmetic=arithmetic,
+        folds=folds,
+    )
 
 
 def _rebuild_groups(stored: Any, parts: list[F64], n_classes: int, class_names: tuple[str, ...] | None) -> Partition:

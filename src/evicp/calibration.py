@@ -311,6 +311,8 @@ class Calibration:
     chosen_on : how many other rows chose the score, used up, where it was "auto"
     arithmetic : the backend and the precision that made the scores, "numba float32"; "mixed" if several did; None if
         that is not known
+    folds : in how many folds the rows were scored, by other models than the one that predicts, fitted on all of them;
+        None where that is one and the same, as the guarantee needs it
     """
 
     score: Score
@@ -321,6 +323,7 @@ class Calibration:
     weights: Weights | None = None
     chosen_on: int | None = None
     arithmetic: str | None = None
+    folds: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", checks.owned(self.scores))
@@ -471,6 +474,8 @@ class Calibration:
             there: Any = device.predict(self.score, tensor, asked, about)
             return there
         own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
+        if is_smoothed:
+            own._warn_of_lost_ties(self)
         steps = limits.as_steps(smoothed, self.score, array) if is_smoothed else None
         asked_for = own._limits(array, levels, confidence, groups, weights, steps)
         self._warn_suspicious(array)
@@ -558,6 +563,17 @@ class Calibration:
             raise InputError("smoothed p-values need rows that count alike; this calibration is weighted.")
         return True
 
+    def _warn_of_lost_ties(self, before: Calibration) -> None:
+        """A score raised past rounding is equal to no other."""
+        tied = np.any(before.scores[1:] == before.scores[:-1])
+        if tied and not np.array_equal(self.scores, before.scores):
+            checks.warn(
+                "these rows are scored by another backend than the calibration rows, or those by several: which scores "
+                "are equal is unknown, ties are not smoothed, and sets may cover more than asked. Calibrate where you "
+                "predict.",
+                SuspiciousInputWarning,
+            )
+
     def _check_smoothed(self, confidence: float | None) -> None:
         """Refuse what smoothed sets cannot be."""
         if confidence is not None:
@@ -638,6 +654,8 @@ class Calibration:
             return there
         own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
         if own is not self:
+            if is_smoothed:
+                own._warn_of_lost_ties(self)
             return own.p_values(array, labels, groups=groups, weights=weights, smoothed=smoothed)
         if labels is None:
             truth, scores = None, kernels.dense_scores(self.score, array)
@@ -784,7 +802,7 @@ class Calibration:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Calibration):
             return NotImplemented
-        names = ("score", "n_classes", "class_names", "groups", "weights", "chosen_on", "arithmetic")
+        names = ("score", "n_classes", "class_names", "groups", "weights", "chosen_on", "arithmetic", "folds")
         same = all(getattr(self, name) == getattr(other, name) for name in names)
         return same and np.array_equal(self.scores, other.scores)
 
@@ -794,6 +812,7 @@ class Calibration:
         kind = "" if self.groups is None else f", by {self.groups.by.kind} ({len(self.groups.counts):,} groups)"
         kind = kind if self.weights is None else f", weighted ({self.effective_n:.1f} effective rows)"
         kind += "" if self.chosen_on is None else f"; {self.chosen_on:,} other rows chose the score"
+        kind += "" if self.folds is None else f"; scored in {self.folds} folds"
         return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
 
 

@@ -65,6 +65,7 @@ def certify(
         effective_n=calibration.effective_n if weighted else None,
         pac=law.confidence,
         chosen_on=calibration.chosen_on,
+        folds=calibration.folds,
         tied=tied,
     )
 
@@ -99,10 +100,11 @@ def _threshold(calibration: Calibration, law: Reliability, promises: tuple[Group
 
 
 def _weighted_law(scores: F64, weights: F64, threshold: float, coverage: Fraction) -> Reliability:
-    """The law of as many equally weighted rows: an approximation, never of fewer rows than have a threshold."""
-    if threshold == np.inf:
-        return Reliability(max(1, rows_needed(coverage) - 1), coverage)  # the law of full sets
-    rows = round(equal_rows(scores, weights, threshold, float(coverage)))
+    """The law of as many equally weighted rows: an approximation, never of fewer rows than have a threshold.
+
+    Where a new row of average weight has none, lighter ones may have, so that not all sets are full.
+    """
+    rows = 0 if threshold == np.inf else round(equal_rows(scores, weights, threshold, float(coverage)))
     return Reliability(max(rows, rows_needed(coverage)), coverage)
 
 

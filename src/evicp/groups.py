@@ -397,14 +397,15 @@ class Partition:
     def thresholds(self, scores: F64, coverage: Fraction, confidence: float | None) -> F64:
         """The threshold of each group, (G,); +inf, with a warning, where a group has too few rows."""
         key = coverage, confidence
-        if key not in self._thresholds:
+        found = self._thresholds.get(key)
+        if found is None:
             if len(self._thresholds) >= _REMEMBERED:  # a level that moves asks for another one each time
                 self._thresholds.clear()
-            self._thresholds[key] = group_thresholds(scores, self.counts, coverage, confidence)
+            found = self._thresholds[key] = group_thresholds(scores, self.counts, coverage, confidence)
         short = np.flatnonzero(self.counts < rows_needed(coverage, confidence))
         if short.size:
             self._warn_short(short, coverage, confidence)
-        return self._thresholds[key]
+        return found
 
     def _warn_short(self, short: I64, coverage: Fraction, confidence: float | None) -> None:
         named = ", ".join(f"{self.names[group]} ({self.counts[group]})" for group in short[:8])

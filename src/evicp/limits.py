@@ -18,7 +18,7 @@ from evicp.arrays import F64, I32, I64
 from evicp.errors import InputError, SmallCalibrationWarning, SuspiciousInputWarning
 from evicp.kernels._numpy import row_uniforms
 from evicp.reliability import rows_needed, threshold_rank
-from evicp.scores import Score
+from evicp.scores import Score, TopK
 from evicp.sets import PredictionSets
 
 Ragged = tuple[I64, I32, F64]
@@ -32,7 +32,12 @@ SLACK_OF_SUMS = 1e-5
 
 
 def raised(threshold: F64, score: Score) -> F64:
-    """A threshold with room for other rounding, by a share of its size, or of 1 if it is smaller."""
+    """A threshold with room for other rounding, by a share of its size, or of 1 if it is smaller.
+
+    Ranks are whole numbers, and the same wherever they are counted.
+    """
+    if isinstance(score, TopK) and not score.randomized:
+        return threshold
     slack = SLACK_OF_SUMS if score.adds_up else SLACK
     return threshold + slack * np.maximum(1.0, np.abs(threshold))
 
@@ -166,7 +171,8 @@ def smoothed_limit(ascending: F64, coverage: Fraction, steps: I64) -> F64:
     at = np.append(ascending, np.inf)[np.clip(n - rank, 0, n)]
     first, after = (np.searchsorted(ascending, at, side) for side in ("left", "right"))
     holds = (n - after) * _STEPS + steps * (1 + after - first) > most
-    limit = np.where(holds, at, np.nextafter(at, -np.inf))
+    with np.errstate(over="ignore"):  # below the lowest number is nothing
+        limit = np.where(holds, at, np.nextafter(at, -np.inf))
     if most < _STEPS:
         _warn_of_full_sets(n, coverage, most / _STEPS)
     result: F64 = np.where(rank <= 0, np.inf, np.where(rank > n, -np.inf, limit))

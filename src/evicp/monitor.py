@@ -8,6 +8,7 @@ urn: after c of t were covered, the next one is with probability (k + c) / (n + 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from math import exp, log
 from typing import Any
@@ -371,12 +372,12 @@ class AdaptiveLevel:
         """Sets at the current level, as `Calibration.predict` makes them; the level may leave (0, 1).
 
         They are full at a level of 1 or more and empty at 0 or less, and remember the coverage asked for in the long
-        run.
+        run, but no number of calibration rows: what these promise does not hold for sets whose level moves.
         """
         level = Fraction(self.level).limit_denominator(10**9)
         if 0 < level < 1 and calibration.guarantee == "marginal" and rows_needed(level, confidence) > calibration.n:
             level = Fraction(1)  # past the last calibration score sets are full, which here is no cause to warn
-        return calibration.predict_levels(
+        sets: Any = calibration.predict_levels(
             logits,
             [level],
             [self.coverage],
@@ -385,6 +386,9 @@ class AdaptiveLevel:
             weights=weights,
             allow_empty=allow_empty,
         )[0]
+        if isinstance(sets, PredictionSets):
+            return replace(sets, n_calibration=None)
+        return replace(sets, about=replace(sets.about, n_calibration=None))  # sets that stayed on a device
 
     def update(self, covered: Any) -> AdaptiveLevel:
         """Learn whether the sets made at the current level held their labels, one bool or (m,) of them."""

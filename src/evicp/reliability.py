@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil, comb, log
+from math import ceil, comb, log, log1p
 from typing import Any
 
 import numpy as np
@@ -84,9 +84,9 @@ def threshold_rank(n: int, coverage: float | Fraction, confidence: float | None 
 
 def _risk_exceeds(n: int, k: int, coverage: Fraction, risk: Fraction) -> bool:
     """Whether P(Beta(k, n + 1 - k) < coverage) = P(Binomial(n, coverage) >= k) > risk."""
-    from scipy.special import betainc
+    from scipy.special import betaincc
 
-    tail = float(betainc(k, n + 1 - k, float(coverage)))
+    tail = float(betaincc(n + 1 - k, k, float(1 - coverage)))  # from the misses: a coverage next to 1 rounds to 1
     if n > 2000 or abs(tail - risk) > 1e-9 * risk:
         return tail > risk
     # Too close to call in floating point, as when both sides are one half: the tail in integers.
@@ -105,7 +105,7 @@ def rows_needed(coverage: float | Fraction, confidence: float | None = None) -> 
     if confidence is None:
         return int(-(-1 // (1 - exact))) - 1
     sure = checks.as_probability(confidence, "confidence")
-    n = max(1, int(log(1 - sure) / log(exact)) - 2)
+    n = max(1, int(log(1 - sure) / log1p(-float(1 - exact))) - 2)
     while pac_rank(n, exact, sure) > n:
         n += 1
     return n
@@ -401,6 +401,7 @@ class Certificate:
     pac: float | None = None
     chosen_on: int | None = None
     tied: bool = False
+    folds: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON (an infinite threshold as the string "inf")."""
@@ -424,13 +425,16 @@ class Certificate:
         if self.tied:
             law += "; scores tie at the threshold, so that coverage is at least this"
         place = f"{self.threshold:.6g} (score {self.rank:,} of {n:,} in ascending order)"
+        if self.threshold == np.inf:
+            place = f"none: {n:,} rows are too few, and every set is full"
         if self.effective_n is not None:
-            place = f"{self.threshold:.6g} (for a new row of average weight)"
+            found = f"{self.threshold:.6g}" if self.threshold < np.inf else "none: its set is full"
+            place = f"{found} (for a new row of average weight)"
         lines = [
             ("coverage asked for", f"{self.coverage:g}{_where(self.by)}{sure}"),
             ("calibration rows n", f"{self.n:,}"),
             *self._group_lines(),
-            ("threshold", place if self.threshold < np.inf else f"none: {n:,} rows are too few, and every set is full"),
+            ("threshold", place),
             ("expected coverage", f"{self.expected_coverage:.6f} over calibration sets"),
             (f"{self.confidence:.0%} interval", f"[{low:.4f}, {high:.4f}] ({law})"),
             ("gamma", f"{self.gamma:.6f} (Theorem 2: belief mass of coverage, not a statistical confidence)"),
@@ -465,7 +469,7 @@ class Certificate:
     @property
     def caveat(self) -> str:
         """On what the certificate rests, and what it does not say."""
-        return caveat(self.by, weighted=self.effective_n is not None)
+        return caveat(self.by, weighted=self.effective_n is not None, folds=self.folds)
 
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self._lines())
@@ -487,12 +491,17 @@ class Certificate:
     _repr_html_ = to_html
 
 
-def caveat(by: str | None, *, weighted: bool) -> str:
+def caveat(by: str | None, *, weighted: bool, folds: int | None = None) -> str:
     """On what a promise rests, and what it does not say: of one threshold for all, by groups, or weighted.
 
     >>> caveat("class", weighted=False)[:55]
     'Holds in every class or cluster if calibration and new '
     """
+    if folds is not None:
+        own = (
+            f"The rows were scored in {folds} folds, by other models than the one that predicts: nothing is exact here."
+        )
+        return f"{own} {caveat(by, weighted=weighted)}"
     if weighted:
         return (
             "Holds on average over calibration sets if the weights are the true ratios of new to calibration "

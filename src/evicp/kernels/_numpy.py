@@ -28,15 +28,20 @@ def dense_scores(score: Formula, logits: NDArray[np.generic]) -> F64:
     """Every label's score, (n, K)."""
     result = np.empty(logits.shape)
     for rows, block in checks.blocks(logits):
-        result[rows] = score.formula(block)
+        result[rows] = _scores(score, block)
     return result
+
+
+def _scores(score: Formula, block: F64) -> F64:
+    """The scores of a block; one of -inf becomes the lowest number: -inf is the threshold that no label is within."""
+    return np.maximum(score.formula(block), -np.finfo(np.float64).max)
 
 
 def label_scores(score: Formula, logits: NDArray[np.generic], labels: I64) -> F64:
     """The score of each row's given label, (n,)."""
     result = np.empty(len(logits))
     for rows, block in checks.blocks(logits):
-        result[rows] = np.take_along_axis(score.formula(block), labels[rows, None], 1)[:, 0]
+        result[rows] = np.take_along_axis(_scores(score, block), labels[rows, None], 1)[:, 0]
     return result
 
 
@@ -51,7 +56,7 @@ def ragged_sets(score: Formula, logits: NDArray[np.generic], threshold: float | 
     labels, scores = [np.empty(0, np.int32)], [np.empty(0)]
     limit = np.asarray(threshold, dtype=np.float64).reshape(-1, 1) if np.size(threshold) <= 1 else np.asarray(threshold)
     for rows, block in checks.blocks(logits):
-        dense = score.formula(block)
+        dense = _scores(score, block)
         row, column = np.nonzero(dense <= (limit[rows] if len(limit) > 1 else limit))
         members = dense[row, column]
         order = np.lexsort((column, -block[row, column], members, row))
@@ -80,7 +85,7 @@ def top_labels(score: Formula, logits: NDArray[np.generic]) -> I32:
     """Each row's most plausible label: lowest score, then highest logit, then lowest index."""
     result = np.empty(len(logits), np.int32)
     for rows, block in checks.blocks(logits):
-        dense = score.formula(block)
+        dense = _scores(score, block)
         tied = dense == dense.min(1, keepdims=True)
         result[rows] = np.where(tied, block, -np.inf).argmax(1)
     return result

@@ -153,7 +153,7 @@ def _score_facts(name: str, method: Method, law: int | None) -> Json:
         "n": method.n,
         "law": law,
         "by": by,
-        "caveat": caveat(by, weighted=method.weights is not None),
+        "caveat": caveat(by, weighted=method.weights is not None, folds=method.folds),
         "score": method.score.name,
         "parameters": method.score.plain_parameters(),
         "checksum": artifact.checksum(method),
