@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -262,7 +262,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         )
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
         self.estimator_, self.classes_, self._group = estimator, classes, group
-        self.calibration_: Calibration = calibration
+        self.calibration_: Calibration = replace(calibration, folds=len(used)) if len(used) > 1 else calibration
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # the last fit's
             if hasattr(estimator, name):
