@@ -1009,3 +1009,17 @@ def test_progress_on_a_terminal_starts_late(
     with common.progress("quick", after=60.0) as advance:
         advance(1)
     assert "quick" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["tune", "--score", "raps"], ["compare", "--score", "lac", "--trials", "2"]])
+def test_labels_by_name_where_a_choice_is_made(
+    tmp_path: Path, data: tuple[np.ndarray, np.ndarray], command: list[str]
+) -> None:
+    names = np.array([f"class {k}" for k in range(data[0].shape[1])])
+    np.savez(tmp_path / "numbers.npz", logits=data[0], labels=data[1], class_names=names)
+    np.savez(tmp_path / "names.npz", logits=data[0], labels=names[data[1]], class_names=names)
+    name, *options = command
+    calls = [[name, f"{kind}.npz", *options, "--json"] for kind in ("numbers", "names")]
+    first, second = (evicp_process(call, tmp_path) for call in calls)
+    assert (first.code, first.out) == (second.code, second.out)
+    assert first.code == 0

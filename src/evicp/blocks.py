@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from evicp.calibration import Calibration, Calibrator, Coverage
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.files import (
+    LOGITS_SUFFIXES,
     LogitsFile,
     SetsFile,
     StoredLogits,
@@ -382,7 +383,7 @@ def _open_parquet(path: Path) -> Part:
 
 def _shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> list[Path]:
     """The files of logits in a folder, in the order of the numbers in their names."""
-    known = (".npz", ".npy", ".safetensors", ".parquet", *more)
+    known = (*LOGITS_SUFFIXES, *more)
     found = [f for f in folder.iterdir() if format_of(f) in known and not f.name.startswith(".")]
     beside = {companion(f, name) for f in found if format_of(f) == ".npy" for name in COMPANIONS}
     found = [f for f in found if f not in beside and not (format_of(f) == ".npy" and "labels" in f.name)]

@@ -14,7 +14,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,10 @@ _ARRAYS: Mapping[str, Callable[[Path], StoredLogits]] = MappingProxyType(
         ".safetensors": lambda path: StoredLogits(*_named(*stored.open_safetensors(path, _WANTED))),
     }
 )
+
+
+#: All files of logits; whatever is one is also read as a shard of a folder.
+LOGITS_SUFFIXES = (*_ARRAYS, ".parquet")
 
 
 def _read_whole(opened: Callable[[Path], StoredLogits], path: Path) -> LogitsFile:
@@ -216,12 +220,7 @@ def open_sets(path: str | PathLike[str], more: Mapping[str, type[SetsFile]] | No
     more : further formats by suffix
     """
     target = as_path(path)
-    kinds: dict[str, type[SetsFile]] = {
-        ".parquet": _ParquetSets,
-        ".npz": _NpzSets,
-        ".jsonl": _JsonLines,
-        **(more or {}),
-    }
+    kinds = {**SETS, **(more or {})}
     if target.suffix not in kinds:
         raise FileError(f"cannot write {target}: unknown suffix {target.suffix!r}; known are {', '.join(kinds)}.")
     with atomic_path(target) as temporary:
@@ -329,8 +328,7 @@ class _JsonLines:
         self._file = path.open("w", encoding="utf-8")
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
-        for line in set_lines(sets, first_row):
-            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        write_set_lines(self._file, sets, first_row)
 
     def finish(self) -> None:
         self._file.flush()
@@ -340,6 +338,12 @@ class _JsonLines:
             self._file.close()
 
 
+#: Files of sets, by suffix.
+SETS: Mapping[str, type[SetsFile]] = MappingProxyType(
+    {".parquet": _ParquetSets, ".npz": _NpzSets, ".jsonl": _JsonLines}
+)
+
+
 def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, Any]]:
     """Each set as a JSON object."""
     for row, labels in enumerate(sets):
@@ -347,6 +351,12 @@ def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, An
         if sets.class_names is not None:
             line["names"] = sets.names(row)
         yield line
+
+
+def write_set_lines(file: TextIO, sets: PredictionSets, first_row: int) -> None:
+    """`set_lines` as JSON lines."""
+    for line in set_lines(sets, first_row):
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def read_sets(path: str | PathLike[str]) -> PredictionSets:

@@ -26,7 +26,7 @@ __all__ = ["Comparison", "as_row_count", "compare"]
 Method = Score | Tuned | Auto
 
 #: The columns of a comparison: title, attribute of Evaluation, digits.
-_COLUMNS = (("coverage", "coverage", 4), ("size", "mean_size", 3), ("SSCV", "sscv", 3), ("SAT", "sat", 3))
+COLUMNS = (("coverage", "coverage", 4), ("size", "mean_size", 3), ("SSCV", "sscv", 3), ("SAT", "sat", 3))
 
 #: Attributes of Evaluation that are one number per trial.
 _METRICS = (
@@ -80,8 +80,8 @@ class Comparison:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The head and the rows of the printed table."""
-        head = ["score", *(title for title, _, _ in _COLUMNS)]
-        return head, [[name, *(self._cell(name, m, digits) for _, m, digits in _COLUMNS)] for name in self.evaluations]
+        head = ["score", *(title for title, _, _ in COLUMNS)]
+        return head, [[name, *(self._cell(name, m, digits) for _, m, digits in COLUMNS)] for name in self.evaluations]
 
     def _cell(self, score: str, metric: str, digits: int) -> str:
         median, std = self.median(score, metric), self.std(score, metric)
@@ -113,7 +113,7 @@ class Comparison:
         scores = {
             name: {
                 metric: {title: _plain(summary(name, metric)) for title, summary in summaries.items()}
-                for _, metric, _ in _COLUMNS
+                for _, metric, _ in COLUMNS
             }
             for name in self.evaluations
         }

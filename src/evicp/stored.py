@@ -1,6 +1,6 @@
 """Arrays on disk, read by rows into buffers that are used again: memory does not grow with the file.
 
-Nothing here is memory-mapped: pages of a map count as resident memory until the system takes them back.
+Pieces are never memory-mapped: pages of a map count as resident memory until the system takes them back.
 """
 
 from __future__ import annotations

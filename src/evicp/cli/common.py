@@ -26,6 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from evicp.errors import FileError, ScoreError
+from evicp.files import LOGITS_SUFFIXES
 from evicp.paths import format_of
 from evicp.scores import SCORES, Score, as_score
 
@@ -60,7 +61,8 @@ __all__ = [
 STREAM = "-"
 
 #: Files of logits, by suffix: what is read from a folder of shards.
-INPUT_SUFFIXES = (".npz", ".npy", ".safetensors", ".parquet", ".pt", ".pth")
+TORCH_SUFFIXES = (".pt", ".pth")
+INPUT_SUFFIXES = (*LOGITS_SUFFIXES, *TORCH_SUFFIXES)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -290,7 +292,12 @@ def print_table(
 
 def print_json(value: Any) -> None:
     """Print one JSON document: NaN as null, infinities as "inf" and "-inf", fractions as numbers."""
-    sys.stdout.write(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """A JSON document, as `--json` prints it."""
+    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def plain(value: Any) -> Any:

@@ -29,7 +29,7 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import Rows, read_class_names, read_rows
+from evicp.cli.inputs import Rows, labels_of, read_class_names, read_rows
 from evicp.cli.outputs import csv_text, json_text, write_text
 from evicp.errors import InputError
 from evicp.scores import USUAL
@@ -92,7 +92,7 @@ def compare(
     with progress("comparing the scores"):
         result = evicp.compare(
             rows.logits,
-            rows.labels,
+            labels_of(rows),
             scores,
             coverage,
             trials=trials,
@@ -146,7 +146,7 @@ def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how:
 
         page = report.split(
             rows.logits,
-            rows.labels,
+            labels_of(rows),
             scores,
             coverage=result.coverage,
             class_names=names,

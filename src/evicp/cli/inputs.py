@@ -14,9 +14,10 @@ import typer
 from numpy.typing import NDArray
 
 from evicp import artifact, blocks, checks, files, stored
+from evicp.arrays import I64
 from evicp.blocks import Rows, located
 from evicp.calibration import Calibration
-from evicp.cli.common import INPUT_SUFFIXES
+from evicp.cli.common import INPUT_SUFFIXES, TORCH_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, need
 from evicp.files import LogitsFile
 from evicp.paths import format_of
@@ -26,6 +27,7 @@ __all__ = [
     "Groups",
     "Memory",
     "Rows",
+    "labels_of",
     "load_calibration",
     "located",
     "read_class_names",
@@ -34,10 +36,8 @@ __all__ = [
     "require_groups",
 ]
 
-_TORCH = (".pt", ".pth")
-
 #: What is no calibration, by its suffix: files of logits and of sets.
-_OTHER_FILES = (".npz", ".npy", ".parquet", ".jsonl", ".json", ".csv", ".onnx", *_TORCH)
+_OTHER_FILES = (".npz", ".npy", ".parquet", ".jsonl", ".json", ".csv", ".onnx", *TORCH_SUFFIXES)
 
 
 CalibrationFile = Annotated[
@@ -92,6 +92,11 @@ def read_rows(
     return rows
 
 
+def labels_of(rows: Rows) -> I64:
+    """The labels of rows as numbers; names are read where the rows have class names."""
+    return checks.as_labels(rows.labels, *rows.logits.shape, class_names=rows.class_names)
+
+
 def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
     """Rows on disk, torch's own files among them."""
     file = Path(path)
@@ -100,7 +105,7 @@ def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
             f"cannot read logits from {path}: unknown suffix {file.suffix!r}; known are {', '.join(INPUT_SUFFIXES)}."
         )
     try:
-        return blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(_TORCH, _read_torch))
+        return blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(TORCH_SUFFIXES, _read_torch))
     except FileError as error:
         if not _is_calibration(path):
             raise

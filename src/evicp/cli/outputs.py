@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO
+from typing import Any
 
-from evicp.cli.common import STREAM, plain
-from evicp.files import SetsFile, set_lines
+from evicp.cli.common import STREAM, json_text
+from evicp.files import SETS, SetsFile, set_lines, write_set_lines
 from evicp.paths import atomic_path
 from evicp.sets import PredictionSets, SetsSummary
 
 __all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "csv_text", "json_text", "set_lines", "write_text"]
-
-#: The formats of prediction sets.
-SET_SUFFIXES = (".parquet", ".npz", ".jsonl", ".json", ".csv")
-
-
-def json_text(value: Any) -> str:
-    """A JSON document, as `--json` prints it."""
-    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def csv_text(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -42,11 +33,9 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def print_set_lines(sets: PredictionSets, first_row: int, file: TextIO | None = None) -> None:
+def print_set_lines(sets: PredictionSets, first_row: int) -> None:
     """JSON lines to standard output, block by block."""
-    out = file or sys.stdout
-    for line in set_lines(sets, first_row):
-        out.write(json.dumps(line, ensure_ascii=False) + "\n")
+    write_set_lines(sys.stdout, sets, first_row)
 
 
 class CsvSets:
@@ -85,8 +74,7 @@ class JsonSets:
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
         """Keep the sets of the next rows."""
-        for line in set_lines(sets, first_row):
-            self._lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+        write_set_lines(self._lines, sets, first_row)
         summary = SetsSummary.of(sets)
         self._summary = summary if self._summary is None else self._summary + summary
 
@@ -109,7 +97,9 @@ class JsonSets:
 
 
 #: Formats that only the command line writes.
-TEXT_SETS: Mapping[str, type[SetsFile]] = MappingProxyType({".csv": CsvSets, ".json": JsonSets})
+TEXT_SETS: Mapping[str, type[SetsFile]] = MappingProxyType({".json": JsonSets, ".csv": CsvSets})
+#: The formats of prediction sets.
+SET_SUFFIXES = (*SETS, *TEXT_SETS)
 
 
 def about_sets(summary: SetsSummary) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import read_rows
+from evicp.cli.inputs import labels_of, read_rows
 from evicp.errors import InputError
 
 __all__ = ["tune"]
@@ -52,7 +52,7 @@ def tune(
     rows = read_rows(logits, labels, labelled=True)
     chosen: Any = score if score.lower() == "auto" else parse_score(score)
     with progress("tuning"):
-        result = tuning.tune(rows.logits, rows.labels, chosen, by, coverage, _parse_grid(grid), seed=seed)  # type: ignore[arg-type]
+        result = tuning.tune(rows.logits, labels_of(rows), chosen, by, coverage, _parse_grid(grid), seed=seed)  # type: ignore[arg-type]
     if as_json:
         print_json(result.to_dict())
         return

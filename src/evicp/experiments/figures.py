@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evicp.errors import need
-from evicp.experiments.published import lookup
+from evicp.experiments.published import DATASETS, lookup
 from evicp.experiments.tables import Measured
 from evicp.experiments.trials import PROTOCOLS, Method, Protocol
 from evicp.strata import Ranges
@@ -34,7 +34,6 @@ _HISTOGRAM: tuple[tuple[Method, str], ...] = (
     (Method("LAS"), "#009E73"),
     (Method("ECP"), "#D55E00"),
 )
-_DATASET = {"val": "ImageNet-Val", "v2": "ImageNet-V2"}
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "evicp",  # the same drawing gives the same bytes
     "svg.fonttype": "none",
@@ -148,7 +147,7 @@ def _figure3(chosen: Mapping[str, Measured]) -> Drawing:
             _log_scale(axis)
             axis.set_xlabel("difficulty (rank of the true label)")
             axis.set_ylabel("mean set size")
-            axis.set_title(f"{_DATASET[measured.network.dataset]}, {measured.network.title},\n{protocol}", fontsize=9)
+            axis.set_title(f"{DATASETS[measured.network.dataset]}, {measured.network.title},\n{protocol}", fontsize=9)
         axes[0].legend(frameon=False)
         title = "Figure 3. Set size by difficulty, coverage 0.9"
         hollow = _hollow("Table 4", *(_published(m, 4, Method("ECP"), "size", "1") for m in chosen.values()))
@@ -185,7 +184,7 @@ def _histogram(measured: Measured) -> Drawing:
         axes[0].legend(frameon=False)
         figure.set_size_inches(8, 6)
         dataset = measured.network.dataset
-        title = f"Set sizes, {measured.network.title}, {_DATASET[dataset]}, coverage 0.9"
+        title = f"Set sizes, {measured.network.title}, {DATASETS[dataset]}, coverage 0.9"
         return _finish(figure, f"histogram_{dataset}", title, "The share of sets of each size over all trials.")
 
 

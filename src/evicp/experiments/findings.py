@@ -28,7 +28,7 @@ from evicp.experiments.published import TABLES, figures, lookup
 from evicp.files import read_logits
 from evicp.reliability import Reliability
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Custom, Score
-from evicp.selection import Comparison, compare
+from evicp.selection import COLUMNS, Comparison, compare
 from evicp.tables import markdown_table, text_table
 from evicp.temperature import fit_temperature
 
@@ -93,8 +93,7 @@ def embedded() -> Logits:
 # ---------------------------------------------------------------------------------------------------------------
 # Comparing on paired splits
 
-_METRICS = (("coverage", "coverage", 4), ("size", "mean_size", 3), ("SSCV", "sscv", 3), ("SAT", "sat", 3))
-_METRIC_HEAD = tuple(title for title, _, _ in _METRICS)
+_METRIC_HEAD = tuple(title for title, _, _ in COLUMNS)
 
 
 def _compare(
@@ -112,7 +111,7 @@ def _rows(
     """(network, title, coverage, size, SSCV, SAT) of each score: means over paired splits."""
     comparison = _compare(data, list(scores.values()), coverage, trials, **options)
     for title, name in zip(scores, comparison.evaluations, strict=True):
-        yield (data.name, title, *(f"{comparison.mean(name, m):.{digits}f}" for _, m, digits in _METRICS))
+        yield (data.name, title, *(f"{comparison.mean(name, m):.{digits}f}" for _, m, digits in COLUMNS))
 
 
 def _paired(comparison: Comparison, first: str, second: str, metric: str) -> tuple[float, float, int]:

@@ -54,6 +54,9 @@ class TableSettings:
     by: Literal["network", "size", "difficulty"] = "network"
 
 
+#: The paper's data sets, by the names used on the command line.
+DATASETS = {"val": "ImageNet-Val", "v2": "ImageNet-V2"}
+
 _FOUR: tuple[tuple[str, Lam], ...] = (("Base", None), ("APS", None), ("RAPS", 0.1), ("ECP", None))
 _EFFICIENCY = ("coverage", "size")
 

@@ -13,15 +13,13 @@ from evicp import __version__, checks
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError
 from evicp.experiments import figures, page
+from evicp.experiments.published import DATASETS
 from evicp.experiments.tables import Measured, PaperTable, Ranking, build_tables, rankings
 from evicp.experiments.trials import LEAKS, PROTOCOLS, Network, run_trials
 from evicp.files import read_logits
 from evicp.paths import atomic_path
 
 __all__ = ["DATASETS", "Reproduction", "as_network", "embedded_network", "read_network", "reproduce"]
-
-#: The paper's data sets, by the names used on the command line.
-DATASETS = {"val": "ImageNet-Val", "v2": "ImageNet-V2"}
 
 _EMBEDDED = "EfficientNet-Lite1 (embedded sample)"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evicp.experiments.published import TABLES, TableSettings, figures, lookup
+from evicp.experiments.published import DATASETS, TABLES, TableSettings, figures, lookup
 from evicp.experiments.trials import PROTOCOLS, Method, Network, Outcome, Protocol, Trials
 from evicp.metrics import Evaluation, Stratum
 from evicp.tables import markdown_table
@@ -306,7 +306,7 @@ def _reader(settings: TableSettings, metric: str, stratum: str) -> Callable[[Eva
 
 def _notes(settings: TableSettings, here: Mapping[str, Measured]) -> tuple[str, ...]:
     if not here:
-        dataset = {"val": "ImageNet-Val", "v2": "ImageNet-V2"}[settings.dataset]
+        dataset = DATASETS[settings.dataset]
         return (f"No logits on {dataset} were given: published figures only.",)
     notes = []
     for name, measured in here.items():

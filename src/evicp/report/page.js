@@ -119,8 +119,8 @@
   }
 
   function promiseOf(method) {
-    if (!method.by) return "nothing is promised for this score";
-    if (method.by === "weighted") return "the promise is that of weighted rows";
+    if (method.n === null) return "nothing is promised for this score";
+    if (!method.by) return "no band is known for sets of this kind";
     return `the promise holds in every ${method.by === "uncertainty" ? "band of uncertainty" : method.by} on its own`;
   }
 
@@ -201,16 +201,14 @@
   const plain = (value) => (Array.isArray(value) ? `(${value.length} numbers)` : typeof value === "number" ? +value.toPrecision(6) : value);
 
   function neededText(rows) {
-    const finite = Math.ceil(1 / (1 - asked()) - 1e-6) - 1;
-    const caution = rows < finite ? `; below ${whole(finite)} rows every set is full` : "";
-    return `${plural(rows, "calibration row", "calibration rows")}, so that ${confidence} of calibrations cover within 0.01 of it${caution}`;
+    return `${plural(rows, "calibration row", "calibration rows")}, so that ${confidence} of calibrations cover within 0.01 of it`;
   }
 
   function renderCertificate(now) {
     const method = current();
     $("section-certificate").hidden = $("figure-law").hidden = !method.law;
+    $("assumption").textContent = method.caveat || "";
     if (!method.law) return;
-    $("assumption").textContent = method.caveat;
     const lines = certificateLines(method, now);
     const parameters = Object.entries(method.parameters || {}).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${plain(value)}`).join(", ");
     lines.push(["score", `${method.score || method.name}${parameters ? `: ${parameters}` : ""}`], ["classes", whole(data.n_classes), data.n_classes]);
