@@ -216,4 +216,4 @@ def test_a_threshold_of_minus_infinity_is_no_full_set():
 
     z = np.where(np.eye(4), 60.0, 0.0)
     sizes = limits.set_sizes(as_score(sure), z, np.array([-np.inf, np.inf, -1.0, 0.0]))
-    np.testing.assert_array_equal(sizes, [[1] * 4, [4] * 4, [1] * 4, [4] * 4])
+    np.testing.assert_array_equal(sizes, [[0] * 4, [4] * 4, [1] * 4, [4] * 4])  # -inf is the threshold of empty sets

@@ -592,7 +592,8 @@ def test_bad_cv(cv):
 
 def test_folds_are_named_by_the_calibration_and_its_certificate():
     X, y = load_iris(return_X_y=True)
-    folds, share = (ConformalClassifier(score="lac", cv=cv).fit(X, y).calibration_ for cv in (5, 0.5))
+    base = LogisticRegression(max_iter=1000)
+    folds, share = (ConformalClassifier(base, "lac", cv=cv).fit(X, y).calibration_ for cv in (5, 0.5))
     assert (folds.folds, share.folds) == (5, None)
     assert "scored in 5 folds" in folds.certificate(0.9).caveat
     assert "folds" not in share.certificate(0.9).caveat

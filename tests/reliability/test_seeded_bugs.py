@@ -223,8 +223,8 @@ BUGS = [
     Bug(
         "labels off by one",
         "kernels/_numpy.py",
-        "np.take_along_axis(score.formula(block), labels[rows, None], 1)",
-        "np.take_along_axis(score.formula(block), labels[rows, None] - 1, 1)",
+        "np.take_along_axis(_scores(score, block), labels[rows, None], 1)",
+        "np.take_along_axis(_scores(score, block), labels[rows, None] - 1, 1)",
         CALIBRATION,
     ),
     Bug(
@@ -408,6 +408,34 @@ BUGS = [
         "hits = self.labels == np.repeat(wanted, self.sizes)",
         "hits = self.labels == np.repeat(np.roll(wanted, 1), self.sizes)",
         _tests("test_sets"),
+    ),
+    Bug(
+        "a new estimator beside an old calibration",
+        "sklearn.py",
+        "estimator, used = self._fit_and_score(X, y, params)",
+        "estimator, used = self._fit_and_score(X, y, params)\n            self.estimator_ = estimator",
+        _tests("test_sklearn"),
+    ),
+    Bug(
+        "few weighted rows judged as if all sets were full",
+        "certificates.py",
+        "return Reliability(max(rows, rows_needed(coverage)), coverage)",
+        "return Reliability(max(rows, rows_needed(coverage) - 1), coverage)",
+        _tests("test_shift"),
+    ),
+    Bug(
+        "smoothed sets judged as plain ones",
+        "certificates.py",
+        '"smoothed": evaluation.smoothed}',
+        '"smoothed": False}',
+        _tests("test_smoothed"),
+    ),
+    Bug(
+        "sets whose level moves pass for a calibration's own",
+        "monitor.py",
+        "return replace(sets, n_calibration=None)",
+        "return replace(sets, n_calibration=calibration.n)",
+        _tests("test_monitor"),
     ),
 ]
 
