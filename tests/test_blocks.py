@@ -472,3 +472,14 @@ def test_the_zip_local_header_is_believed_over_the_central_one(data: tuple, tmp_
             np.lib.format.write_array(entry, data[1])
     rows = blocks.open_rows(tmp_path / "rows.npz", memory=4096)
     np.testing.assert_array_equal(np.concatenate([b.labels.copy() for b in rows]), data[1])  # type: ignore[union-attr]
+
+
+def test_class_names_travel_in_safetensors(data: tuple, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    names = [f"class {k}" for k in range(K)]
+    save_file({"logits": data[0], "labels": data[1]}, tmp_path / "rows.safetensors", {"class_names": json.dumps(names)})
+    assert blocks.open_rows(tmp_path / "rows.safetensors").class_names == tuple(names)
+    save_file({"logits": data[0]}, tmp_path / "bad.safetensors", {"class_names": "[1, "})
+    with pytest.raises(FileError, match="must be a JSON list of strings"):
+        blocks.open_rows(tmp_path / "bad.safetensors")

@@ -955,7 +955,9 @@ def test_no_input_is_overwritten_by_any_name(tmp_path: Path) -> None:
     with pytest.raises(EvicpError, match="part of one"):
         common.check_output(shards / ".." / "shards" / "1.npz", force=True, inputs=(str(shards),))
     assert common.check_output(shards / "notes.html", force=True, inputs=(str(shards),)).name == "notes.html"
-    assert common.check_output(shards / "new.npz", force=False, inputs=(str(shards), "nowhere")).name == "new.npz"
+    with pytest.raises(EvicpError, match="it would be read as logits of"):
+        common.check_output(shards / "new.npz", force=False, inputs=(str(shards), "nowhere"))
+    assert common.check_output(shards / "new.csv", force=False, inputs=(str(shards), "nowhere")).name == "new.csv"
 
 
 def test_the_demo_replaces_its_own_report_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1023,3 +1025,63 @@ def test_labels_by_name_where_a_choice_is_made(
     first, second = (evicp_process(call, tmp_path) for call in calls)
     assert (first.code, first.out) == (second.code, second.out)
     assert first.code == 0
+
+
+def test_class_names_of_another_order_are_refused(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+    names = [f"class {k}" for k in range(data[0].shape[1])]
+    np.savez(tmp_path / "val.npz", logits=data[0], labels=data[1], class_names=names)
+    np.savez(tmp_path / "other.npz", logits=data[0], labels=data[1], class_names=[names[1], names[0], *names[2:]])
+    np.savez(tmp_path / "more.npz", logits=data[0], labels=data[1], class_names=[*names, "another"])
+    assert evicp_process(["calibrate", "val.npz", "-o", "cal.safetensors"], tmp_path).code == 0
+    for command in (["predict"], ["evaluate"], ["monitor"]):
+        for file, what in (("other", "class 0 is 'class 0' and 'class 1'"), ("more", f"they have {len(names)} and")):
+            run = evicp_process([*command, "cal.safetensors", f"{file}.npz"], tmp_path)
+            assert run.code == 2
+            assert f"must have the same class names; {what}" in run.err
+        assert evicp_process([*command, "cal.safetensors", "val.npz"], tmp_path).code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+@pytest.mark.parametrize("command", [["plan", "--json"], ["plan"], ["--help"]])
+def test_a_full_disk_behind_standard_output_is_no_alarm(tmp_path: Path, command: list[str]) -> None:
+    program = [sys.executable, "-c", "from evicp.cli import main; main()", *command]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(program, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert b"No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_closed_streams(tmp_path: Path) -> None:
+    program = f"{sys.executable} -c 'from evicp.cli import main; main()'"
+    assert subprocess.run(f"{program} plan >&-", shell=True, check=False, cwd=tmp_path).returncode == 0
+    done = subprocess.run(f"{program} tune - <&-", shell=True, check=False, cwd=tmp_path, stderr=subprocess.PIPE)
+    assert (done.returncode, b"standard input: it is closed" in done.stderr) == (2, True)
+
+
+def test_what_is_no_rows_is_said(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+    np.savez(tmp_path / "zero.npz", logits=np.float32(1.0), labels=np.int64(0))
+    run = evicp_process(["tune", "zero.npz"], tmp_path)
+    assert (run.code, "zero.npz must hold rows; it holds a single number" in run.err) == (2, True)
+    (tmp_path / "folder").mkdir()
+    for number in range(2):
+        np.save(tmp_path / "folder" / f"{number}.npy", data[0])
+    np.save(tmp_path / "l.npy", np.int64(3))
+    run = evicp_process(["tune", "folder", "--labels", "l.npy"], tmp_path)
+    assert (run.code, "labels must have one dimension; got shape ()" in run.err) == (2, True)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    program = [sys.executable, "-c", "from evicp.cli import main; main()", "tune", "pipe.npz"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, b"not a regular file" in done.stderr) == (2, True)
+
+
+def test_no_result_is_put_among_the_shards(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+    (tmp_path / "shards").mkdir()
+    np.savez(tmp_path / "shards" / "0.npz", logits=data[0], labels=data[1])
+    run = evicp_process(["calibrate", "shards", "-o", "shards/cal.safetensors"], tmp_path)
+    assert (run.code, "it would be read as logits of shards" in run.err) == (2, True)
+    assert evicp_process(["calibrate", "shards", "-o", "cal.safetensors"], tmp_path).code == 0

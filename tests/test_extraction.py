@@ -840,3 +840,18 @@ def test_import_evicp_does_not_import_extraction_or_torch():
         assert not {"torch", "PIL", "transformers", "onnxruntime"} & set(sys.modules)
     """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_files_beside_an_npy_output_are_not_replaced_unasked(table, tmp_path):
+    np.save(tmp_path / "labels.npy", np.arange(1000))
+    unlabelled, out = tmp_path / "unlabelled.csv", tmp_path / "logits.npy"
+    unlabelled.write_text("text\nabc\nxyz\n")
+    with pytest.raises(FileError, match=r"labels\.npy exists\. Use force"):
+        extract(letters_network(), table, out)
+    with pytest.raises(FileError, match=r"labels\.npy would be read with the new logits\.npy.*Move it away"):
+        extract(letters_network(), unlabelled, out, force=True)
+    assert len(np.load(tmp_path / "labels.npy")) == 1000
+    assert not out.exists()
+    extract(letters_network(), table, out, force=True)
+    assert len(np.load(tmp_path / "labels.npy")) == 100
+    assert extract(letters_network(), table, out).resumed == 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import shutil
 import warnings
@@ -638,3 +639,15 @@ def test_a_notebook_shows_it_in_a_frame(browser: Any, tmp_path: Path) -> None:
         inner.locator("#observed").inner_text().startswith("0.") or inner.locator("#observed").inner_text() == "1.0000"
     )
     context.close()
+
+
+def test_sets_that_may_cover_more_have_a_band_without_an_upper_end() -> None:
+    logits, labels = make(400, 4)
+    calibration = evicp.calibrate(logits[:200], labels[:200])
+    sets = calibration.predict(logits[200:], 0.5, allow_empty=False)
+    for filled, high in ((True, 1.0), (False, calibration.reliability(0.5).observed_interval(200)[1])):
+        evaluation = evicp.evaluate(dataclasses.replace(sets, filled=filled), labels[200:])
+        (law,) = report.of_evaluation(evaluation).data["laws"]
+        assert unpacked(law["observed_high"]).tolist() == [high]
+    tied = quiet(report.build, logits[200:], labels[200:], evicp.calibrate(logits[:200], labels[:200], "topk"))
+    assert unpacked(tied.data["laws"][0]["observed_high"])[GRID.index(Fraction(9, 10))] == 1.0

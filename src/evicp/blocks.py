@@ -8,6 +8,7 @@ function of that row.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -248,6 +249,11 @@ class Rows:
     memory: int = as_bytes(DEFAULT_MEMORY)
     class_names: tuple[str, ...] | None = None
 
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            if not part.shape:
+                raise LogitsError(f"{self._name(part)} must hold rows; it holds a single number.")
+
     def __len__(self) -> int:
         return sum(part.shape[0] for part in self.parts)
 
@@ -307,7 +313,9 @@ class Rows:
         """The same rows with labels from elsewhere, cut as the files are; or without any."""
         if labels is None or len(self.parts) == 1:
             return dataclasses.replace(self, parts=tuple(part.with_labels(labels) for part in self.parts))
-        if len(labels.shape) != 1 or labels.shape[0] != len(self):
+        if len(labels.shape) != 1:
+            raise LabelsError(f"labels must have one dimension; got shape {labels.shape} for {self.source}.")
+        if labels.shape[0] != len(self):
             raise FileError(f"{self.source} has {len(self):,} rows but {labels.shape[0]:,} labels were given.")
         ends = np.cumsum([part.shape[0] for part in self.parts]).tolist()
         cut = labels.part if isinstance(labels, RawArray) else _held_part(labels)
@@ -422,10 +430,26 @@ def _names_beside(path: Path) -> tuple[str, ...] | None:
     """Class names that travel with the logits: in an npz file, beside an npy file."""
     if format_of(path) == ".npy" and (beside := companion(path, "class_names")).is_file():
         return _as_names(parsed(beside, {".npy": open_npy}, "class names").whole(), str(beside))
+    if format_of(path) == ".safetensors":
+        return _names_in_metadata(path)
     if format_of(path) != ".npz":
         return None
     with np.load(path, allow_pickle=False) as arrays:
         return names_in_npz(arrays, str(path))
+
+
+def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
+    """Class names in a safetensors file, as extraction writes them: a JSON list of strings."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        text = (file.metadata() or {}).get("class_names")
+    try:
+        return None if text is None else _as_names(np.array(json.loads(text)), str(path))
+    except (ValueError, RecursionError) as error:
+        raise FileError(
+            f"class_names in {path} must be a JSON list of strings; they cannot be read ({error})."
+        ) from error
 
 
 def names_in_npz(arrays: Any, source: str) -> tuple[str, ...] | None:

@@ -42,7 +42,7 @@ def certify(
         law = Reliability(max(1, weakest(promises).n), coverage, law.confidence)
     elif calibration.weights is not None:
         law = _weighted_law(calibration.scores, calibration.weights.rows, threshold, law.coverage)
-    tied = _is_tied(_headline(calibration, promises), law.k)
+    tied = is_tied(_headline(calibration, promises), law.k)
     return Certificate(
         coverage=float(law.coverage),
         n=calibration.n,
@@ -128,7 +128,7 @@ def _promises(
                 hits[number] / counts[number],
                 counts[number],
                 1 - (1 - confidence) / checked,
-                **_kind(evaluation, covers_more=n == 0 or _is_tied(groups.part(calibration.scores, number), own.k)),
+                **_kind(evaluation, covers_more=n == 0 or is_tied(groups.part(calibration.scores, number), own.k)),
             ).to_dict()
         result.append(
             GroupPromise(
@@ -150,7 +150,7 @@ def _kind(evaluation: Evaluation, covers_more: bool) -> dict[str, bool]:
     return {"at_least": bound, "smoothed": evaluation.smoothed}
 
 
-def _is_tied(ascending: F64, k: int) -> bool:
+def is_tied(ascending: F64, k: int) -> bool:
     """Whether the k-th calibration score is not the only one of its value: the Beta law then is a bound."""
     if not 1 <= k <= len(ascending):
         return False

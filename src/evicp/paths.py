@@ -13,19 +13,22 @@ from typing import Any
 
 from evicp.errors import FileError, InputTypeError
 
-__all__ = ["as_path", "atomic_path", "format_of", "natural_key", "readable"]
+__all__ = ["as_path", "atomic_path", "format_of", "natural_key", "readable", "remove_unfinished"]
 
 
 @contextmanager
 def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
     """A temporary path beside the target that takes its place when the block ends well, and vanishes when not.
 
-    Whoever looks at the target, whenever, and whatever dies on the way, finds the old file or the new one.
+    Whoever looks at the target, whenever, and whatever dies on the way, finds the old file or the new one. A symbolic
+    link stays one: what it points to is replaced.
     """
-    target = as_path(path)
+    name = as_path(path)
+    target = Path(os.path.realpath(name))
     temporary = target.parent / f".evicp-{secrets.token_hex(8)}.tmp"
+    _unfinished.add(temporary)
     try:
-        _refuse_special(target, "write")
+        _refuse_special(name, "write")
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -34,8 +37,20 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
     except ConnectionError:  # a caller's pipe or socket: a file on disk has none
         raise
     except OSError as error:
-        raise FileError(f"cannot write {target}: {error.strerror or error}.") from error
+        raise FileError(f"cannot write {name}: {error.strerror or error}.") from error
     finally:
+        _unfinished.discard(temporary)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+#: The temporary files of this process.
+_unfinished: set[Path] = set()
+
+
+def remove_unfinished() -> None:
+    """Remove the temporary files of a process that is about to end without a word to anyone."""
+    for temporary in tuple(_unfinished):
         with suppress(OSError):
             temporary.unlink()
 

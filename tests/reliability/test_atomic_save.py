@@ -19,6 +19,7 @@ import pytest
 import evicp
 from evicp import files
 from evicp.errors import FileError
+from evicp.paths import atomic_path
 
 pytestmark = [
     pytest.mark.reliability,
@@ -251,3 +252,18 @@ def test_two_writers_and_a_reader(tmp_path: Path, long_run: bool) -> None:
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
     assert seen == {20_000, 30_000}
     assert [path.name for path in tmp_path.iterdir()] == ["cal.safetensors"]
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs symbolic links")
+def test_a_link_stays_a_link(tmp_path):
+    """State kept on another volume by a link must not be left behind there."""
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume" / "file").write_text("old")
+    (tmp_path / "link").symlink_to("volume/file")
+    (tmp_path / "dangling").symlink_to("volume/new")
+    for name in ("link", "dangling"):
+        with atomic_path(tmp_path / name) as temporary:
+            temporary.write_text("new")
+        assert (tmp_path / name).is_symlink()
+    assert [(tmp_path / "volume" / name).read_text() for name in ("file", "new")] == ["new", "new"]
+    assert sorted(path.name for path in (tmp_path / "volume").iterdir()) == ["file", "new"]

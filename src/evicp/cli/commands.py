@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import warnings
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,7 @@ from evicp.cli.report import report
 from evicp.cli.reproduce import reproduce
 from evicp.cli.tune import tune
 from evicp.errors import MissingExtraError
+from evicp.paths import remove_unfinished
 
 __all__ = ["app", "run"]
 
@@ -56,12 +58,15 @@ for command in (
 def run() -> None:
     """Run the command line; bad input ends with one line and exit code 2, never with a traceback."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
+    if sys.stdout is None:  # it was closed
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as we run
     _say_everything()
     _tidy_up_when_terminated()
     try:
         code = app(standalone_mode=False, prog_name="evicp") or 0
         if code == INTERRUPTED:  # so some versions of Typer end
             _fail("interrupted", INTERRUPTED)
+        sys.stdout.flush()
         sys.exit(code)
     except MissingExtraError as error:
         _fail(error, FAILED)
@@ -72,9 +77,19 @@ def run() -> None:
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain once more while flushing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has gone.
+        _say_no_more()
         sys.exit(FAILED)
+    except OSError as error:  # a full disk behind standard output, a folder that may not be read
+        _say_no_more()
+        _fail(f"{error.filename or 'cannot read or write'}: {error.strerror or error}.", BAD_INPUT)
+    except (MemoryError, RecursionError, UnicodeError) as error:
+        _fail(f"this input is too large, too deep or no text: {error or type(error).__name__}.", BAD_INPUT)
+
+
+def _say_no_more() -> None:
+    """What is left to print goes nowhere: Python would complain once more while flushing at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say_everything() -> None:
@@ -85,11 +100,16 @@ def _say_everything() -> None:
 
 
 def _tidy_up_when_terminated() -> None:
-    """Let SIGTERM end the program as an exception does, so that unfinished files are removed; a second one kills."""
+    """Let SIGTERM remove unfinished files and end the program at once.
 
-    def terminate(number: int, _: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        sys.exit(TERMINATED)
+    Not by an exception: while kernels are loaded, code in C may be waiting for us that knows none.
+    """
+
+    def terminate(_number: int, _frame: Any) -> None:
+        remove_unfinished()
+        if sys.stderr is not None and sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), b"\x1b[?25h")  # a progress bar has hidden the cursor
+        os._exit(TERMINATED)
 
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:

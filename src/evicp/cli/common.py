@@ -203,6 +203,9 @@ def check_output(
     if not target.parent.is_dir():
         raise FileError(f"cannot write {target}: there is no directory {target.parent}. Create it first.")
     refuse_inputs(target, inputs)
+    for name in inputs:
+        if name is not None and format_of(target) in INPUT_SUFFIXES and _is_in(Path(name), target):
+            raise FileError(f"cannot write {target}: it would be read as logits of {name}. Give another folder.")
     if target.exists() and not force:
         raise FileError(f"{target} exists. Use --force to overwrite it.")
     return target
@@ -224,6 +227,11 @@ def _reads(source: Path, target: Path) -> bool:
         return source.exists() and source.samefile(target)
     except OSError:
         return False  # what cannot be looked at is refused when it is read
+
+
+def _is_in(folder: Path, target: Path) -> bool:
+    """Whether a file would lie in this folder."""
+    return folder.is_dir() and folder.resolve() == target.resolve().parent
 
 
 def stdout_console() -> Console:

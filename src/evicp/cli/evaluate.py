@@ -25,7 +25,16 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import Groups, Memory, Rows, load_calibration, read_groups, read_rows, require_groups
+from evicp.cli.inputs import (
+    Groups,
+    Memory,
+    Rows,
+    load_calibration,
+    read_groups,
+    read_rows,
+    require_groups,
+    require_same_names,
+)
 from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
 from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
@@ -93,6 +102,7 @@ def evaluate(
         if is_calibration:
             calibration = _predictor(sets, rows)
             require_groups(sets, calibration, groups)
+            require_same_names(sets, calibration, rows)
             how: dict[str, Any] = {"target_confidence": confidence, "allow_empty": not fill, "groups": of_rows}
             asked = 0.9 if coverage is None else coverage
             evaluation = blocks.evaluate(calibration, rows, asked, progress=advance, **how)
@@ -119,7 +129,7 @@ def evaluate(
 def _labelled(rows: Rows) -> Rows:
     """Rows with labels, or labels alone."""
     part = rows.parts[0]
-    if rows.has_labels or (len(part.shape) == 1 and part.dtype.kind in "iu"):
+    if rows.has_labels or (len(part.shape) == 1 and part.dtype.kind in "iuU"):
         return rows
     raise FileError(f"{rows.source} has no labels. Give them with --labels labels.npy.")
 

@@ -11,6 +11,8 @@ import typer
 from evicp.cli.common import ClassNames, Force, Json, examples, print_json, print_text, refuse_inputs
 from evicp.cli.inputs import read_class_names
 from evicp.errors import InputError
+from evicp.paths import format_of
+from evicp.stored import COMPANIONS, companion
 
 __all__ = ["extract"]
 
@@ -120,7 +122,9 @@ def extract(
     """
     from evicp.extraction import extract as run
 
-    refuse_inputs(Path(output), (network, source, weights, labels, class_names))
+    beside = [companion(Path(output), name) for name in COMPANIONS] if format_of(Path(output)) == ".npy" else []
+    for path in (Path(output), *beside):
+        refuse_inputs(path, (network, source, weights, labels, class_names))
     result = run(
         network,
         source,

@@ -24,6 +24,7 @@ from evicp.cli.inputs import (
     read_groups,
     read_rows,
     require_groups,
+    require_same_names,
 )
 from evicp.errors import FileError, InputError
 from evicp.groups import ByClass
@@ -74,6 +75,7 @@ def monitor(
     watched = {"calibration": checksum(loaded), "group": group}
     watch = _continued(watch, watched, state)
     rows = read_rows(logits, labels, labelled=True)
+    require_same_names(calibration, loaded, rows)
     given = read_groups(groups, len(rows))
     with progress("monitoring", len(rows)) as advance:
         for start, block, truth in rows.blocks():

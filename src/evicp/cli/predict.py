@@ -32,6 +32,7 @@ from evicp.cli.inputs import (
     read_groups,
     read_rows,
     require_groups,
+    require_same_names,
 )
 from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines, set_lines
 from evicp.errors import InputError
@@ -79,6 +80,7 @@ def predict(
     loaded = load_calibration(calibration)
     require_groups(calibration, loaded, groups)
     rows = read_rows(logits, memory=memory).with_labels(None)
+    require_same_names(calibration, loaded, rows)
     how: dict[str, Any] = {
         "confidence": confidence,
         "groups": read_groups(groups, len(rows)),

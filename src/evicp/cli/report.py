@@ -24,7 +24,16 @@ from evicp.cli.common import (
     visible,
 )
 from evicp.cli.compare import CalibrationRows, Temperature, parse_row_count, parse_temperature
-from evicp.cli.inputs import Groups, Rows, load_calibration, read_class_names, read_groups, read_rows, require_groups
+from evicp.cli.inputs import (
+    Groups,
+    Rows,
+    load_calibration,
+    read_class_names,
+    read_groups,
+    read_rows,
+    require_groups,
+    require_same_names,
+)
 from evicp.errors import InputError
 from evicp.report import Report, build, split
 from evicp.report.page import require_plotly
@@ -76,6 +85,8 @@ def report(
     for path, loaded in zip(load, calibrations, strict=True):
         require_groups(path, loaded, groups)
     rows = read_rows(logits, labels, labelled=True)
+    for path, loaded in zip(load, calibrations, strict=True):
+        require_same_names(path, loaded, rows)
     names = read_class_names(class_names) or rows.class_names
     with progress("writing the report"):
         if calibrations:

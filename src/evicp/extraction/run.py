@@ -158,6 +158,7 @@ class _Job:
     def finished(self, *, force: bool) -> Extraction | None:
         """The result of an earlier run that came to its end, if this would be the same."""
         parts = Parts(self.output)
+        storage.refuse_companions(self.output, self._names(), force=force or parts.made_with(self.settings()))
         if force or not self.output.exists() or parts.made_with(self.settings()):
             return None
         manifest = storage.read_manifest(self.output)
@@ -275,6 +276,11 @@ class _Job:
         }
         storage.write_manifest(self.output, manifest)
         return manifest
+
+    def _names(self) -> tuple[str, ...]:
+        """The arrays that are written."""
+        optional = {"labels": self.labels, "class_names": self.class_names}
+        return ("logits", "inputs", *(name for name, content in optional.items() if content is not None))
 
     def _arrays(self, parts: Parts, n_shards: int, kept: I64) -> dict[str, NDArray[Any] | Stacked]:
         shape = (len(kept), self.network.n_classes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from evicp.arrays import I64
 from evicp.errors import FileError
 from evicp.paths import atomic_path
-from evicp.stored import companion
+from evicp.stored import COMPANIONS, companion
 
 __all__ = ["UNKNOWN", "Parts", "Shard", "Stacked", "check_output", "read_manifest", "write_arrays", "write_manifest"]
 
@@ -133,6 +133,24 @@ def check_output(output: Path) -> None:
         raise FileError(f"cannot write {output}: it is a directory. Give a file name.")
     if not output.parent.is_dir():
         raise FileError(f"cannot write {output}: there is no directory {output.parent}. Create it first.")
+
+
+def refuse_companions(output: Path, written: Sequence[str], *, force: bool) -> None:
+    """Refuse to replace files beside a new npy file, and to leave others there that would be read with it.
+
+    Parameters
+    ----------
+    written : the arrays that will be written
+    force : whether those that exist may be replaced
+    """
+    for name in COMPANIONS if output.suffix == ".npy" else ():
+        beside = companion(output, name)
+        if name not in written and beside.exists():
+            raise FileError(
+                f"{beside} would be read with the new {output.name}, and is not written anew. Move it away."
+            )
+        if beside.exists() and not output.exists() and not force:
+            raise FileError(f"{beside} exists. Use force (--force) to overwrite it, or another output.")
 
 
 def manifest_path(output: Path) -> Path:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from evicp import __version__, artifact
 from evicp.arrays import F64, I64
 from evicp.calibration import Calibration
+from evicp.certificates import is_tied
 from evicp.metrics import Evaluation
-from evicp.reliability import Reliability, caveat
+from evicp.reliability import Reliability, caveat, conformal_rank
 from evicp.report.curves import GRID, Curves, Method
 from evicp.report.explorer import Explored
 from evicp.strata import SIZE_ENDS, Ranges, intervals
@@ -63,6 +64,7 @@ class Promise:
     n: tuple[int, ...]
     group: tuple[str, ...] | None = None
     pac: float | None = None
+    at_least: tuple[bool, ...] | None = None  # where scores tie at the threshold, or sets were filled: a bound
 
     @classmethod
     def of(cls, curve: Curves) -> Promise | None:
@@ -71,7 +73,9 @@ class Promise:
             return None
         groups = curve.method.groups
         if groups is None:
-            return cls((curve.method.n,) * len(curve.grid))
+            ranks = (conformal_rank(curve.method.n, coverage) for coverage in curve.grid)
+            tied = tuple(is_tied(curve.method.scores, k) for k in ranks)
+            return cls((curve.method.n,) * len(curve.grid), at_least=tied)
         weakest = weakest_groups(curve.limits.thresholds, groups.counts)
         return cls(
             tuple(np.maximum(1, groups.counts[weakest]).tolist()), tuple(groups.names[group] for group in weakest)
@@ -92,6 +96,7 @@ class Promise:
         }
         if self.group is None:
             observed = np.array([r.observed_interval(m, confidence) for r in laws])
+            observed[:, 1][np.array(self.at_least or False)] = 1.0
             result.update(observed_low=pack(observed[:, 0]), observed_high=pack(observed[:, 1]))
         return result
 
@@ -247,7 +252,7 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
     hard = e.difficulty_strata
     promise = None
     if e.n_calibration is not None and e.guarantee == "marginal" and not e.smoothed:  # the Beta law is of plain sets
-        promise = Promise((e.n_calibration,), pac=e.target_confidence)
+        promise = Promise((e.n_calibration,), pac=e.target_confidence, at_least=(e.filled,))
     weighted = e.guarantee == "weighted"
     by = None if weighted or e.guarantee == "marginal" else e.guarantee
     method = {
