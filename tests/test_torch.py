@@ -370,12 +370,18 @@ def test_casting_the_module_does_not_round_the_threshold(problem):
     assert module.threshold_bits.dtype == torch.int64
 
 
-def test_compiled_graph_gives_the_same_sets(problem):
+@pytest.fixture
+def served(problem):
+    """A module that gives sets, and rows for it."""
     model, features, labels = problem
     model.eval()
     with torch.no_grad():
         calibration = evicp.calibrate(model(features), labels)
-    module = SetPredictor(model, calibration, 0.9).eval()
+    return SetPredictor(model, calibration, 0.9).eval(), features
+
+
+def test_compiled_graph_gives_the_same_sets(served):
+    module, features = served
     compiled = torch.compile(module, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(features).mask, module(features).mask)
 
@@ -392,12 +398,8 @@ def test_logits_of_another_shape_are_refused(problem, by):
             predictor(features[:, :6].reshape(100, 6, 6))
 
 
-def test_an_exported_graph_gives_the_same_sets(problem):
-    model, features, labels = problem
-    model.eval()
-    with torch.no_grad():
-        calibration = evicp.calibrate(model(features), labels)
-    module = SetPredictor(model, calibration, 0.9).eval()
+def test_an_exported_graph_gives_the_same_sets(served):
+    module, features = served
     exported = torch.export.export(module, (features,), dynamic_shapes={"args": ({0: torch.export.Dim("rows")},)})
     torch.testing.assert_close(exported.module()(features[:7]).mask, module(features[:7]).mask)
 

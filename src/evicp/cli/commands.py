@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,7 +90,8 @@ def run() -> None:
 
 def _say_no_more() -> None:
     """What is left to print goes nowhere: Python would complain once more while flushing at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError):  # what is no file has nothing to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say_everything() -> None:
