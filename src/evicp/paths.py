@@ -24,7 +24,7 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
     link stays one: what it points to is replaced.
     """
     name = as_path(path)
-    target = Path(os.path.realpath(name))
+    target = Path(os.path.realpath(name)) if os.path.islink(name) else name  # noqa: PTH114 - which may raise
     temporary = target.parent / f".evicp-{secrets.token_hex(8)}.tmp"
     _unfinished.add(temporary)
     try:
