@@ -42,7 +42,7 @@ from evicp.metrics import Evaluation, Evaluator
 from evicp.paths import as_path, format_of, natural_key
 from evicp.scores import Score
 from evicp.sets import PredictionSets, SetsSummary
-from evicp.stored import COMPANIONS, HeldArray, RawArray, Stored, companion, open_npy
+from evicp.stored import HeldArray, RawArray, Stored, companion, companions, open_npy
 
 __all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict"]
 
@@ -393,7 +393,7 @@ def _shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> l
     """The files of logits in a folder, in the order of the numbers in their names."""
     known = (*LOGITS_SUFFIXES, *more)
     found = [f for f in folder.iterdir() if format_of(f) in known and not f.name.startswith(".")]
-    beside = {companion(f, name) for f in found if format_of(f) == ".npy" for name in COMPANIONS}
+    beside = {file for f in found for file in companions(f).values()}
     found = [f for f in found if f not in beside and not (format_of(f) == ".npy" and "labels" in f.name)]
     if not found:
         raise FileError(f"{folder} holds no file of logits; known are {', '.join(known)}.")

@@ -30,6 +30,7 @@ __all__ = [
     "RawArray",
     "Stored",
     "companion",
+    "companions",
     "open_npy",
     "open_npz",
     "open_safetensors",
@@ -267,6 +268,11 @@ def companion(path: Path, name: str) -> Path:
     if "logits" in path.name:
         return path.with_name(path.name.replace("logits", name))
     return path.with_name(f"{path.stem}.{name}.npy")
+
+
+def companions(path: Path) -> dict[str, Path]:
+    """All files that would be read with logits in an npy file, by what they hold; none for other files."""
+    return {name: companion(path, name) for name in COMPANIONS} if format_of(path) == ".npy" else {}
 
 
 def open_npy(path: Path) -> Stored:

@@ -11,8 +11,7 @@ import typer
 from evicp.cli.common import ClassNames, Force, Json, examples, print_json, print_text, refuse_inputs
 from evicp.cli.inputs import read_class_names
 from evicp.errors import InputError
-from evicp.paths import format_of
-from evicp.stored import COMPANIONS, companion
+from evicp.stored import companions
 
 __all__ = ["extract"]
 
@@ -122,8 +121,7 @@ def extract(
     """
     from evicp.extraction import extract as run
 
-    beside = [companion(Path(output), name) for name in COMPANIONS] if format_of(Path(output)) == ".npy" else []
-    for path in (Path(output), *beside):
+    for path in (Path(output), *companions(Path(output)).values()):
         refuse_inputs(path, (network, source, weights, labels, class_names))
     result = run(
         network,

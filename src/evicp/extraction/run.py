@@ -157,13 +157,14 @@ class _Job:
 
     def finished(self, *, force: bool) -> Extraction | None:
         """The result of an earlier run that came to its end, if this would be the same."""
-        parts = Parts(self.output)
-        storage.refuse_companions(self.output, self._names(), force=force or parts.made_with(self.settings()))
-        if force or not self.output.exists() or parts.made_with(self.settings()):
+        parts, settings = Parts(self.output), self.settings()
+        again = force or parts.made_with(settings)
+        storage.refuse_companions(self.output, self._names(), force=again)
+        if again or not self.output.exists():
             return None
         manifest = storage.read_manifest(self.output)
         if manifest is not None:
-            storage.check_same_settings(self.output, manifest["settings"], self.settings())
+            storage.check_same_settings(self.output, manifest["settings"], settings)
             parts.remove()  # what a run killed while it tidied up has left
             return self._result(manifest, resumed=len(self.source), rate=None)
         raise FileError(f"{self.output} exists and is no result of this command. Use force (--force) to overwrite it.")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from evicp.arrays import I64
 from evicp.errors import FileError
 from evicp.paths import atomic_path
-from evicp.stored import COMPANIONS, companion
+from evicp.stored import companion, companions
 
 __all__ = ["UNKNOWN", "Parts", "Shard", "Stacked", "check_output", "read_manifest", "write_arrays", "write_manifest"]
 
@@ -143,8 +143,7 @@ def refuse_companions(output: Path, written: Sequence[str], *, force: bool) -> N
     written : the arrays that will be written
     force : whether those that exist may be replaced
     """
-    for name in COMPANIONS if output.suffix == ".npy" else ():
-        beside = companion(output, name)
+    for name, beside in companions(output).items():
         if name not in written and beside.exists():
             raise FileError(
                 f"{beside} would be read with the new {output.name}, and is not written anew. Move it away."
