@@ -83,6 +83,14 @@ def test_the_fewest_rows_with_a_threshold():
             assert pac_rank(n, coverage, confidence) == n
 
 
+def test_the_fewest_rows_are_found_for_any_coverage():
+    """Next to 1 they are more than can be tried one by one: ln 20 of them for every one that is missed."""
+    for nines in (20, 40):
+        n = rows_needed(1 - Fraction(1, 10**nines), 0.95)
+        assert n == pytest.approx(np.log(20) * 10.0**nines, rel=1e-12)
+    assert rows_needed(0.5, Fraction(1, 2) + Fraction(1, 10**12)) == 2
+
+
 def test_sets_use_that_rank(cpu_backend):
     z, y = make(300)
     calibration = calibrate(z, y)

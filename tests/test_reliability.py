@@ -125,6 +125,17 @@ def test_a_law_that_is_a_bound_lets_more_pass_but_not_less():
     assert high < 1
 
 
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_smoothed_sets_may_cover_as_little_as_those_of_the_score_below(confidence):
+    """From 99 rows at 0.9: the lower end is that of rank 89, the upper one that of rank 90."""
+    law = Reliability(99, 0.9)
+    check = law.compatible(0.9, 500, confidence, smoothed=True)
+    assert check.low == Reliability(99, 0.89).observed_interval(500, confidence)[0] < check.high
+    assert check.high == law.observed_interval(500, confidence)[1]
+    assert law.compatible(check.low, 500, confidence, smoothed=True).compatible
+    assert not law.compatible(check.low - 1 / 500, 500, confidence, smoothed=True).kept
+
+
 def test_compatible_coverages_are_as_frequent_as_promised():
     """Draw coverages from the law and counts given them: 95 % are called compatible, or a little more."""
     rng = np.random.default_rng(0)
@@ -279,6 +290,18 @@ def test_a_tolerance_that_no_rows_keep_to_is_refused():
         plan(0.9, 1e-6)
     with pytest.raises(InputError, match="tolerance must be at least 1e-08"):
         plan(Fraction(10**20 - 1, 10**20), 1e-9)
+
+
+def test_a_tolerance_that_can_just_be_kept_to_is_planned_for():
+    nines = Fraction(10**8 - 1, 10**8)
+    assert plan(nines, 1e-8) == 314_789_678
+    with pytest.raises(InputError, match="tolerance must be at least 1e-08"):
+        plan(nines, np.nextafter(1e-8, 0))
+
+
+def test_a_plan_of_more_rows_than_64_bits_count():
+    """So many are needed for a threshold at all; from there on coverage hardly strays."""
+    assert plan(Fraction(10**20 - 1, 10**20), 0.001) == 10**20 - 1
 
 
 def test_the_plans_exact_ranks_survive_large_denominators():

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil, comb, log, log1p
+from math import ceil, comb, log
 from typing import Any
 
 import numpy as np
@@ -104,11 +104,17 @@ def rows_needed(coverage: float | Fraction, confidence: float | None = None) -> 
     exact = checks.as_coverage(coverage)
     if confidence is None:
         return int(-(-1 // (1 - exact))) - 1
-    sure = checks.as_probability(confidence, "confidence")
-    n = max(1, int(log(1 - sure) / log1p(-float(1 - exact))) - 2)
-    while pac_rank(n, exact, sure) > n:
-        n += 1
-    return n
+    risk = 1 - checks.as_coverage(confidence, "confidence")
+    too_few, enough = 0, 1
+    while _risk_exceeds(enough, enough, exact, risk):  # even with the largest score as threshold
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        n = (too_few + enough) // 2
+        if _risk_exceeds(n, n, exact, risk):
+            too_few = n
+        else:
+            enough = n
+    return enough
 
 
 @dataclass(frozen=True)
@@ -298,7 +304,7 @@ def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95)
     smallest = rows_needed(exact)
     # Beyond `safe`, Hoeffding's bound for the Beta law (mean within 1/(n+1) of coverage) promises it for every n.
     safe = ceil((1 / tolerance + (log(2 / (1 - confidence)) / 2) ** 0.5 / tolerance) ** 2) + 2
-    return _last_missing(smallest, safe, exact, tolerance, confidence) + 1
+    return smallest if smallest > safe else _last_missing(smallest, safe, exact, tolerance, confidence) + 1
 
 
 def _last_missing(smallest: int, safe: int, coverage: Fraction, tolerance: float, confidence: float) -> int:
@@ -308,7 +314,7 @@ def _last_missing(smallest: int, safe: int, coverage: Fraction, tolerance: float
     confidence, or one n above the whole range misses it.
     """
     missing = smallest - 1
-    first, width = np.array([smallest]), 1 << max(0, safe - smallest).bit_length()
+    first, width = np.array([smallest]), 1 << (safe - smallest).bit_length()
     while first.size:
         last = first + (width - 1)
         doubtful = _concentration(first, last, coverage, tolerance) < confidence

@@ -29,20 +29,23 @@ EQUIVALENT: dict[str, str] = {
         for n in ("first", "last")
     },
     "_ranks: 2 ** 62 -> 2 ** 63": "a margin of two: products below 2^63 fit into 64 bits as well",
-    "_last_missing: 1 << max(0, safe - smallest).bit_length() -> 2 << max(0, safe - smallest).bit_length()": (
+    "_last_missing: 1 << (safe - smallest).bit_length() -> 2 << (safe - smallest).bit_length()": (
         "how many n are looked at together changes no answer"
     ),
     "Calibrator._check_mergeable: batch.weights is not None -> batch.weights is None": (
         "whether two kinds are there is the same question of their opposites"
     ),
     "_risk_exceeds: 1e-09 * risk -> 2e-09 * risk": "so near, doubles and integers decide alike",
-    "Certificate.to_dict: part['threshold'] > 0 -> part['threshold'] > 1": "only infinities get there",
+    **{
+        f"Certificate.to_dict: part['threshold'] > 0 -> part['threshold'] {other}": "only infinities get there"
+        for other in ("> 1", ">= 0")
+    },
+    "_risk_exceeds: n > 2000 -> n > 2001": "2001 rows are decided in integers, too: only more exactly",
     "_last_missing: safe - smallest -> safe + smallest": "more n to look through, all of them beyond doubt",
     "_exact_pac_rank: n + 1 -> n + 2": "at rank n + 1 nothing is risked, so that no search goes beyond",
     "_ascending: start + step + 1 -> start + step + 2": "one more pair is looked at twice",
     "_rebuild: len(parts) == 1 or whole is None -> len(parts) == 1 and whole is None": "the same numbers either way",
     "_JsonLines.finish: self._file.flush() -> pass": "closing, which comes next, flushes",
-    "rows_needed: 1 - sure -> 1 + sure": "only where the search begins: lower, never higher",
 }
 
 
