@@ -58,6 +58,13 @@ def test_confidences_that_doubles_cannot_tell_apart(n):
     assert [pac_rank(n, half, half + step) for step in (-little, 0, little)] == [k, k, k + 1]
 
 
+def test_two_thousand_rows_are_still_decided_in_integers():
+    """Less than a double's rounding beside the exact tail, on either side."""
+    n, k, coverage, little = 2000, 1340, Fraction(2, 3), Fraction(1, 10**25)
+    tail = sum(comb(n, j) * 2**j for j in range(k, n + 1)) / Fraction(3**n)
+    assert [pac_rank(n, coverage, 1 - tail + step) for step in (-little, 0, little)] == [k, k, k + 1]
+
+
 @pytest.mark.parametrize("n", [1_000, 50_000, 10**6])
 def test_large_calibration_sets(n):
     for coverage in (0.5, 0.9, 0.99):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from fractions import Fraction
 from math import floor
@@ -136,6 +137,17 @@ def test_smoothed_sets_may_cover_as_little_as_those_of_the_score_below(confidenc
     assert not law.compatible(check.low - 1 / 500, 500, confidence, smoothed=True).kept
 
 
+def test_verdicts_on_smoothed_sets_at_the_ends():
+    """At rank 1 the one below covers nothing; past the last rank plain sets are full, and smoothed ones are not."""
+    first = Reliability(1, 0.4)
+    assert first.k == 1
+    assert first.compatible(0.0, 20, smoothed=True).low == 0.0
+    full = Reliability(9, 0.95)
+    assert full.k == 10
+    assert full.compatible(0.9, 20).low == 1.0
+    assert full.compatible(0.9, 20, smoothed=True).low == Reliability(9, 0.9).observed_interval(20)[0]
+
+
 def test_compatible_coverages_are_as_frequent_as_promised():
     """Draw coverages from the law and counts given them: 95 % are called compatible, or a little more."""
     rng = np.random.default_rng(0)
@@ -242,13 +254,113 @@ def test_an_outcome_exactly_as_likely_as_the_tail_is_outside():
     """From three rows at 0.75 one new row is missed with probability 1/4, the whole tail of a 50 % interval."""
     assert Reliability(3, 0.75).observed_interval(1, confidence=0.5) == (1.0, 1.0)
     assert Reliability(3, 0.75).observed_interval(1, confidence=0.51) == (0.0, 1.0)
+    assert Reliability(3, 0.25).observed_interval(1, confidence=0.5) == (0.0, 0.0)
+    assert Reliability(3, 0.25).observed_interval(1, confidence=0.51) == (0.0, 1.0)
+
+
+def plain_certificate(**others) -> reliability.Certificate:
+    values = (0.9, 1999, 1800, 1.25, 0.89, 0.001, 0.9, (0.88, 0.92), 0.95, "ecp", {}, 1000, "abc", "1", "today")
+    return dataclasses.replace(reliability.Certificate(*values), **others)
+
+
+def said(certificate: reliability.Certificate) -> dict[str, str]:
+    """What a certificate says, by the names of its lines."""
+    lines = [line[2:].split("  ", 1) for line in str(certificate).splitlines()[1:-1]]
+    return {name: value.strip() for name, value in lines}
 
 
 def test_a_certificate_claims_no_confidence_unless_told():
-    values = (0.9, 99, 90, 1.0, 0.89, 0.02, 0.9, (0.8, 0.95), 0.95, "ecp", {}, 10, "", "", "")
-    certificate = reliability.Certificate(*values)
-    assert "with confidence" not in str(certificate)
-    assert "with confidence 0.95" in str(dataclasses.replace(certificate, pac=0.95))
+    assert "with confidence" not in str(plain_certificate())
+    assert "with confidence 0.95" in str(plain_certificate(pac=0.95))
+
+
+def test_what_a_certificate_says_line_by_line():
+    plain = plain_certificate()
+    assert said(plain) == {
+        "coverage asked for": "0.9",
+        "calibration rows n": "1,999",
+        "threshold": "1.25 (score 1,800 of 1,999 in ascending order)",
+        "expected coverage": "0.900000 over calibration sets",
+        "95% interval": "[0.8800, 0.9200] (Beta law of coverage given the calibration set)",
+        "gamma": "0.890000 (Theorem 2: belief mass of coverage, not a statistical confidence)",
+        "U_C": "0.001 (Theorem 2: 2 / (n + 1))",
+        "score": "ecp",
+        "classes": "1,000",
+        "checksum": "abc",
+        "made by": "evicp 1, today",
+    }
+    assert "\n  classes             1,000\n" in str(plain)  # in columns
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (
+            {"tied": True},
+            {
+                "95% interval": "[0.8800, 0.9200] (Beta law of coverage given the calibration set; scores tie at the "
+                "threshold, so that coverage is at least this)"
+            },
+        ),
+        ({"threshold": np.inf}, {"threshold": "none: 1,999 rows are too few, and every set is full"}),
+        (
+            {"effective_n": 1234.56},
+            {
+                "effective rows": "1234.6",
+                "as uncertain as": "1,999 equally weighted rows, whose figures are below",
+                "threshold": "1.25 (for a new row of average weight)",
+            },
+        ),
+        ({"parameters": {"k": 3}}, {"score": "ecp {'k': 3}"}),
+        ({"chosen_on": 1234}, {"score chosen on": "1,234 other rows, which were not calibrated"}),
+        (
+            {"observed": {"coverage": 0.9, "m": 1000, "low": 0.88, "high": 0.92, "compatible": True, "kept": True}},
+            {"observed coverage": "0.9000 on 1,000 rows: compatible with [0.8800, 0.9200]"},
+        ),
+    ],
+    ids=lambda case: next(iter(case)),
+)
+def test_what_else_a_certificate_says_where_there_is_more_to_say(change, lines):
+    assert said(plain_certificate(**change)) == said(plain_certificate()) | lines
+
+
+def test_a_verdict_names_eight_of_many_groups():
+    seen = {"coverage": 0.5, "m": 1200, "groups": 20, "compatible": False, "kept": False}
+    names = [f"g{number}" for number in range(12)]
+    start = "0.5000 on 1,200 rows: 20 groups NOT compatible (g0, g1, g2, g3, g4, g5, g6, g7"
+    for count, end in ((8, ")"), (9, " and 1 more)"), (12, " and 4 more)")):
+        assert reliability.verdict_line(seen | {"incompatible": names[:count]}) == start + end
+    fine = seen | {"compatible": True, "incompatible": []}
+    assert reliability.verdict_line(fine) == "0.5000 on 1,200 rows: 20 groups compatible"
+
+
+def test_a_certificate_as_json():
+    promise = reliability.GroupPromise("a", 3, 4, np.inf, 1.0, (1.0, 1.0))
+    for threshold, stored in ((1.25, 1.25), (np.inf, "inf"), (-np.inf, "-inf"), (0.0, 0.0)):
+        certificate = plain_certificate(threshold=threshold, groups=(promise,))
+        text = certificate.to_json()
+        content = json.loads(text)
+        assert content == certificate.to_dict()
+        assert (content["threshold"], content["groups"][0]["threshold"]) == (stored, "inf")
+        assert list(content) == sorted(content)
+        assert text.startswith('{\n  "by"')
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        plain_certificate(gamma=np.nan).to_json()
+
+
+def test_what_a_certificate_rests_on():
+    plain, grouped = plain_certificate(), plain_certificate(by="group")
+    assert plain.caveat.startswith("Holds if calibration and new rows are exchangeable")
+    assert grouped.caveat.startswith("Holds in every group if calibration and new rows of it are exchangeable")
+    assert plain_certificate(effective_n=10.0).caveat.startswith(
+        "Holds on average over calibration sets if the weights"
+    )
+    for certificate in (plain, grouped):
+        assert "folds" not in certificate.caveat
+        in_folds = dataclasses.replace(certificate, folds=5)
+        assert in_folds.caveat.startswith("The rows were scored in 5 folds, by other models")
+        assert in_folds.caveat.endswith(certificate.caveat)
+        assert str(in_folds).endswith(in_folds.caveat)
 
 
 def test_the_plan_grows_as_the_tolerance_shrinks():

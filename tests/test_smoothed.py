@@ -368,17 +368,6 @@ def test_too_much_is_incompatible_with_smoothed_sets_also_where_scores_tie():
     assert as_plain["compatible"]
 
 
-def test_verdicts_at_the_ends():
-    """At rank 1 the one below covers nothing; past the last rank plain sets are full, and smoothed ones are not."""
-    first = evicp.Reliability(1, 0.4)
-    assert first.k == 1
-    assert first.compatible(0.0, 20, smoothed=True).low == 0.0
-    full = evicp.Reliability(9, 0.95)
-    assert full.k == 10
-    assert full.compatible(0.9, 20).low == 1.0
-    assert full.compatible(0.9, 20, smoothed=True).low == evicp.Reliability(9, 0.9).observed_interval(20)[0]
-
-
 @pytest.mark.parametrize("by", [None, "group"])
 def test_ties_that_another_backend_hides_are_warned_of(by):
     """Raised past rounding, no calibration score equals a new one; ranks are whole numbers, and need no raising."""

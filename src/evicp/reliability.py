@@ -7,6 +7,7 @@ threshold among the calibration scores.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -67,13 +68,14 @@ def pac_rank(n: int, coverage: float | Fraction, confidence: float) -> int:
 
 @lru_cache(maxsize=4096)
 def _exact_pac_rank(n: int, coverage: Fraction, risk: Fraction) -> int:
-    too_low, enough = 0, n + 1
+    return _smallest_enough(0, n + 1, lambda k: _risk_exceeds(n, k, coverage, risk))
+
+
+def _smallest_enough(too_low: int, enough: int, misses: Callable[[int], bool]) -> int:
+    """The smallest whole number that does not miss, by halving: above one that does, up to one that does not."""
     while enough - too_low > 1:
-        k = (too_low + enough) // 2
-        if _risk_exceeds(n, k, coverage, risk):
-            too_low = k
-        else:
-            enough = k
+        middle = (too_low + enough) // 2
+        too_low, enough = (middle, enough) if misses(middle) else (too_low, middle)
     return enough
 
 
@@ -104,17 +106,18 @@ def rows_needed(coverage: float | Fraction, confidence: float | None = None) -> 
     exact = checks.as_coverage(coverage)
     if confidence is None:
         return int(-(-1 // (1 - exact))) - 1
-    risk = 1 - checks.as_coverage(confidence, "confidence")
-    too_few, enough = 0, 1
-    while _risk_exceeds(enough, enough, exact, risk):  # even with the largest score as threshold
-        too_few, enough = enough, 2 * enough
-    while enough - too_few > 1:
-        n = (too_few + enough) // 2
-        if _risk_exceeds(n, n, exact, risk):
-            too_few = n
-        else:
-            enough = n
-    return enough
+    return _exact_pac_rows(exact, 1 - checks.as_coverage(confidence, "confidence"))
+
+
+@lru_cache(maxsize=4096)
+def _exact_pac_rows(coverage: Fraction, risk: Fraction) -> int:
+    def misses(n: int) -> bool:
+        return _risk_exceeds(n, n, coverage, risk)  # with the largest score as threshold
+
+    n = 1
+    while misses(n):
+        n *= 2
+    return _smallest_enough(n // 2, n, misses)
 
 
 @dataclass(frozen=True)
@@ -153,8 +156,17 @@ def verdict_line(observed: dict[str, Any]) -> str:
     if "low" in observed:
         verdict = "MORE than" if observed["kept"] and not observed["compatible"] else f"{verdict} with"
         return f"{seen}: {verdict} [{observed['low']:.4f}, {observed['high']:.4f}]"
-    named = ", ".join(observed["incompatible"][:8])
-    return f"{seen}: {observed['groups']:,} groups {verdict}" + (f" ({named})" if named else "")
+    named = f" ({some_of(observed['incompatible'])})" if observed["incompatible"] else ""
+    return f"{seen}: {observed['groups']:,} groups {verdict}{named}"
+
+
+def some_of(names: list[str]) -> str:
+    """Eight names at most, and how many more there are.
+
+    >>> some_of(list("abcdefghij"))
+    'a, b, c, d, e, f, g, h and 2 more'
+    """
+    return ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
 
 
 @dataclass(frozen=True)
@@ -257,8 +269,8 @@ class Reliability:
             raise InputError(f"observed coverage must be between 0 and 1; got {observed}.")
         low, high = self.observed_interval(m, confidence)
         if smoothed:
-            below = beta_binomial_cdf(m, self.k - 1, self.l + 1) if self.k > 1 else np.ones(m + 1)
-            low = _lowest_share(below, (1 - confidence) / 2)
+            below = self.k - 1  # the rank of the score below; there may be none
+            low = _lowest_share(beta_binomial_cdf(m, below, self.l + 1), (1 - confidence) / 2) if below else 0.0
         return Compatibility(float(observed), int(m), low, 1.0 if at_least else high, confidence)
 
     def __str__(self) -> str:
@@ -302,8 +314,9 @@ def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95)
             f"{MOST_PLANNED:,} calibration rows cannot keep to. Ask for a wider one."
         )
     smallest = rows_needed(exact)
-    # Beyond `safe`, Hoeffding's bound for the Beta law (mean within 1/(n+1) of coverage) promises it for every n.
-    safe = ceil((1 / tolerance + (log(2 / (1 - confidence)) / 2) ** 0.5 / tolerance) ** 2) + 2
+    # From `safe` on, Hoeffding's bound for the Beta law promises it for every n: half of the tolerance is for the mean,
+    # which is within 1 / (n + 1) of coverage, half for straying from it.
+    safe = int(2 * log(6 / (1 - confidence)) / tolerance**2)
     return smallest if smallest > safe else _last_missing(smallest, safe, exact, tolerance, confidence) + 1
 
 
@@ -345,7 +358,7 @@ def _concentration(first: I64, last: I64, coverage: Fraction, tolerance: float) 
 def _ranks(n: I64, coverage: Fraction) -> I64:
     """`conformal_rank` of many n."""
     numerator, denominator = coverage.as_integer_ratio()
-    wide = (n + 1).astype(object if (int(n.max(initial=0)) + 1) * denominator >= 2**62 else np.int64)
+    wide = (n + 1).astype(object if int(n.max(initial=1)) * denominator >= 2**61 else np.int64)
     return (-((-wide * numerator) // denominator)).astype(np.int64)
 
 
@@ -468,8 +481,7 @@ class Certificate:
         full = [group.name for group in self.groups if group.threshold == np.inf]
         lines = [("groups", f"{len(self.groups):,}, each with a threshold of its own")]
         if full:
-            named = ", ".join(full[:8]) + (f" and {len(full) - 8} more" if len(full) > 8 else "")
-            lines.append(("without threshold", f"{len(full):,}, too few rows: {named}"))
+            lines.append(("without threshold", f"{len(full):,}, too few rows: {some_of(full)}"))
         return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]
 
     @property

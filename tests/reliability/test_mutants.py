@@ -20,28 +20,42 @@ EQUIVALENT: dict[str, str] = {
     "_risk_exceeds: abs(tail - risk) > 1e-09 * risk -> abs(tail - risk) >= 1e-09 * risk": (
         "so near, doubles and integers decide alike"
     ),
-    "plan: (log(2 / (1 - confidence)) / 2) ** 0.5 -> log(2 / (1 - confidence)) / 2 * 0.5": (
-        "another place to search downwards from, also far above the answer; only the proof is lost"
-    ),
+    **{
+        f"plan: {before} -> {after}": "a search downwards from further above; only time is lost"
+        for before, after in (
+            ("2 * log(6 / (1 - confidence))", "3 * log(6 / (1 - confidence))"),
+            ("6 / (1 - confidence)", "7 / (1 - confidence)"),
+        )
+    },
+    "plan: smallest > safe -> smallest >= safe": "from `safe` on every n keeps the promise",
     **{
         f"_last_missing: _concentration({n}, last, coverage, tolerance) < confidence -> "
         f"_concentration({n}, last, coverage, tolerance) <= confidence": "a Beta probability is not just a given double"
         for n in ("first", "last")
     },
-    "_ranks: 2 ** 62 -> 2 ** 63": "a margin of two: products below 2^63 fit into 64 bits as well",
+    "_ranks: 2 ** 61 -> 2 ** 62": "a margin of two: products below 2^63 fit into 64 bits as well",
+    "_ranks: int(n.max(initial=1)) * denominator >= 2 ** 61 -> int(n.max(initial=1)) * denominator > 2 ** 61": (
+        "a margin of two, again"
+    ),
+    "_ranks: initial=1 -> initial=2": "at most widened where it need not be",
     "_last_missing: 1 << (safe - smallest).bit_length() -> 2 << (safe - smallest).bit_length()": (
         "how many n are looked at together changes no answer"
     ),
     "Calibrator._check_mergeable: batch.weights is not None -> batch.weights is None": (
         "whether two kinds are there is the same question of their opposites"
     ),
-    "_risk_exceeds: 1e-09 * risk -> 2e-09 * risk": "so near, doubles and integers decide alike",
+    **{
+        f"_risk_exceeds: 1e-09 * risk -> {wider}": "more is decided in integers, and alike"
+        for wider in ("2e-09 * risk", "1e-09 / risk")
+    },
     **{
         f"Certificate.to_dict: part['threshold'] > 0 -> part['threshold'] {other}": "only infinities get there"
         for other in ("> 1", ">= 0")
     },
     "_risk_exceeds: n > 2000 -> n > 2001": "2001 rows are decided in integers, too: only more exactly",
     "_last_missing: safe - smallest -> safe + smallest": "more n to look through, all of them beyond doubt",
+    "_exact_pac_rows: n // 2 -> n // 3": "halving begins further below",
+    "beta_binomial_cdf: m + 1 -> m + 2": "a factor that the last line divides out",
     "_exact_pac_rank: n + 1 -> n + 2": "at rank n + 1 nothing is risked, so that no search goes beyond",
     "_ascending: start + step + 1 -> start + step + 2": "one more pair is looked at twice",
     "_rebuild: len(parts) == 1 or whole is None -> len(parts) == 1 and whole is None": "the same numbers either way",
