@@ -254,8 +254,8 @@ def test_an_outcome_exactly_as_likely_as_the_tail_is_outside():
     """From three rows at 0.75 one new row is missed with probability 1/4, the whole tail of a 50 % interval."""
     assert Reliability(3, 0.75).observed_interval(1, confidence=0.5) == (1.0, 1.0)
     assert Reliability(3, 0.75).observed_interval(1, confidence=0.51) == (0.0, 1.0)
-    assert Reliability(3, 0.25).observed_interval(1, confidence=0.5) == (0.0, 0.0)
-    assert Reliability(3, 0.25).observed_interval(1, confidence=0.51) == (0.0, 1.0)
+    assert Reliability(4, 0.2).observed_interval(1, confidence=0.6) == (0.0, 0.0)  # the same of one that is covered
+    assert Reliability(4, 0.2).observed_interval(1, confidence=0.61) == (0.0, 1.0)
 
 
 def plain_certificate(**others) -> reliability.Certificate:

@@ -54,6 +54,7 @@ EQUIVALENT: dict[str, str] = {
     },
     "_risk_exceeds: n > 2000 -> n > 2001": "2001 rows are decided in integers, too: only more exactly",
     "_last_missing: safe - smallest -> safe + smallest": "more n to look through, all of them beyond doubt",
+    "_last_missing: last > missing -> last >= missing": "a range that ends there is halved once more, for nothing",
     "_exact_pac_rows: n // 2 -> n // 3": "halving begins further below",
     "beta_binomial_cdf: m + 1 -> m + 2": "a factor that the last line divides out",
     "_exact_pac_rank: n + 1 -> n + 2": "at rank n + 1 nothing is risked, so that no search goes beyond",
