@@ -185,6 +185,13 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a deep header": (lambda: framed(DEEP, b""), "more parts than any calibration"),
     "a deep description": (lambda: forged(DEEP), "more parts than any calibration"),
     "deep objects": (lambda: forged('{"a":' * 1000 + "1" + "}" * 1000), "more parts than any calibration"),
+    # a little more than as many groups as fit could have
+    "a header of many lists": (
+        lambda: framed(f'{{"a":[{"[]," * 110_000}1]}}', b""),
+        "more parts than any calibration.",
+    ),
+    "many objects": (lambda: framed(f'{{"a":[{"{}," * 60_000}1]}}', b""), "more parts than any calibration."),
+    "many keys": (lambda: framed(canonical(dict.fromkeys(range(215_000), 0)), b""), "more parts than any calibration."),
     "an endless string": (lambda: framed('"' + '\\"' * 10**6, b""), "it is not a calibration"),
     "a number of 5,000 digits": (lambda: forged(GOOD_TEXT.replace('"n":6', '"n":' + "9" * 5000)), "integer string"),
     "a pickle": (lambda: pickle.dumps(Harmful()), "its header claims"),
@@ -263,6 +270,10 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     # scores
     "unsorted scores": (lambda: forged(scores=SCORES[::-1]), "its scores are not ascending numbers"),
     "two scores exchanged": (lambda: forged(scores=SCORES[[0, 2, 1, 4, 3, 5]]), "its scores are not ascending numbers"),
+    "scores exchanged far behind": (
+        lambda: forged(scores=np.r_[np.ones(2**20), 0.0], n=2**20 + 1),  # they are looked at in steps of so many
+        "its scores are not ascending numbers",
+    ),
     "a NaN among the scores": (lambda: forged(scores=[-1, 0, np.nan, 1, 2, 3]), "its scores are not ascending numbers"),
     "a NaN at the end": (lambda: forged(scores=[-1, 0, 1, 2, 3, np.nan]), "its scores are not ascending numbers"),
     "a NaN at the start": (lambda: forged(scores=[np.nan, 0, 1, 2, 3, 4]), "its scores are not ascending numbers"),
