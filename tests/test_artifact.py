@@ -171,9 +171,9 @@ def test_a_score_class_of_ones_own(rows: Any, tmp_path: Path) -> None:
         evicp.load(path)
     with pytest.raises(ArtifactError, match=r"it was made with the score power"):
         evicp.load(path, score=Power(2.5))
-    unwritable = evicp.Calibration(Power(np.ones(2)), calibration.scores, K)
-    with pytest.raises(ScoreError, match=r"cannot be stored as JSON"):
-        unwritable.save(path)
+    for unwritable in (np.ones(2), np.nan, np.inf):
+        with pytest.raises(ScoreError, match=r"cannot be stored as JSON"):
+            evicp.Calibration(Power(unwritable), calibration.scores, K).save(path)
     assert evicp.load(path, score=Power(1.5)) == calibration  # the failed save left the file alone
 
 
@@ -309,6 +309,13 @@ def test_a_relative_name_and_the_umask(rows: Any, tmp_path: Path, monkeypatch: p
     finally:
         os.umask(before)
     assert Path("cal.safetensors").stat().st_mode & 0o777 == 0o640
+
+
+def test_how_many_parts_a_description_may_have() -> None:
+    parts = {str(number): 0 for number in range(100)}
+    assert artifact.strict_json(json.dumps(parts)) == parts
+    with pytest.raises(ArtifactError, match=r"^its description has more parts than any calibration\.$"):
+        artifact.strict_json(json.dumps(parts | {"another": 0}))
 
 
 def test_how_many_rows_chose_the_score_is_not_forgotten(tmp_path):
