@@ -121,6 +121,13 @@ def by_class(parts: int = 3, by: Any = "class", groups: Any = None, scores: Any 
     return of_parts(named, groups=stored)
 
 
+def of_true_rows() -> bytes:
+    """A file by class whose last group has one score, or `true` of them."""
+    good = by_class(scores=SCORES[:5])
+    length = int.from_bytes(good[:8], "little")
+    return framed(good[8 : 8 + length].replace(b'"shape":[1]', b'"shape":[true]'), good[8 + length :])
+
+
 def weighted(rows: Any = (1.0,) * 6, classes: Any = (1.0,) * 3, kind: Any = "classes") -> bytes:
     """A file with weights of its rows, and of its classes."""
     parts = {"scores": SCORES, "weights": rows} | ({} if classes is None else {"class_weights": classes})
@@ -348,6 +355,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "nested base rates": (lambda: ecp(base_rates=[[0.5], [0.5]]), "base_rates must be one number in (0, 1)"),
     "more groups than classes": (lambda: by_class(6), "it says it has 3 groups but holds the scores of 6"),
     "fewer groups than classes": (lambda: by_class(2), "it says it has 3 groups but holds the scores of 2"),
+    "a group of true scores": (of_true_rows, "it must hold one F64 tensor"),
     "one unsorted group": (lambda: by_class(scores=[0, 1, 0, 1, 1, 0]), "its scores are not ascending numbers"),
     "a group that is NaN": (lambda: by_class(scores=[0, 1, np.nan, 1, 0, 1]), "its scores are not ascending numbers"),
     "groups by nothing known": (lambda: by_class(by="os.system"), "groups by 'os.system', which this evicp does not"),
