@@ -233,6 +233,7 @@ def test_a_share_of_misses_for_a_coverage_is_warned_of(calibration):
 
 def test_no_sets_are_of_no_rows_and_no_labels(calibration):
     sets = calibration.no_sets(Fraction(9, 10), None)
+    assert not sets.filled
     assert (len(sets), sets.labels.size, sets.coverage) == (0, 0, Fraction(9, 10))
 
 
@@ -795,6 +796,7 @@ def test_online_p_values_do_not_depend_on_how_many_come_at_once(cpu_backend):
         calibration = calibration.extended(z[start:stop], y[start:stop])
     assert np.concatenate(parts).tobytes() == whole.tobytes()
     assert calibration.p_values_online(z[:0], y[:0]).shape == (0,)
+    assert calibration.p_values_online(z[0], y[:1]) == calibration.p_values_online(z[:1], y[:1])
 
 
 def test_online_p_values_of_exchangeable_rows_have_uniform_ranks():

@@ -188,6 +188,7 @@ def test_whole_numbers_and_truth_values_are_groups_too():
     assert calibration.groups.by.groups == (0, 10, 20)
     assert calibration.groups.names == ("0", "10", "20")
     assert calibration.groups_of(z[:4], [20, 0, 10, 10]).tolist() == ["20", "0", "10", "10"]
+    assert calibration.groups_of(z[0], [20]).tolist() == ["20"]
     assert calibrate(z, y, by=numbers > 0).groups.by.groups == (0, 1)
 
 

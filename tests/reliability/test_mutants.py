@@ -52,6 +52,9 @@ EQUIVALENT: dict[str, str] = {
         f"Certificate.to_dict: part['threshold'] > 0 -> part['threshold'] {other}": "only infinities get there"
         for other in ("> 1", ">= 0")
     },
+    "Calibration.extended: own is None or row_weights is None -> own is None and row_weights is None": (
+        "both are there or neither is"
+    ),
     "_risk_exceeds: n > 2000 -> n > 2001": "2001 rows are decided in integers, too: only more exactly",
     "_last_missing: safe - smallest -> safe + smallest": "more n to look through, all of them beyond doubt",
     "_last_missing: last > missing -> last >= missing": "a range that ends there is halved once more, for nothing",
