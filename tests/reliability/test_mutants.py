@@ -37,6 +37,7 @@ EQUIVALENT: dict[str, str] = {
     "_ranks: int(n.max(initial=1)) * denominator >= 2 ** 61 -> int(n.max(initial=1)) * denominator > 2 ** 61": (
         "a margin of two, again"
     ),
+    "_ranks: 2 ** 61 -> 2 * 61": "Python's integers are as exact as those of 64 bits, and slower",
     "_ranks: initial=1 -> initial=2": "at most widened where it need not be",
     "_last_missing: 1 << (safe - smallest).bit_length() -> 2 << (safe - smallest).bit_length()": (
         "how many n are looked at together changes no answer"
