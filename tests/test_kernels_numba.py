@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -469,6 +470,34 @@ def test_a_senseless_number_of_threads(monkeypatch, value):
     monkeypatch.setenv("EVICP_THREADS", value)
     with pytest.raises(InputError, match="EVICP_THREADS must be a whole number of at least 1"):
         fused.threads()
+
+
+def test_sets_that_shrink_and_grow_are_joined_in_order(monkeypatch):
+    """The room for all sets is guessed from the first ones: too little, too much, both are put right."""
+    monkeypatch.setattr(fused, "_BLOCK", 4000)
+    rng = np.random.default_rng(0)
+    sharpness = np.repeat([30.0, 0.1, 30.0], 300)[:, None]
+    logits = (rng.normal(size=(900, 400)) * sharpness).astype(np.float32)
+    for rows in (slice(None), slice(300, None)):
+        for ours, theirs in zip(
+            fused.ragged_sets(evicp.APS(), logits[rows], 0.9),
+            reference.ragged_sets(evicp.APS(), logits[rows], 0.9),
+            strict=True,
+        ):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+            assert ours.base is None  # nothing larger is kept alive
+
+
+def test_a_result_is_in_memory_once():
+    logits = np.random.default_rng(0).normal(size=(4000, 500)).astype(np.float32)
+    tracemalloc.start()
+    try:
+        labels = fused.ragged_labels(evicp.ECP(), logits, np.inf)[1]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert labels.nbytes == 4 * logits.size
+    assert peak < 1.6 * labels.nbytes
 
 
 def test_the_number_of_threads(monkeypatch):

@@ -67,15 +67,15 @@ def k_means(points: F64, weights: F64, count: int, seed: int, restarts: int = 3)
     """
     rng = np.random.default_rng([seed, 1])
     best, lowest = np.zeros(len(points), np.int64), np.inf
-    weighted, doubled = (weights[:, None] * points).ravel(), 2 * points
+    weighted, extended = (weights[:, None] * points).ravel(), np.column_stack([2 * points, -np.ones(len(points))])
     for _ in range(restarts):
         centres = _spread_out(points, weights, count, rng)
-        assigned, places = _nearest(doubled, centres), np.arange(centres.size).reshape(centres.shape)
+        assigned, places = _nearest(extended, centres), np.arange(centres.size).reshape(centres.shape)
         for _ in range(30):
             total = np.bincount(assigned, weights, len(centres))[:, None]
             moved = np.bincount(places[assigned].ravel(), weighted, centres.size).reshape(centres.shape)
             np.divide(moved, total, out=centres, where=total > 0)
-            before, assigned = assigned, _nearest(doubled, centres)
+            before, assigned = assigned, _nearest(extended, centres)
             if np.array_equal(before, assigned):
                 break
         spread = float(weights @ ((points - centres[assigned]) ** 2).sum(1))
@@ -97,8 +97,6 @@ def _spread_out(points: F64, weights: F64, count: int, rng: np.random.Generator)
     return points[chosen].copy()
 
 
-def _nearest(doubled: F64, centres: F64) -> I64:
-    """The nearest centre of each point x, given as 2x: |x - c|^2 is |c|^2 - 2xc, up to what all centres share."""
-    products = doubled @ centres.T
-    np.subtract((centres**2).sum(1), products, out=products)
-    return products.argmin(1)
+def _nearest(extended: F64, centres: F64) -> I64:
+    """The nearest centre c of each point x, given as (2x, -1): |x - c|^2 is |c|^2 - 2xc, up to what all share."""
+    return (extended @ np.column_stack([centres, (centres**2).sum(1)]).T).argmax(1)

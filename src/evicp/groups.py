@@ -351,7 +351,9 @@ def _set_aside(n: int, share: float, seed: int) -> I64:
     The choice is made by position, never by score: rows chosen by the order of their scores would leave the others
     no longer exchangeable with new ones.
     """
-    return np.sort(np.random.default_rng(seed).permutation(n)[: round(share * n)])
+    chosen = np.zeros(n, np.bool_)
+    chosen[np.random.default_rng(seed).permutation(n)[: round(share * n)]] = True
+    return np.flatnonzero(chosen)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -166,14 +166,12 @@ def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> A
     return builder.bitcast(builder.add(builder.bitcast(y, whole), exponent), x.type)
 
 
-def _emit_rough_exp(builder: Any, x: Any) -> Any:
-    """No less than e^x and at most 6.2 % more, for x <= 0: 2^(n + f) <= 2^n (1 + f), which is n + f read as bits."""
+def _emit_rough_exp(builder: Any, x: Any, rate: Any) -> Any:
+    """No less than e^(x rate) <= 1 and at most 6.2 % more: 2^(n + f) <= 2^n (1 + f), which is n + f read as bits."""
     mantissa, bias, whole = _layout(x)
-    one = _constant(x.type, bias * 2.0**mantissa)
-    bits = _emit_larger(
-        builder, _emit_fma(builder, x, _constant(x.type, 2.0**mantissa / log(2)), one), _constant(x.type, 0.0)
-    )
-    return builder.bitcast(builder.fptosi(bits, whole), x.type)
+    rate = builder.fmul(rate, _constant(x.type, 2.0**mantissa / log(2)))  # once for all, if the rate is
+    bits = _emit_fma(builder, x, rate, _constant(x.type, bias * 2.0**mantissa))
+    return builder.bitcast(builder.fptosi(_emit_larger(builder, bits, _constant(x.type, 0.0)), whole), x.type)
 
 
 def _emit_rough_log(builder: Any, x: Any) -> Any:
@@ -184,17 +182,18 @@ def _emit_rough_log(builder: Any, x: Any) -> Any:
 
 
 def _emit_log(builder: Any, x: Any) -> Any:
-    """ln x of a positive normal float64: x = 2^n m with m in [0.7, 1.4), and ln m = 2 artanh((m - 1) / (m + 1)).
+    """ln x of a positive normal number: x = 2^n m with m in [0.7, 1.4), and ln m = 2 artanh((m - 1) / (m + 1)).
 
     Our own, because a library's vectorised logarithm may differ from its scalar one in the last bit.
     """
-    integer = ir.IntType(64)
-    bits, middle = builder.bitcast(x, integer), ir.Constant(integer, 0x3FE6A09E667F3BCD)  # sqrt(1/2)
-    n = builder.ashr(builder.sub(bits, middle), ir.Constant(integer, 52))
-    m = builder.bitcast(builder.sub(bits, builder.shl(n, ir.Constant(integer, 52))), x.type)
+    mantissa, _, whole = _layout(x)
+    middle, terms = (0x3FE6A09E667F3BCD, 10) if mantissa == 52 else (0x3F3504F3, 4)  # sqrt(1/2)
+    bits = builder.bitcast(x, whole)
+    n = builder.ashr(builder.sub(bits, _constant(whole, middle)), _constant(whole, mantissa))
+    m = builder.bitcast(builder.sub(bits, builder.shl(n, _constant(whole, mantissa))), x.type)
     f = builder.fdiv(builder.fsub(m, _constant(x.type, 1.0)), builder.fadd(m, _constant(x.type, 1.0)))
     f_squared, twice_f = builder.fmul(f, f), builder.fadd(f, f)
-    series = _emit_polynomial(builder, f_squared, [1 / k for k in range(21, 1, -2)])
+    series = _emit_polynomial(builder, f_squared, [1 / (2 * k + 1) for k in range(terms, 0, -1)])
     log_m = _emit_fma(builder, builder.fmul(twice_f, f_squared), series, twice_f)
     return _emit_fma(builder, builder.sitofp(n, x.type), _constant(x.type, log(2)), log_m)
 
@@ -237,6 +236,12 @@ def _emit_hashes(builder: Any, x: Any) -> Any:
 def _emit_finite(builder: Any, x: Any) -> Any:
     """x, and +inf where x is -inf: for a minimum over possible labels."""
     return builder.select(builder.fcmp_ordered(">", x, _constant(x.type, -inf)), x, _constant(x.type, inf))
+
+
+def _emit_far_away(builder: Any, x: Any) -> Any:
+    """0, and +inf where x is -inf."""
+    possible = builder.fcmp_ordered(">", x, _constant(x.type, -inf))
+    return builder.select(possible, _constant(x.type, 0.0), _constant(x.type, inf))
 
 
 def _emit_below(builder: Any, x: Any, y: Any) -> Any:
@@ -304,13 +309,14 @@ _mul = _binary(lambda builder, x, y: builder.fmul(x, y))
 _larger = _binary(_emit_larger)
 _smaller = _binary(_emit_smaller)
 _exp = _unary(_emit_exp)
-_rough_exp = _unary(_emit_rough_exp)
+_rough_exp = _binary(_emit_rough_exp)
 _rough_log = _unary(_emit_rough_log)
 _log = _unary(_emit_log)
 _relu = _unary(lambda builder, x: _emit_larger(builder, _constant(x.type, 0.0), x))  # keeps a NaN
 _softplus = _unary(_emit_softplus)
 _clipped_exp = _unary(_emit_clipped_exp)
 _finite = _unary(_emit_finite)
+_far_away = _unary(_emit_far_away)
 _hashes = _unary(_emit_hashes, Lanes(types.uint32))
 _mix32 = _unary(_emit_mix32)
 _add_whole = _binary(lambda builder, x, y: builder.add(x, y))
@@ -464,7 +470,13 @@ def _reduction(emit: Callable[..., Any], result: Any = None) -> Callable[..., An
     return _intrinsic(define)
 
 
+def _emit_total(builder: Any, counts: Any) -> Any:
+    """The sum of counts, exact up to 2^26: in fewer steps than `_emit_sum`, whose numbers may differ in size."""
+    return _fold(builder, _widen(builder, _fold(builder, counts, _emit_add, 4)), _emit_add)
+
+
 _sum = _reduction(_emit_sum, types.float64)
+_total = _reduction(_emit_total, types.float64)
 _sum_whole = _reduction(lambda builder, vector: _fold(builder, vector, lambda b, x, y: b.add(x, y)))
 _largest = _reduction(lambda builder, vector: _fold(builder, vector, _emit_larger))
 _smallest = _reduction(lambda builder, vector: _fold(builder, vector, _emit_smaller))
@@ -513,55 +525,46 @@ def _nans(_typing: Any, lanes: Any) -> Any:
     return types.uint32(lanes), generate
 
 
-@_intrinsic
-def _count_below(_typing: Any, counts: Any, lanes: Any, _x: Any) -> Any:
-    """`counts`, and 1 more in the lanes that are larger than a number: of so many numbers, how many are below."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        larger = builder.fcmp_ordered(">", values[1], _spread(builder, values[2]))
-        return builder.add(values[0], builder.zext(larger, values[0].type))
-
-    return counts(counts, lanes, lanes.dtype), generate
+def _emit_one_more(builder: Any, counts: Any, x: Any, y: Any) -> Any:
+    """`counts`, and 1 more where x > y. They are floats: what compares need not wait for what adds those."""
+    return builder.select(builder.fcmp_ordered(">", x, y), builder.fadd(counts, _constant(counts.type, 1.0)), counts)
 
 
-@_intrinsic
-def _no_counts(_typing: Any) -> Any:
-    """A zero in every lane."""
-    zeros = _constant(_vector(ir.IntType(32)), 0)
-    return Lanes(types.uint32)(), lambda _context, _builder, _signature, _values: zeros
+_one_more = _intrinsic(lambda _typing, counts, x, y: _elementwise(_emit_one_more, (counts, x, y)))
 
 
 @_intrinsic
 def _store(_typing: Any, array: Any, start: Any, lanes: Any) -> Any:
-    """Put counts into an array of int64, from number `start` on."""
+    """Put lanes into an array of their own type, or of int64, from number `start` on."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, values[0]).data
-        whole = builder.zext(values[2], _vector(ir.IntType(64)))
-        pointer = builder.bitcast(builder.gep(data, [values[1]]), whole.type.as_pointer())
-        builder.store(whole, pointer, align=context.get_abi_sizeof(whole.type.element))
+        is_whole = isinstance(array.dtype, types.Integer)
+        value = builder.fptosi(values[2], _vector(ir.IntType(64))) if is_whole else values[2]
+        pointer = builder.bitcast(builder.gep(data, [values[1]]), value.type.as_pointer())
+        builder.store(value, pointer, align=context.get_abi_sizeof(value.type.element))
         return context.get_dummy_value()
 
     return types.void(array, start, lanes), generate
 
 
 @_intrinsic
-def _count_bits(_typing: Any, _bits: Any) -> Any:
+def _count_bits(_typing: Any, bits: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return builder.zext(builder.ctpop(values[0]), ir.IntType(64))
 
-    return types.int64(types.uint32), generate
+    return types.int64(bits), generate
 
 
 @_intrinsic
-def _lowest_bit(_typing: Any, _bits: Any) -> Any:
+def _lowest_bit(_typing: Any, bits: Any) -> Any:
     """The number of the lowest bit that is set, 0 if none is."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         zeros = builder.cttz(values[0], ir.Constant(ir.IntType(1), 0))
-        return builder.zext(builder.and_(zeros, ir.Constant(ir.IntType(32), 31)), ir.IntType(64))
+        return builder.zext(builder.and_(zeros, ir.Constant(zeros.type, zeros.type.width - 1)), ir.IntType(64))
 
-    return types.int64(types.uint32), generate
+    return types.int64(bits), generate
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -682,7 +685,7 @@ class _Survey(NamedTuple):
     usable: bool  # whether scores can be computed: no NaN, no +inf, something finite, nothing too large
     top: Any  # the largest logit
     low: Any  # the smallest finite one
-    few: Any  # one that 4 labels reach, and about 8 on average
+    few: Any  # one that 4 labels reach, and about 8 on average; those that `_load_any` gives twice count twice
     some: Any  # one that 8 labels reach, and about 20 on average
     many: Any  # one that 16 labels reach, and about 50 on average
 
@@ -1031,17 +1034,19 @@ _BATCH_LOGITS = 1 << 15
 _SIDE = 8
 #: How many candidates of several rows are scored side by side, and how many of one row at most.
 _SLOTS, _MOST = 128, 64
+#: Candidates are flagged by the bits of words: two hold all of them.
+_WORD = 64
+_LANE_BITS = (1 << LANES) - 1
 
 _ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest", "log_total", "alpha", "rest"]
 _ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "few", "some", "many"]
-_ROW_COLUMNS += ["threshold", "demand", "cut", "step", "begin", "end"]
+_ROW_COLUMNS += ["threshold", "demand", "cut", "step", "begin", "end", "surprisal", "cost"]
 _LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "score"]
-_LIMIT_COLUMNS = ["label", "limit", "need", "highest", "fewest", "most", "within"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
 #: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
 #: Candidates of small sets and the numbers of the exponential in either precision are at hand there, too.
 _SINGLE, _DOUBLE = np.array(_exp_numbers(False), np.float32), np.array(_exp_numbers(True))
-_CANDIDATES = np.dtype([(name, np.float64, (_SLOTS,)) for name in [*_Row._fields, *_LABEL_COLUMNS, *_LIMIT_COLUMNS]])
+_CANDIDATES = np.dtype([(name, np.float64, (_SLOTS,)) for name in [*_Row._fields, *_LABEL_COLUMNS, "label"]])
 _COLUMNS = np.dtype(
     [(name, np.float64, (_BATCH,)) for name in ["before", *_ROW_COLUMNS, *_LABEL_COLUMNS]]
     + [("candidates", _CANDIDATES), ("double", np.float64, _DOUBLE.shape), ("single", np.float32, _SINGLE.shape)]
@@ -1226,37 +1231,62 @@ class _Scratch(NamedTuple):
     scores: F64  # the set
     members: I64
     buckets: I64
+    within: I64  # bits of candidates
+    unsure: I64
 
 
 def make_scratch(n_classes: int) -> tuple[NDArray[Any], F64, I64]:
     """Room for one thread's rows, allocated before because kernels allocate nothing."""
     width = max(n_classes + LANES, _BUCKETS)
-    return make_batch(), np.empty((3, width)), np.empty((4, width), np.int64)
+    return make_batch(), np.empty((3, width)), np.empty((6, width), np.int64)
 
 
 @_inlined
 def _unpack_scratch(floats: F64, wholes: I64) -> _Scratch:
-    return _Scratch(floats[0], wholes[0], floats[1], wholes[1], floats[2], wholes[2], wholes[3])
+    return _Scratch(floats[0], wholes[0], floats[1], wholes[1], floats[2], wholes[2], wholes[3], wholes[4], wholes[5])
+
+
+@_inlined
+def _find_places(row: Any, keys: Any, places: I64, count: int) -> None:
+    """Where each key belongs in ascending order, equals in their own: for `_place`.
+
+    The smaller ones are counted, in the row's precision: no branch to mispredict.
+    """
+    for start in range(0, count, 2 * LANES):
+        own, counts = _native(row, _load(keys, start)), _lanes(row, 0.0)
+        if count - start <= LANES:
+            for i in range(count):
+                counts = _one_more(counts, own, _native(row, keys[i]))
+        else:
+            next_own, next_counts = _native(row, _load(keys, start + LANES)), _lanes(row, 0.0)
+            for i in range(count):
+                key = _native(row, keys[i])
+                counts, next_counts = _one_more(counts, own, key), _one_more(next_counts, next_own, key)
+            _store(places, start + LANES, next_counts)
+        _store(places, start, counts)
+    for i in range(count):
+        places[_FEW + LANES + i] = i
+
+
+@_inlined
+def _place(places: I64, i: int) -> Any:
+    """Where key number i belongs; to be asked for all in turn, so that equals come one after the other."""
+    first = np.uint64(_FEW + LANES + places[i])
+    to = np.uint64(places[first])
+    places[first] = to + np.uint64(1)
+    return to
 
 
 @_inlined
 def _sort_few(row: Any, room: _Scratch, count: int) -> None:
-    """Sort by counting for each candidate the smaller ones, in the row's precision: no branch to mispredict."""
-    keys, smaller, place = room.keys, room.buckets, _FEW + LANES
+    """Sort `keys` with their labels into `sorted_keys`."""
     if count == 1:
-        room.sorted_keys[0], room.sorted_labels[0] = keys[0], room.labels[0]
+        room.sorted_keys[0], room.sorted_labels[0] = room.keys[0], room.labels[0]
         return
-    for start in range(0, count, LANES):
-        own, counts = _native(row, _load(keys, start)), _no_counts()
-        for i in range(count):
-            counts = _count_below(counts, own, _native(row, keys[i]))
-        _store(smaller, start, counts)
+    _find_places(row, room.keys, room.buckets, count)
     for i in range(count):
-        smaller[place + i] = i
-    for i in range(count):
-        to = smaller[place + smaller[i]]
-        smaller[place + smaller[i]] = to + 1  # for the next of equals
-        room.sorted_keys[to], room.sorted_labels[to] = keys[i], room.labels[i]
+        to = _place(room.buckets, i)
+        room.sorted_keys[to], room.sorted_labels[to] = room.keys[i], room.labels[i]
 
 
 @_inlined
@@ -1319,34 +1349,25 @@ def _sort_set(room: _Scratch, count: int) -> None:
 
 
 @_inlined
-def _note_bits(labels: I64, count: int, first: int, bits: Any) -> int:
-    """Add the numbers of the bits that are set, counted from `first`, to `count` labels; returns how many there are."""
-    # Two are noted whether they are there or not, and kept if they are: a branch would be mispredicted.
-    for _ in range(2):
-        labels[count] = first + _lowest_bit(bits)
-        count += 1 if bits != 0 else 0
-        bits = np.uint32(bits & (bits - np.uint32(1)))
-    while bits != 0:
-        labels[count] = first + _lowest_bit(bits)
-        count += 1
-        bits = np.uint32(bits & (bits - np.uint32(1)))
-    return count
+def _without_lowest(bits: Any) -> Any:
+    return np.uint64(bits & (bits - np.uint64(1)))
 
 
 @_inlined
-def _note_blocks(row: Any, room: _Scratch) -> int:
-    """Note the labels whose bits are set in `buckets`, one number for the lanes of a block; returns how many."""
-    bits, last, count, hits = room.buckets, (len(row) - 1) // LANES, 0, 0
-    paired, places = last // 2 * 2, room.sorted_labels
-    for k in range(0, paired, 2):
-        both = bits[k] | (bits[k + 1] << LANES)
-        places[hits], bits[hits] = k * LANES, both
-        hits += 1 if both != 0 else 0
-    for k in range(hits):
-        count = _note_bits(room.labels, count, places[k], np.uint32(bits[k]))
-    for k in range(paired, last + 1):
-        count = _note_bits(room.labels, count, min(k * LANES, len(row) - LANES), np.uint32(bits[k]))
-    return count
+def _note_bits(labels: I64, count: int, first: int, bits: Any, often: int) -> int:
+    """Add the numbers of the bits that are set, counted from `first`, to `count` labels; returns how many there are.
+
+    As many as there `often` are are noted whether they are there or not: a branch would be mispredicted.
+    """
+    word = np.uint64(bits)
+    total = count + _count_bits(word)
+    for k in range(often):
+        labels[np.uint64(count + k)] = first + _lowest_bit(word)
+        word = _without_lowest(word)
+    for k in range(count + often, total):
+        labels[np.uint64(k)] = first + _lowest_bit(word)
+        word = _without_lowest(word)
+    return total
 
 
 @_inlined
@@ -1370,11 +1391,11 @@ def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> i
             i = places[k]
             z, y = _load_any(row, i), _load_any(row, i + LANES)
             bits = _join(_at_least(z, cut), _at_least(y, cut)) & ~_join(_at_least(z, upper), _at_least(y, upper))
-            count = _note_bits(labels, count, i, np.uint32(bits))
+            count = _note_bits(labels, count, i, bits, 2)
         for i in range(whole, len(row), LANES):
             z = _load(row, i)
             bits = _at_least(z, cut) & ~_at_least(z, upper)
-            count = _note_bits(labels, count, min(i, len(row) - LANES), np.uint32(bits))
+            count = _note_bits(labels, count, min(i, len(row) - LANES), bits, 2)
     for i in range(count):
         room.keys[i] = 0.0 - np.float64(row[labels[i]])
     return count
@@ -1565,31 +1586,38 @@ class _Test(NamedTuple):
     rate: Any
     scale: Any
     constant: Any
-    share: Any  # 1 / alpha_0
     surprisal: Any  # ln alpha_0
     least: Any  # the logarithm of the stabilizer, where that is tiny
 
 
 @_inlined
-def _test_of(b: Any, j: int, row: Any, p: _Parameters) -> _Test:
-    base, rate, scale, constant, share, least = b.top[j], 1.0 / p.temperature, 0.0, 0.0, 1.0, -inf
-    if p.kind in (_LAC, _MARGIN):
-        scale, constant = b.largest[j] * (1.0 + _ROUGHLY), 0.0 - b.largest[j] if p.kind == _MARGIN else 0.0
-    elif p.kind == _ECP and p.stabilizer >= _SMALLEST_STABILIZER:
-        share, worst = b.inverse_alpha_0[j], _exp(b.worst[j]) * (1.0 + _ROUGHLY)
-        is_huge = share * _LARGEST_ALPHA_0 < 1.0
-        scale, constant = (0.0, 1e38) if is_huge else (b.largest[j] * worst, p.stabilizer * worst)
-    elif p.kind == _ECP and p.stabilizer == 0.0:
-        base, rate, constant, share = b.low[j], rate * (1.0 + _ROUGHLY), b.worst[j], b.inverse_alpha_0[j]
-    elif p.kind == _ECP:
-        rate, constant, share = rate * (1.0 - _ROUGHLY), b.worst[j] + log(2.0), b.inverse_alpha_0[j]
-        least = p.log_stabilizer
-    numbers = _native(row, base), _native(row, rate), _native(row, scale), _native(row, constant)
-    return _Test(*numbers, _native(row, share), _native(row, 0.0 - _log(share)), _native(row, least))
+def _prepare_tests(b: Any, p: _Parameters, count: int) -> None:
+    """What tests of labels with limits of their own need to know of the rows of a batch."""
+    if p.kind == _ECP:
+        for j in range(count):
+            b.surprisal[j] = 0.0 - _log(b.inverse_alpha_0[j])  # of a label without evidence
+            b.cost[j] = _exp(min(b.worst[j], 700.0))
 
 
 @_inlined
-def _reach(row: Any, p: _Parameters, t: _Test, z: Any, demand: Any) -> Any:
+def _test_of(b: Any, j: int, row: Any, p: _Parameters) -> _Test:
+    base, rate, scale, constant, least = b.top[j], 1.0 / p.temperature, 0.0, 0.0, -inf
+    if p.kind in (_LAC, _MARGIN):
+        scale, constant = b.largest[j] * (1.0 + _ROUGHLY), 0.0 - b.largest[j] if p.kind == _MARGIN else 0.0
+    elif p.kind == _ECP and p.stabilizer >= _SMALLEST_STABILIZER:
+        share, worst = b.inverse_alpha_0[j], b.cost[j] * (1.0 + _ROUGHLY)
+        is_huge = share * _LARGEST_ALPHA_0 < 1.0
+        scale, constant = (0.0, 1e38) if is_huge else ((b.largest[j] * worst) ** 0.5 * share, p.stabilizer * worst)
+    elif p.kind == _ECP and p.stabilizer == 0.0:
+        base, rate, constant = b.low[j], rate * (1.0 + _ROUGHLY), b.worst[j]
+    elif p.kind == _ECP:
+        rate, constant, least = rate * (1.0 - _ROUGHLY), b.worst[j] + log(2.0), p.log_stabilizer
+    numbers = _native(row, base), _native(row, rate), _native(row, scale), _native(row, constant)
+    return _Test(*numbers, _native(row, b.surprisal[j]), _native(row, least))
+
+
+@_inlined
+def _reach(row: Any, kind: int, evidence: int, by_logarithms: bool, t: _Test, z: Any, demand: Any) -> Any:
     """Lanes that are not negative where a label may be within its limit.
 
     With a label's probability q, its surprisal I, and a limit t, it is within
@@ -1602,26 +1630,52 @@ def _reach(row: Any, p: _Parameters, t: _Test, z: Any, demand: Any) -> Any:
     `demand` holds -e^-t, or t. All labels are tested, and fast: exponential and logarithm are rough, and the surprisal
     ln alpha_0 - ln alpha is made of two tangents above the logarithm. Of other scores what is asked decides: 0 passes.
     """
-    x = _mul(_sub(z, t.base), t.rate)
-    if p.kind != _ECP:
-        return _add(demand, _fma(_rough_exp(x), t.scale, t.constant))
-    e = _activate(p.evidence, z)
+    x = _sub(z, t.base)
+    if kind != _ECP:
+        return _add(demand, _fma(_rough_exp(x, t.rate), t.scale, t.constant))
+    e = _activate(evidence, z)
     tangent = _fma(e, _native(row, -0.25), _native(row, np.float64(t.surprisal) + _TANGENT_AT_4))
     surprisal = _larger(_sub(t.surprisal, e), tangent)
-    if p.stabilizer >= _SMALLEST_STABILIZER:
-        share = _fma(e, t.share, t.share)
-        return _fma(demand, surprisal, _fma(_mul(_rough_exp(x), _mul(share, share)), t.scale, t.constant))
-    utility = _larger(_sub(x, _add(surprisal, surprisal)), t.least)
+    if not by_logarithms:
+        root = _fma(e, t.scale, t.scale)
+        return _fma(demand, surprisal, _fma(_mul(_rough_exp(x, t.rate), root), root, t.constant))
+    utility = _larger(_sub(_mul(x, t.rate), _add(surprisal, surprisal)), t.least)
     return _add(demand, _add(_sub(utility, _rough_log(surprisal)), t.constant))
 
 
 @_inlined
-def _possible(b: Any, j: int, row: Any, p: _Parameters, demands: Any, room: _Scratch) -> int:
+def _can_reach(row: Any, kind: int, evidence: int, by_logarithms: bool, t: _Test, demands: Any, i: int) -> Any:
+    """One bit for each of the 16 labels from number i on, as `_load` takes them: whether it may be within its limit."""
+    return _not_negative(_reach(row, kind, evidence, by_logarithms, t, _load(row, i), _load(demands, i)))
+
+
+@_inlined
+def _note_possible(
+    row: Any, kind: int, evidence: int, by_logarithms: bool, t: _Test, demands: Any, labels: I64, words: Any
+) -> int:
+    """Note the labels that may be within their limits, in their own order; returns how many."""
+    count, whole = 0, len(row) // _WORD * _WORD
+    for i in range(0, whole, _WORD):
+        first = _can_reach(row, kind, evidence, by_logarithms, t, demands, i)
+        second = _can_reach(row, kind, evidence, by_logarithms, t, demands, i + LANES)
+        third = _can_reach(row, kind, evidence, by_logarithms, t, demands, i + 2 * LANES)
+        fourth = _can_reach(row, kind, evidence, by_logarithms, t, demands, i + 3 * LANES)
+        words[i // _WORD] = np.uint64(_join(first, second)) | (np.uint64(_join(third, fourth)) << np.uint64(32))
+    for i in range(0, whole, _WORD):
+        count = _note_bits(labels, count, i, words[i // _WORD], 4)
+    for i in range(whole, len(row), LANES):
+        bits = _can_reach(row, kind, evidence, by_logarithms, t, demands, i)
+        count = _note_bits(labels, count, min(i, len(row) - LANES), bits, 2)
+    return count
+
+
+@_inlined
+def _possible(b: Any, j: int, row: Any, p: _Parameters, demands: Any, labels: I64, room: _Scratch) -> int:
     """Note the labels of row j that may be within their limits, in their own order; returns how many."""
-    test = _test_of(b, j, row, p)
-    for i in range(0, len(row), LANES):
-        room.buckets[i // LANES] = _not_negative(_reach(row, p, test, _load(row, i), _load(demands, i)))
-    return _note_blocks(row, room)
+    t, words, by_logarithms = _test_of(b, j, row, p), room.buckets.view(np.uint64), p.stabilizer < _SMALLEST_STABILIZER
+    if p.kind == _ECP and p.evidence == _RELU and not by_logarithms:  # the usual case, compiled without the others
+        return _note_possible(row, _ECP, _RELU, False, t, demands, labels, words)
+    return _note_possible(row, p.kind, p.evidence, by_logarithms, t, demands, labels, words)
 
 
 @_inlined
@@ -1636,16 +1690,14 @@ def _drop(row: Any, limits: F64, left: float, room: _Scratch, count: int) -> int
 
 
 @_inlined
-def _count_above_four(row: Any, w: Any, x: Any, y: Any, z: Any) -> tuple[int, int, int, int]:
+def _count_above_four(row: Any, w: Any, x: Any, y: Any, z: Any) -> tuple[float, float, float, float]:
     """How many logits are strictly larger than each of four, in one pass."""
-    n_w, n_x, n_y, n_z = 0, 0, 0, 0
-    for i in range(0, len(row), 2 * LANES):
-        low, high = _load(row, i), _load(row, i + LANES)
-        n_w += _count_bits(_join(_above(low, w), _above(high, w)))
-        n_x += _count_bits(_join(_above(low, x), _above(high, x)))
-        n_y += _count_bits(_join(_above(low, y), _above(high, y)))
-        n_z += _count_bits(_join(_above(low, z), _above(high, z)))
-    return n_w, n_x, n_y, n_z
+    n_w, n_x, n_y, n_z = _lanes(row, 0.0), _lanes(row, 0.0), _lanes(row, 0.0), _lanes(row, 0.0)
+    for i in range(0, len(row), LANES):
+        lanes = _load(row, i)
+        n_w, n_x = _one_more(n_w, lanes, w), _one_more(n_x, lanes, x)
+        n_y, n_z = _one_more(n_y, lanes, y), _one_more(n_z, lanes, z)
+    return _total(n_w), _total(n_x), _total(n_y), _total(n_z)
 
 
 @_inlined
@@ -1692,7 +1744,7 @@ def _row_set_limits(
         if tight > -inf:
             kept, left = _walk_down(b, j, row, p, limits, tight, room)
         if tight < inf:
-            count = _drop(row, limits, left, room, _possible(b, j, row, p, demands, room))
+            count = _drop(row, limits, left, room, _possible(b, j, row, p, demands, room.labels, room))
         if count <= (_SINGLE_MASSES if p.kind == _MASS else _SINGLES):
             break
         tight = inf
@@ -1763,6 +1815,7 @@ def _note_few(c: Any, first: int, s: _Row, room: _Scratch, count: int) -> None:
 @_inlined
 def _score_few(c: Any, p: _Parameters, count: int) -> None:
     """The scores of the candidates noted."""
+    count = (count + _SIDE - 1) // _SIDE * _SIDE  # also some that are not there: a whole number of vectors
     if p.is_plain:
         for m in range(count):
             c.score[m] = _plain_value(p, _row_at(c, m), _label_at(c, m))
@@ -1809,102 +1862,190 @@ def _small_set(b: Any, j: int, room: _Scratch) -> int:
 # rank, so that few ranks are counted.
 
 
+class _Notes(NamedTuple):
+    """Room for what is known of a row's candidates, in its own precision."""
+
+    z: Any
+    need: Any
+    utility: Any
+    enough: Any
+    little: Any
+
+
+def make_notes(dtype: Any) -> NDArray[Any]:
+    """Room for the notes of one thread's rows."""
+    return np.empty((len(_Notes._fields), _SLOTS), dtype)
+
+
 @_inlined
-def _bound_ranks(c: Any, p: _Parameters, s: _Row, count: int) -> None:
-    """How many labels may be above each candidate: up to `fewest` it is within its limit, beyond `most` it is not.
+def _unpack_notes(notes: Any) -> _Notes:
+    return _Notes(notes[0], notes[1], notes[2], notes[3], notes[4])
+
+
+@_inlined
+def _flip(flags: I64, k: int, bits: Any) -> None:
+    """Change flags from candidate k on, at most as many as there are lanes."""
+    flags[k // _WORD] ^= bits << (k % _WORD)
+
+
+@_inlined
+def _weigh(
+    b: Any, j: int, row: Any, p: _Parameters, limits: F64, needs: Any, room: _Scratch, c: _Notes, count: int
+) -> None:
+    """Flag the candidates of row j, `room.members`, that are within their limits whatever their ranks, and open ones.
 
     With a label's surprisal I and a limit t, `need` = e^-t, it is within if, at rank r,
-    utility (1 - r/K) + stabilizer >= I e^-t / max_v C_v. Rounding does far less than what lies between the two numbers,
-    and where one is NaN, neither says anything. LAC's scores have no ranks. No more than `highest` labels are above:
-    each of them has more evidence than this one, and the row has only so much.
+    utility (K - r) >= K (I e^-t / max_v C_v - stabilizer), which lies between `little` and `enough`: rounding does less
+    than what lies between the two, and where one is NaN, neither says anything. No more labels are above it than may
+    have more evidence, for the row has only so much. LAC's scores have no ranks.
     """
+    s, labels, within, unsure = _row_at(b, j), room.members, room.within, room.unsure
+    within[0], within[1], unsure[0], unsure[1] = 0, 0, 0, 0
+    for k in range(count):
+        label = np.uint64(labels[k])
+        c.z[k], c.need[k] = row[label], needs[label]
     if p.kind == _LAC:
         for k in range(count):
-            within = _lac_value(p, s, _label_at(c, k)) <= c.limit[k]
-            c.fewest[k] = c.most[k] = inf if within else -inf
-            c.highest[k] = 0.0
+            is_in = _lac_value(p, s, _Label(np.float64(c.z[k]), 1.0, 0.0, 0.0, 0.0)) <= limits[labels[k]]
+            _flip(within, k, 1 if is_in else 0)
         return
-    scale = _exp(0.0 - s.worst)
-    evidence = (1.0 + _ROUGHLY) * (s.alpha + s.rest - p.n_classes) + _SLACK * p.n_classes
-    for k in range(count):
-        c.highest[k] = evidence / max(c.z[k], 1e-300)
-        share = c.label_alpha[k] * s.inverse_alpha_0
-        inverse = p.n_classes / (_probability(p, s, c.z[k]) * (share * share))
-        least = _surprisal(s, c.label_alpha[k]) * (c.need[k] * scale)
-        excess, slack = least - p.stabilizer, _SLACK * (least + p.stabilizer)
-        c.fewest[k] = p.n_classes - (excess + slack) * inverse
-        c.most[k] = p.n_classes - (excess - slack) * inverse
+    is_huge = s.inverse_alpha_0 * _LARGEST_ALPHA_0 < 1.0
+    n_classes, stabilizer = _native(row, float(p.n_classes)), _native(row, p.n_classes * p.stabilizer)
+    top, rate = _native(row, s.top), _native(row, 1.0 / p.temperature)
+    largest = _native(row, np.nan if is_huge else s.largest)  # float32 does not tell: all are open
+    share, surprisal = _native(row, s.inverse_alpha_0), _native(row, b.surprisal[j])
+    scale, zero, one = _native(row, p.n_classes / b.cost[j]), _native(row, 0.0), _native(row, 1.0)
+    evidence = _native(row, (1.0 + _ROUGHLY) * (s.alpha + s.rest - p.n_classes) + _SLACK * p.n_classes)
+    for k in range(0, count, LANES):
+        z, need = _load(c.z, k), _mul(_load(c.need, k), scale)
+        e = _relu(z)
+        root = _fma(e, share, share)
+        utility = _mul(_exp(_mul(_sub(z, top), rate)), _mul(_mul(root, root), largest))
+        excess = _sub(_mul(_sub(surprisal, _log(_add(e, one))), need), stabilizer)
+        slack = _add(_fma(need, surprisal, stabilizer), _mul(utility, n_classes))
+        far = _far_away(z)  # beyond, unless nothing is needed: NaN then, and the limit decides
+        enough = _add(_fma(slack, _native(row, _ROUGHLY), excess), far)
+        little = _add(_fma(slack, _native(row, -_ROUGHLY), excess), _mul(far, need))
+        unit = _larger(z, _native(row, 1e-10))  # the highest rank is evidence / unit, or K - 1
+        least = _mul(utility, _larger(_sub(_mul(unit, n_classes), evidence), unit))
+        is_within = _at_least(_sub(least, _mul(enough, unit)), zero)
+        is_beyond = _above(_sub(little, _mul(utility, n_classes)), zero)
+        there = _LANE_BITS >> max(k + LANES - count, 0)
+        _flip(within, k, np.int64(is_within) & there)
+        _flip(unsure, k, ~np.int64(is_within | is_beyond) & there)
+        _store(c.utility, k, utility)
+        _store(c.enough, k, enough)
+        _store(c.little, k, little)
 
 
 @_inlined
-def _is_within(c: Any, p: _Parameters, s: _Row, k: int, rank: int) -> bool:
-    """Whether a candidate with this rank is within its limit."""
-    if rank <= c.fewest[k]:
-        return True
-    if rank > c.most[k]:
-        return False
-    c.rank[k] = rank
-    return bool(_plain_value(p, s, _label_at(c, k)) <= c.limit[k])
+def _bound(row: Any, low: Any, high: Any, z: Any, mark: Any, rank: float, n_classes: Any) -> Any:
+    """Bounds of the ranks of logits, given those so far and the rank of one logit."""
+    low = _larger(low, _sub(_native(row, rank), _if_above(n_classes, z, mark)))
+    return low, _smaller(high, _add(_native(row, rank), _if_above(n_classes, mark, z)))
+
+
+@_called
+def _settle(c: _Notes, row: Any, p: _Parameters, s: _Row, limits: F64, room: _Scratch, k: int, bits: int) -> int:
+    """Which of the candidates from number k on are within their limits, of those whose ranks are counted here."""
+    is_within = 0
+    while bits != 0:
+        i = _lowest_bit(np.uint64(bits))
+        z = np.float64(c.z[k + i])
+        label = _Label(z, _relu(z) + 1.0, float(_count_above(row, c.z[k + i])), 0.0, 0.0)
+        is_within |= 1 << i if _plain_value(p, s, label) <= limits[room.members[k + i]] else 0
+        bits &= bits - 1
+    return is_within
 
 
 @_inlined
-def _decide(c: Any, k: int, low: float, high: float, open_ones: I64, count: int) -> int:
-    """Whether a candidate whose rank is between two is within its limit; if that is open, it joins `count` others."""
-    is_within, is_beyond = high <= c.fewest[k], low > c.most[k]
-    c.within[k], open_ones[count] = 1.0 if is_within else 0.0, k
-    return count + (0 if is_within or is_beyond else 1)
+def _next(flags: Any, last: int) -> Any:
+    """The number of the first flag, or the last one's if there is none left, and the other flags."""
+    return (_lowest_bit(flags) if flags != 0 else last), _without_lowest(flags)
 
 
 @_composed
-def _narrow(c: Any, row: Any, p: _Parameters, s: _Row, room: _Scratch, count: int) -> int:
-    """Of the candidates left open, count four's ranks, which bound all others'; returns how many are still open."""
-    open_ones, labels, ranks, last = room.labels, room.sorted_labels, room.buckets, count - 1
-    w, x, y = open_ones[last // 4], open_ones[2 * last // 4], open_ones[3 * last // 4]
-    four = row[labels[w]], row[labels[x]], row[labels[y]], row[labels[open_ones[last]]]
-    ranks[0], ranks[1], ranks[2], ranks[3] = _count_above_four(row, *four)
-    left, low, start = 0, 0, 0
-    for i in range(4):
-        high, stop = ranks[i], (i + 1) * last // 4
-        for k in range(start, stop):
-            left = _decide(c, open_ones[k], low, high, open_ones, left)
-        if start <= stop:
-            k = open_ones[stop]
-            c.within[k] = 1.0 if _is_within(c, p, s, k, high) else 0.0
-        low, start = high, stop + 1
-    return left
+def _narrow(c: _Notes, row: Any, p: _Parameters, s: _Row, limits: F64, room: _Scratch, count: int) -> None:
+    """Count the ranks of four of the open candidates, which bound all others'."""
+    within, unsure = room.within, room.unsure
+    first = 0 if unsure[0] != 0 else _WORD
+    flags = np.uint64(unsure[first // _WORD])
+    w, flags = _next(flags, 0)
+    x, flags = _next(flags, w)
+    y, flags = _next(flags, x)
+    z, flags = _next(flags, y)
+    w, x, y, z = c.z[first + w], c.z[first + x], c.z[first + y], c.z[first + z]
+    n_w, n_x, n_y, n_z = _count_above_four(row, w, x, y, z)
+    n_classes, zero = _lanes(row, float(p.n_classes)), _native(row, 0.0)
+    for k in range(0, count, LANES):
+        own, utility = _load(c.z, k), _load(c.utility, k)
+        low, high = _bound(row, _lanes(row, 0.0), n_classes, own, w, n_w, n_classes)
+        low, high = _bound(row, low, high, own, x, n_x, n_classes)
+        low, high = _bound(row, low, high, own, y, n_y, n_classes)
+        low, high = _bound(row, low, high, own, z, n_z, n_classes)
+        is_open = (unsure[k // _WORD] >> (k % _WORD)) & _LANE_BITS
+        is_within = np.int64(_at_least(_sub(_mul(utility, _sub(n_classes, high)), _load(c.enough, k)), zero)) & is_open
+        is_beyond = np.int64(_above(_sub(_load(c.little, k), _mul(utility, _sub(n_classes, low))), zero)) & is_open
+        is_known = np.int64(_at_least(_sub(low, high), zero)) & is_open
+        is_close = is_known & ~(is_within | is_beyond)
+        if is_close != 0:
+            is_within |= _settle(c, row, p, s, limits, room, k, is_close)
+        _flip(within, k, is_within)
+        _flip(unsure, k, is_within | is_beyond | is_known)
 
 
-@_composed
-def _row_within(b: Any, j: int, row: Any, p: _Parameters, limits: F64, needs: F64, demands: Any, room: _Scratch) -> int:
-    """The set of row j of a batch where `_row_set` leaves its, but without scores; -1 if there are many candidates.
+@_inlined
+def _sort_within(c: _Notes, row: Any, room: _Scratch, count: int) -> int:
+    """Sort the candidates flagged as within their limits; returns how many."""
+    kept: Any = np.int64(0)
+    for start in range(0, count, _WORD):
+        flags = np.uint64(room.within[start // _WORD])
+        for i in range(kept, kept + _count_bits(flags)):
+            k = np.uint64(start + _lowest_bit(flags))
+            room.labels[i], c.need[i] = room.members[k], -c.z[k]
+            flags, kept = _without_lowest(flags), i + 1
+    _find_places(row, c.need, room.buckets, kept)
+    for i in range(kept):
+        room.sorted_labels[_place(room.buckets, i)] = room.labels[i]
+    return kept
 
-    Candidates are the labels above the row's cut, or if those are many, the ones that `demands` do not rule out.
-    """
-    c, s, is_top = b.candidates, _row_at(b, j), not b.cut[j] < b.some[j]
-    if is_top:
-        count = _gather(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
-    else:
-        count = _drop(row, limits, inf, room, _possible(b, j, row, p, demands, room))
+
+@_called
+def _top_within(b: Any, j: int, row: Any, p: _Parameters, limits: F64, room: _Scratch) -> int:
+    """As `_row_within`, of the labels above the row's cut."""
+    c, labels = b.candidates, room.sorted_labels
+    count = _gather(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
     if count > _SLOTS:
         return -1
     _sort_few(row, room, count)
-    labels, keys = room.sorted_labels, room.sorted_keys
-    for k in range(count):
-        c.z[k], c.label_alpha[k] = 0.0 - keys[k], _relu(0.0 - keys[k]) + 1.0
-        c.limit[k], c.need[k] = limits[labels[k]], needs[labels[k]]
-    _bound_ranks(c, p, s, count)
-    rank, left = 0, 0
-    for k in range(count):
-        rank = rank if k > 0 and keys[k] == keys[k - 1] else k
-        highest = rank if is_top else min(c.highest[k], p.n_classes - 1.0)
-        left = _decide(c, k, rank, highest, room.labels, left)
-    while left > 0:
-        left = _narrow(c, row, p, s, room, left)
+    _note_few(c, 0, _row_at(b, j), room, count)
+    _score_few(c, p, count)
     kept: Any = np.int64(0)
     for k in range(count):
-        room.members[kept] = labels[k]
-        kept += int(c.within[k])
+        is_within = c.score[k] <= limits[labels[k]]
+        labels[kept] = labels[k]
+        kept += 1 if is_within else 0
     return kept
+
+
+@_composed
+def _row_within(
+    b: Any, j: int, row: Any, p: _Parameters, limits: F64, needs: Any, demands: Any, room: _Scratch, c: _Notes
+) -> int:
+    """The set of row j of a batch in `room.sorted_labels`, without scores; returns its size, -1 for many candidates.
+
+    Candidates are the labels above the row's cut, or if those are many, the ones that `demands` do not rule out.
+    """
+    if not b.cut[j] < b.some[j]:
+        return _top_within(b, j, row, p, limits, room)
+    count = _possible(b, j, row, p, demands, room.members, room)
+    if count > _SLOTS:
+        return -1
+    s = _row_at(b, j)
+    _weigh(b, j, row, p, limits, needs, room, c, count)
+    while room.unsure[0] | room.unsure[1] != 0:
+        _narrow(c, row, p, s, limits, room, count)
+    return _sort_within(c, row, room, count)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -1936,13 +2077,13 @@ def label_kernel(logits: Any, labels: Any, values: F64, batch: Any, scores: F64)
 
 
 @_inlined
-def _hand_over(room: _Scratch, size: int, used: int, labels: I32, scores: F64) -> None:
+def _hand_over(members: I64, own: F64, size: int, used: int, labels: I32, scores: F64) -> None:
     """Put a set after what is used already, with its scores unless there is no room for any."""
     for k in range(size):
-        labels[used + k] = room.members[k]
+        labels[used + k] = members[k]
     if len(scores) > 0:
         for k in range(size):
-            scores[used + k] = room.scores[k]
+            scores[used + k] = own[k]
 
 
 @_kernel
@@ -1981,7 +2122,7 @@ def set_kernel(
             if used + size > len(labels):
                 return i, used, -1
             _sort_set(room, size)
-            _hand_over(room, size, used, labels, scores)
+            _hand_over(room.members, room.scores, size, used, labels, scores)
             sizes[i] = size
             used += size
         start = stop
@@ -1994,13 +2135,14 @@ def limit_kernel(
     first: int,
     values: F64,
     limits: F64,
-    needs: F64,
+    needs: Any,
     loosest: F64,
     tight: float,
     demands: Any,
     batch: Any,
     floats: F64,
     wholes: I64,
+    notes: Any,
     sizes: I64,
     labels: I32,
     scores: F64,
@@ -2010,22 +2152,26 @@ def limit_kernel(
     `needs` are those of `_bound_ranks`, `tight` and `demands` those of `_row_set_limits`.
     """
     p, b, room, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), first
+    c = _unpack_notes(notes)
+    can_do_without = p.has_cuts and (p.kind == _LAC or p.stabilizer >= _SMALLEST_STABILIZER)
     used: Any = np.int64(0)
     while start < len(logits):
         stop, bad = _take_batch(b, logits, start, p)
         if bad >= 0:
             return bad, used, bad
+        _prepare_tests(b, p, stop - start)
         _find_cuts(b, p, loosest, start, stop)
         for i in range(start, stop):
-            row, j, size = logits[i], i - start, -1
-            if p.has_cuts and len(scores) == 0:
-                size = _row_within(b, j, row, p, limits, needs, demands, room)
+            row, j, size, members = logits[i], i - start, -1, room.sorted_labels
+            if can_do_without and len(scores) == 0:
+                size = _row_within(b, j, row, p, limits, needs, demands, room, c)
             if size < 0:
+                members = room.members
                 size = _row_set_limits(b, j, row, p, limits, tight, demands, room)
                 _sort_set(room, size)
             if used + size > len(labels):
                 return i, used, -1
-            _hand_over(room, size, used, labels, scores)
+            _hand_over(members, room.scores, size, used, labels, scores)
             sizes[i] = size
             used += size
         start = stop

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -191,7 +192,7 @@ def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> t
 def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: bool) -> tuple[I64, I32, F64]:
     values, limit = _parameters(score, logits.shape[1]), np.asarray(threshold, dtype=np.float64)
     sizes = np.empty(len(logits), np.int64)
-    parts: dict[int, list[tuple[I32, F64]]] = {}
+    joined = _Joined(len(logits), scored=scored)
     by_label = limit.ndim == 2 and limit.shape[1] > 1
     room_for = 4  # labels a row, at first
     limits = (
@@ -204,23 +205,55 @@ def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: b
         nonlocal room_for
         own = limits if by_label or limit.size <= 1 else (limits[0][rows],)
         bad, pieces = _block_sets(block, values, own, sizes[rows], room_for, scored=scored)
-        parts[rows.start] = pieces
         room_for = max(room_for, 1 + sum(len(labels) for labels, _ in pieces) * 6 // (5 * len(block)))  # for the next
+        joined.add(rows, pieces)
         return bad
 
     _each_block(logits, work)
     offsets = np.zeros(len(logits) + 1, np.int64)
     sizes.cumsum(out=offsets[1:])
-    pieces = [piece for start in sorted(parts) for piece in parts[start]]
-    if len(pieces) == 1:
-        labels, scores = pieces[0]
-        return offsets, labels.copy(), scores.copy()  # only what is used of the room that was taken
-    nothing = (np.empty(0, np.int32), np.empty(0))
-    every_label, every_score = zip(nothing, *pieces, strict=True)
-    return offsets, np.concatenate(every_label), np.concatenate(every_score)
+    return offsets, *joined.result()
 
 
-def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, F64, F64, float, NDArray[Any]]:
+class _Joined:
+    """Labels and scores of blocks, joined in the order of their rows as they come: a result is in memory once."""
+
+    def __init__(self, n: int, *, scored: bool) -> None:
+        self._n, self._next, self._used, self._scored = n, 0, 0, scored
+        self._labels, self._scores = np.empty(0, np.int32), np.empty(0)
+        self._waiting: dict[int, tuple[int, list[tuple[I32, F64]]]] = {}
+        self._lock = Lock()
+
+    def add(self, rows: slice, pieces: list[tuple[I32, F64]]) -> None:
+        with self._lock:
+            self._waiting[rows.start] = rows.stop, pieces
+            while self._next in self._waiting:
+                self._next, pieces = self._waiting.pop(self._next)
+                for piece in pieces:
+                    self._append(*piece)
+
+    def _append(self, labels: I32, scores: F64) -> None:
+        done, used = self._used, self._used + len(labels)
+        self._used = used
+        if self._next == self._n and not done:  # all there is: only what is used of the room that was taken
+            self._labels, self._scores = labels.copy(), scores.copy()
+            return
+        if used > len(self._labels):
+            likely = used if self._next == self._n else used * self._n // self._next * 9 // 8
+            whole = np.empty(likely, np.int32), np.empty(likely if self._scored else 0)
+            whole[0][:done], whole[1][:done] = self._labels[:done], self._scores[:done]
+            self._labels, self._scores = whole
+        self._labels[done:used], self._scores[done:used] = labels, scores
+
+    def result(self) -> tuple[I32, F64]:
+        """All that was added; what was taken too much is given back."""
+        if len(self._labels) > self._used:
+            self._labels.resize(self._used, refcheck=False)
+            self._scores.resize(self._used if self._scored else 0, refcheck=False)
+        return self._labels, self._scores
+
+
+def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, NDArray[Any], F64, float, NDArray[Any]]:
     """The limits of labels as a kernel takes them: all, e^-limit, the largest, how far to walk, what they ask for."""
     padded, tight = np.full(max(len(limits), _compiled.LANES), -np.inf, dtype), -np.inf
     with np.errstate(over="ignore"):  # infinitely much is too much as well
@@ -229,7 +262,7 @@ def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, F64, F64, 
             infinite = limits == np.inf
             demands, tight = np.where(infinite, 0.0, -np.inf), float(limits.max(where=~infinite, initial=-np.inf))
         padded[: len(limits)] = demands
-        needs, loosest = np.exp(-limits), limits.max(keepdims=True)
+        needs, loosest = np.exp(-limits).astype(dtype), limits.max(keepdims=True)
     each, needs, loosest, padded = map(checks.frozen, (np.ascontiguousarray(limits), needs, loosest, padded))
     return each, needs, loosest, tight, padded
 
@@ -239,8 +272,11 @@ def _block_sets(
 ) -> tuple[int, list[tuple[I32, F64]]]:
     """The sets of a block: its first unusable row, or -1, and labels and scores, if any, in one or more pieces."""
     n, n_classes = block.shape
-    kernel: Any = _compiled.set_kernel if len(limits) == 1 else _compiled.limit_kernel
-    scratch, room, done, bad = _compiled.make_scratch(n_classes), max(n_classes, room_for * n), 0, -1
+    kernel: Any = _compiled.set_kernel
+    scratch: tuple[Any, ...] = _compiled.make_scratch(n_classes)
+    if len(limits) > 1:
+        kernel, scratch = _compiled.limit_kernel, (*scratch, _compiled.make_notes(block.dtype))
+    room, done, bad = max(n_classes, room_for * n), 0, -1
     pieces = []
     while done < n and bad < 0:
         labels, scores = np.empty(room, np.int32), np.empty(room if scored else 0)
