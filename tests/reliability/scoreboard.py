@@ -351,7 +351,7 @@ def write(results: dict[str, Result], path: Path = BOARD) -> None:
 
 
 def main(names: list[str]) -> int:
-    """Run the named rows, and note each on the page; or all of them, and write the page anew."""
+    """Run the named rows, or all of them, and note each on the page: whoever interrupts a run keeps what was done."""
     known = {row.rstrip("*"): row for row in ROWS}
     if unknown := [name for name in names if name not in known]:
         sys.exit(f"unknown row {unknown[0]}; there are {', '.join(known)}")
@@ -361,11 +361,8 @@ def main(names: list[str]) -> int:
         start = time.monotonic()
         results[name] = measure(ROWS[name])
         print(f"{name:>4}  {time.monotonic() - start:6.0f} s  {results[name].figure}", flush=True)  # noqa: T201
-        if names:
-            before = parse(BOARD.read_text(encoding="utf-8")) if BOARD.exists() else {}
-            write(before | {name: results[name]})
-    if not names:
-        write(results)
+        before = parse(BOARD.read_text(encoding="utf-8")) if BOARD.exists() else {}
+        write(before | {name: results[name]})
     print(f"{len(results)} rows in {(time.monotonic() - begun) / 60:.1f} minutes: {BOARD.name}")  # noqa: T201
     return 0 if all(result.passed for result in results.values()) else 1
 
