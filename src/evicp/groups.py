@@ -21,7 +21,7 @@ from evicp import checks, kernels, limits
 from evicp.arrays import F64, I64
 from evicp.clusters import cluster_classes
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
-from evicp.reliability import rows_needed, threshold_rank
+from evicp.reliability import rows_needed, some_of, threshold_rank
 from evicp.scores import Score
 
 __all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups"]
@@ -410,13 +410,12 @@ class Partition:
         return found
 
     def _warn_short(self, short: I64, coverage: Fraction, confidence: float | None) -> None:
-        named = ", ".join(f"{self.names[group]} ({self.counts[group]})" for group in short[:8])
-        more = f" and {len(short) - 8} more" if len(short) > 8 else ""
+        named = some_of(short.tolist(), lambda group: f"{self.names[group]} ({self.counts[group]})")
         sure = "" if confidence is None else f" with confidence {confidence:g}"
         outcome = "their labels are in every set" if self.by.kind == "class" else "their sets are full"
         checks.warn(
             f"{len(short)} of {len(self.counts)} groups have fewer than the {rows_needed(coverage, confidence)} "
-            f"calibration rows that coverage {float(coverage):g}{sure} needs: {named}{more}; {outcome}.",
+            f"calibration rows that coverage {float(coverage):g}{sure} needs: {named}; {outcome}.",
             SmallCalibrationWarning,
         )
 

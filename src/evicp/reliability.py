@@ -7,7 +7,7 @@ threshold among the calibration scores.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -160,13 +160,13 @@ def verdict_line(observed: dict[str, Any]) -> str:
     return f"{seen}: {observed['groups']:,} groups {verdict}{named}"
 
 
-def some_of(names: list[str]) -> str:
+def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
     """Eight names at most, and how many more there are.
 
-    >>> some_of(list("abcdefghij"))
+    >>> some_of("abcdefghij")
     'a, b, c, d, e, f, g, h and 2 more'
     """
-    return ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
+    return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from evicp.calibration import Calibration, Coverage, calibrate
 from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.groups import ByGroup, as_groups
 from evicp.metrics import Evaluation, Evaluator
+from evicp.reliability import some_of
 from evicp.scores import Score, as_score
 from evicp.sets import PredictionSets
 
@@ -68,8 +69,7 @@ def _decisions(estimator: Any, X: Any) -> F64 | None:
 
 def _listed(values: Iterable[Any]) -> str:
     """Some values as text, the first eight of them."""
-    texts = [repr(value) for value in values]
-    return ", ".join(texts[:8]) + (f" and {len(texts) - 8} more" if len(texts) > 8 else "")
+    return some_of(list(values), repr)
 
 
 def _compares_pairs(estimator: Any) -> bool:

@@ -1357,7 +1357,7 @@ def _without_lowest(bits: Any) -> Any:
 def _note_bits(labels: I64, count: int, first: int, bits: Any, often: int) -> int:
     """Add the numbers of the bits that are set, counted from `first`, to `count` labels; returns how many there are.
 
-    As many as there `often` are are noted whether they are there or not: a branch would be mispredicted.
+    The first few, as many as there `often` are, are noted whether they are set or not: branches would be mispredicted.
     """
     word = np.uint64(bits)
     total = count + _count_bits(word)
