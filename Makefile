@@ -47,7 +47,7 @@ bench: $(VENV)/.test
 
 # The base (no torch) on every other supported Python that is present.
 test-pythons:
-	@for version in 3.12 3.13; do \
+	@for version in 3.12 3.13 3.14; do \
 	  for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
 	    if "$$python" -c "" >/dev/null 2>&1; then \
 	      echo "base tests on Python $$version"; \
