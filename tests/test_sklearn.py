@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression, Perceptron, RidgeClassifier
 from sklearn.model_selection import (
@@ -92,6 +92,43 @@ def test_a_share_keeps_calibration_rows_out_of_training(digits):
     # A forest is nearly perfect on rows it was trained on: calibrated on them, the threshold would be far too low.
     seen = evicp.calibrate(logits_of(model.estimator_, X), y, "lac")
     assert model.calibration_.threshold(0.9) > seen.threshold(0.9)
+
+
+def test_out_of_bag_rows_calibrate_a_forest(digits):
+    X, X_new, y, y_new = digits
+    forest = RandomForestClassifier(100, random_state=0)
+    model = ConformalClassifier(forest, cv="oob", coverage=0.9).fit(X, y)
+    by_hand = RandomForestClassifier(100, random_state=0, oob_score=True).fit(X, y)
+    expected = evicp.calibrate(np.log(np.maximum(by_hand.oob_decision_function_, 1e-300)), y, "lac")
+    np.testing.assert_array_equal(model.calibration_.scores, expected.scores)
+    np.testing.assert_array_equal(model.predict_proba(X_new), by_hand.predict_proba(X_new))
+    assert model.calibration_.folds == len(y)  # so that a certificate says that nothing is exact
+    assert model.evaluate(X_new, y_new).coverage > 0.89
+    seen = evicp.calibrate(logits_of(model.estimator_, X), y, "lac")  # by all trees: far too sure
+    assert seen.predict(logits_of(model.estimator_, X_new), 0.9).contains(y_new).mean() < 0.5
+    assert not forest.oob_score  # the caller's own is left as it was
+
+
+@pytest.mark.filterwarnings("ignore:Some inputs do not have OOB scores", "ignore:invalid value encountered")
+@pytest.mark.parametrize("kind", [RandomForestClassifier, BaggingClassifier])
+def test_rows_in_every_bag_do_not_calibrate(digits, kind):
+    X, _, y, _ = digits
+    model = ConformalClassifier(kind(n_estimators=3, random_state=0), "lac", cv="oob", by=lambda X: X[:, 20] > 0.5)
+    calibration = model.fit(X, y.astype(str)).calibration_
+    probabilities = model.estimator_.oob_decision_function_
+    left_out = np.nan_to_num(probabilities).sum(1) > 0
+    assert 0.5 < left_out.mean() < 0.9
+    logits = np.log(np.maximum(probabilities[left_out], 1e-300))
+    groups = (X[left_out, 20] > 0.5).astype(int)
+    expected = evicp.calibrate(logits, y[left_out], "lac", by=groups)
+    np.testing.assert_array_equal(calibration.scores, expected.scores)
+    assert calibration.groups.counts.tolist() == expected.groups.counts.tolist()
+
+
+def test_out_of_bag_needs_bags(digits):
+    X, _, y, _ = digits
+    with pytest.raises(evicp.EvicpError, match=r"needs an estimator that leaves rows out .* got LogisticRegression"):
+        ConformalClassifier(LogisticRegression(), cv="oob").fit(X, y)
 
 
 def test_an_ensemble_keeps_its_probabilities(digits):

@@ -16,9 +16,11 @@ from evicp.shift import estimate_class_frequencies, label_shift_weights
 
 if TYPE_CHECKING:
     from evicp.artifact import load
+    from evicp.density import DensityRatio, estimate_density_ratio
     from evicp.extraction import Extraction, extract
     from evicp.monitor import AdaptiveLevel, Monitor
     from evicp.selection import Comparison, compare
+    from evicp.slices import WorstSlice, worst_slice
     from evicp.temperature import TemperatureFit, fit_temperature
     from evicp.tuning import Tuned, Tuning, tune
 
@@ -41,6 +43,7 @@ __all__ = [
     "Certificate",
     "Comparison",
     "Custom",
+    "DensityRatio",
     "Evaluation",
     "EvicpError",
     "EvicpWarning",
@@ -56,10 +59,12 @@ __all__ = [
     "TopK",
     "Tuned",
     "Tuning",
+    "WorstSlice",
     "calibrate",
     "compare",
     "conformal_rank",
     "estimate_class_frequencies",
+    "estimate_density_ratio",
     "evaluate",
     "explain",
     "extract",
@@ -70,15 +75,18 @@ __all__ = [
     "pac_rank",
     "plan",
     "tune",
+    "worst_slice",
 ]
 
 #: Rooms entered when first asked for, and what they hold: few programs need them, and all would pay for their import.
 _LAZY = {
     "artifact": ("load",),
+    "density": ("DensityRatio", "estimate_density_ratio"),
     "extraction": ("Extraction", "extract"),
     "files": (),
     "monitor": ("AdaptiveLevel", "Monitor"),
     "selection": ("Comparison", "compare"),
+    "slices": ("WorstSlice", "worst_slice"),
     "temperature": ("TemperatureFit", "fit_temperature"),
     "tuning": ("Tuned", "Tuning", "tune"),
 }

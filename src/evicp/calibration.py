@@ -812,7 +812,7 @@ class Calibration:
         kind = "" if self.groups is None else f", by {self.groups.by.kind} ({len(self.groups.counts):,} groups)"
         kind = kind if self.weights is None else f", weighted ({self.effective_n:.1f} effective rows)"
         kind += "" if self.chosen_on is None else f"; {self.chosen_on:,} other rows chose the score"
-        kind += "" if self.folds is None else f"; scored in {self.folds} folds"
+        kind += "" if self.folds is None else f"; scored in {self.folds:,} folds"
         return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
 
 

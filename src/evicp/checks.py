@@ -201,6 +201,23 @@ def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
     return array.astype(np.int64)
 
 
+def as_features(features: Any, what: str = "features", *, n: int | None = None, n_features: int | None = None) -> F64:
+    """Features of rows as (n, d) float64, all finite; of one feature alone, (n,) will do."""
+    array = as_array(features, what)
+    if array.dtype.kind not in "bfiu" and array.size:
+        raise InputTypeError(f"{what} must be real numbers; got dtype {array.dtype}.")
+    shape, array = array.shape, array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or not array.shape[1] or n not in (None, len(array)) or n_features not in (None, array.shape[1]):
+        rows, columns = "rows" if n is None else n, "features" if n_features is None else n_features
+        raise InputError(f"{what} must have shape ({rows}, {columns}); got {shape}.")
+    array = array.astype(np.float64)
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        row, column = bad[0]
+        raise InputError(f"{what} must be finite; got {array[row, column]} at row {row}, column {column}.")
+    return array
+
+
 def same_rows(logits: Any, labels: Any) -> None:
     """Rows are paired by their place: two tensors must be on one device, two frames should have rows in one order."""
     first, second = (getattr(x, "index", None) for x in (logits, labels))

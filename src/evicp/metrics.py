@@ -191,7 +191,7 @@ def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | Non
 
 def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
     """Coverage of each class, and the mean size of its rows' sets."""
-    truth = _some(_as_sets(sets)).numbers(labels)
+    truth = _some(as_sets(sets)).numbers(labels)
     return _class_coverage(_Counts.of(truth, sets.holds(truth), sets.sizes, sets.n_classes), sets.coverage)
 
 
@@ -204,10 +204,11 @@ def _some(rows: _Rows) -> _Rows:
 
 def _hits(sets: PredictionSets, labels: Any) -> Bools:
     """Whether each set holds its true label, of at least one set."""
-    return _some(_as_sets(sets)).contains(labels)
+    return _some(as_sets(sets)).contains(labels)
 
 
-def _as_sets(sets: Any) -> PredictionSets:
+def as_sets(sets: Any) -> PredictionSets:
+    """Sets that are sets; the only kind of input that `checks` cannot know."""
     if not isinstance(sets, PredictionSets):
         hint = " For several coverages evaluate them one by one." if isinstance(sets, list) else ""
         raise InputTypeError(f"sets must be PredictionSets; got a {type(sets).__name__}.{hint}")
@@ -420,7 +421,7 @@ class Evaluator:
         """Add a batch of sets with their true labels; parameters as for `evaluate`, the same ones in every batch."""
         if hasattr(sets, "cpu"):  # sets that stayed on a device
             sets = sets.cpu()
-        truth = _as_sets(sets).numbers(labels)
+        truth = as_sets(sets).numbers(labels)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
         of_row = None if groups is None else checks.as_groups(groups, len(sets)).astype(str)
         return self._add(_Tally.of(sets.sizes, sets.holds(truth), truth, ranks, of_row, sets.n_classes), sets[:0])

@@ -517,7 +517,8 @@ def caveat(by: str | None, *, weighted: bool, folds: int | None = None) -> str:
     """
     if folds is not None:
         own = (
-            f"The rows were scored in {folds} folds, by other models than the one that predicts: nothing is exact here."
+            f"The rows were scored in {folds:,} folds, by other models than the one that predicts: "
+            "nothing is exact here."
         )
         return f"{own} {caveat(by, weighted=weighted)}"
     if weighted:

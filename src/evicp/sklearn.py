@@ -47,12 +47,16 @@ def logits_of(estimator: Any, X: Any) -> F64:
     if decisions is not None:
         return decisions
     if hasattr(estimator, "predict_proba"):
-        # A probability of exactly 0 stays possible: the smallest double's logarithm, not -inf.
-        return np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), 1e-300))
+        return _log(estimator.predict_proba(X))
     raise InputError(
         f"{type(estimator).__name__} must have predict_proba, or decision_function with one value per class. "
         'Wrap it in CalibratedClassifierCV; an SVC takes decision_function_shape="ovr".'
     )
+
+
+def _log(probabilities: Any) -> F64:
+    """Probabilities as logits; one of exactly 0 stays possible: the logarithm of a tiny number, not -inf."""
+    return np.log(np.maximum(np.asarray(probabilities, dtype=np.float64), 1e-300))
 
 
 def _decisions(estimator: Any, X: Any) -> F64 | None:
@@ -162,12 +166,13 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         logarithms of probabilities are no evidence, and of two classes ECP can only say that both are possible.
         `calibration_.score` is the one that was taken. "auto" uses a part of the calibration rows up to choose with.
     coverage : what `predict_set` asks for by default
-    cv : "prefit", a share in (0, 1), a number of folds, or a splitter of scikit-learn
+    cv : "prefit", a share in (0, 1), a number of folds, "oob", or a splitter of scikit-learn
         "prefit": the estimator is fitted already and `fit` calibrates on all it is given; these rows must not have
         trained it. A share: that part of the rows calibrates, the rest trains. Folds: every row is scored by an
         estimator that has not seen it, then the estimator is fitted on all rows; this uses the data best but lies
-        outside the exact guarantee. A splitter that splits once is a share, any other is folds; no row may be held out
-        twice.
+        outside the exact guarantee. "oob": the same for a forest, by those of its trees that were not trained on the
+        row; it is fitted once, and `calibration_.folds` is the number of rows. A splitter that splits once is a share,
+        any other is folds; no row may be held out twice.
     random_state : of the split or the folds
     by : None, "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or a function of X
         Where the coverage must hold: over all rows, in every class, in every band of evidential uncertainty, or in
@@ -248,8 +253,13 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             check_is_fitted(self.estimator)
             estimator = self.estimator
             used = [_Part(np.arange(len(y)), logits_of(estimator, X), _positions(y, estimator))]
+            folds = None
+        elif isinstance(self.cv, str) and self.cv == "oob":
+            estimator, used = self._fit_out_of_bag(X, y, params)
+            folds = len(used[0].rows)
         else:
             estimator, used = self._fit_and_score(X, y, params)
+            folds = len(used) if len(used) > 1 else None
         rows, logits, labels = (np.concatenate(part) for part in zip(*used, strict=True))
         groups = None if group is None else checks.as_groups(group(_safe_indexing(X, rows)), len(rows))
         classes = np.asarray(estimator.classes_)
@@ -262,7 +272,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         )
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
         self.estimator_, self.classes_, self._group = estimator, classes, group
-        self.calibration_: Calibration = replace(calibration, folds=len(used)) if len(used) > 1 else calibration
+        self.calibration_: Calibration = replace(calibration, folds=folds)
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # the last fit's
             if hasattr(estimator, name):
@@ -302,6 +312,21 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             estimator = clone(base).fit(X, y, **_check_method_params(X, params))
         return estimator, used
 
+    def _fit_out_of_bag(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> tuple[Any, list[_Part]]:
+        """The estimator, fitted on all rows, and what those of its parts say of each that were not trained on it."""
+        estimator = clone(self._base())
+        if "oob_score" not in estimator.get_params(deep=False):
+            raise InputError(
+                f'cv="oob" needs an estimator that leaves rows out of its bags and has oob_score, such as '
+                f"RandomForestClassifier; got {type(estimator).__name__}. Use folds: cv=5."
+            )
+        estimator.set_params(oob_score=True).fit(X, y, **_check_method_params(X, params))
+        probabilities = np.asarray(estimator.oob_decision_function_, np.float64)
+        rows = np.flatnonzero(np.nan_to_num(probabilities).sum(1) > 0)  # the others are in every bag
+        if not rows.size:
+            raise InputError("no row was left out of any bag; give the estimator more parts, or use folds: cv=5.")
+        return estimator, [_Part(rows, _log(probabilities[rows]), _positions(y[rows], estimator))]
+
     def _splits(self, X: Any, y: NDArray[Any]) -> list[tuple[I64, I64]]:
         """Which rows train and which are held out, in each split; one at least."""
         splitter, (classes, counts) = self._splitter(), np.unique(y, return_counts=True)
@@ -335,7 +360,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             return StratifiedKFold(int(cv), shuffle=True, random_state=self.random_state)
         if hasattr(cv, "split") and not isinstance(cv, str | type):
             return cv
-        raise InputError(f'cv must be "prefit", a share in (0, 1), a number of folds >= 2 or a splitter; got {cv!r}.')
+        raise InputError(
+            f'cv must be "prefit", a share in (0, 1), a number of folds >= 2, "oob" or a splitter; got {cv!r}.'
+        )
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The estimator's own prediction, one label per row."""
