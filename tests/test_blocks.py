@@ -483,3 +483,96 @@ def test_class_names_travel_in_safetensors(data: tuple, tmp_path: Path) -> None:
     save_file({"logits": data[0]}, tmp_path / "bad.safetensors", {"class_names": "[1, "})
     with pytest.raises(FileError, match="must be a JSON list of strings"):
         blocks.open_rows(tmp_path / "bad.safetensors")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What must not depend on where the rows lie
+
+
+def labelled(path: Path, data: tuple, names: list[str] | None = None) -> Path:
+    np.savez(path, logits=data[0], labels=data[1], **({} if names is None else {"class_names": np.array(names)}))
+    return path
+
+
+def test_classes_in_another_order_are_refused(data: tuple, tmp_path: Path) -> None:
+    names = [f"class {k}" for k in range(K)]
+    calibration = evicp.calibrate(*data, "lac", class_names=names)
+    same = labelled(tmp_path / "same.npz", data, names)
+    other = labelled(tmp_path / "other.npz", (data[0][:, ::-1], K - 1 - data[1]), names[::-1])
+    blocks.predict(calibration, same, 0.9, tmp_path / "sets.npz")
+    for path, fits in ((same, True), (labelled(tmp_path / "nameless.npz", data), True), (other, False)):
+        for call in (
+            lambda rows: blocks.predict(calibration, rows, 0.9, tmp_path / "again.npz"),
+            lambda rows: blocks.evaluate(calibration, rows, 0.9),
+            lambda rows: blocks.evaluate(tmp_path / "sets.npz", rows),
+        ):
+            if fits:
+                call(path)
+                continue
+            with pytest.raises(InputError, match="must have the same class names; class 0 is 'class 0' and 'class 12'"):
+                call(path)
+
+
+def test_random_numbers_of_rows_are_shared_out_with_them(data: tuple, tmp_path: Path) -> None:
+    calibration = evicp.calibrate(*data, "topk")
+    u = np.random.default_rng(0).random(N)
+    rows = blocks.open_rows(labelled(tmp_path / "rows.npz", data), memory=100 * 8 * 4 * K)
+    assert rows.step == 100
+    blocks.predict(calibration, rows, 0.9, tmp_path / "sets.npz", smoothed=u)
+    assert files.read_sets(tmp_path / "sets.npz") == calibration.predict(data[0], 0.9, smoothed=u)
+    with pytest.raises(InputError, match=r"smoothed must have one entry per row; got 100 for 1,100 rows"):
+        blocks.predict(calibration, rows, 0.9, tmp_path / "sets.npz", smoothed=u[:100])
+
+
+@pytest.mark.parametrize("first", [np.float32, np.float64])
+@pytest.mark.parametrize("empty", [None, np.float64])
+def test_shards_of_two_precisions_are_one_array(data: tuple, tmp_path: Path, first: Any, empty: Any) -> None:
+    other = np.float64 if first == np.float32 else np.float32
+    parts = [(data[0][:400].astype(first), data[1][:400]), (data[0][400:].astype(other), data[1][400:])]
+    if empty is not None:  # files without rows have no say
+        parts = [(data[0][:0].astype(empty), data[1][:0])] + [(z.astype(np.float32), y) for z, y in parts]
+    for number, (z, y) in enumerate(parts):
+        np.savez(tmp_path / f"{number}.npz", logits=z, labels=y)
+    rows = blocks.open_rows(tmp_path)
+    expected = evicp.calibrate(rows.logits, data[1], "lac")
+    assert expected.arithmetic.endswith("float64" if empty is None else "float32")
+    assert blocks.calibrate(rows, "lac") == expected
+    blocks.predict(expected, rows, 0.9, tmp_path / "sets.parquet")
+    assert files.read_sets(tmp_path / "sets.parquet") == expected.predict(rows.logits, 0.9)
+
+
+def test_an_evaluator_on_the_way_sees_the_groups(data: tuple, tmp_path: Path) -> None:
+    rows = labelled(tmp_path / "rows.npz", data)
+    for by, given in ((evicp.ByUncertainty(bands=2), None), (np.arange(N) % 3, np.arange(N) % 3)):
+        calibration, evaluator = evicp.calibrate(*data, "lac", by=by), Evaluator()
+        blocks.predict(calibration, rows, 0.9, tmp_path / "sets.npz", groups=given, evaluator=evaluator)
+        evaluation = evaluator.finish()
+        assert evaluation.to_dict() == blocks.evaluate(calibration, rows, 0.9, groups=given).to_dict()
+        assert evaluation.group_coverage is not None
+        calibration.certificate(0.9, evaluation)
+
+
+def test_weighted_calibrations_are_evaluated_too(data: tuple, tmp_path: Path) -> None:
+    weights = 1.0 + np.arange(N) % 4
+    calibration = evicp.calibrate(*data, "lac", weights=weights)
+    rows = blocks.open_rows(labelled(tmp_path / "rows.npz", data), memory=100 * 8 * 4 * K)
+    expected = evicp.evaluate(calibration.predict(data[0], 0.9, weights=weights), data[1], data[0])
+    assert blocks.evaluate(calibration, rows, 0.9, weights=weights).to_dict() == expected.to_dict()
+
+
+def test_labels_alone_may_be_names(data: tuple, tmp_path: Path) -> None:
+    names = np.array([f"class {k}" for k in range(K)])
+    sets = evicp.calibrate(*data, "lac", class_names=names).predict(data[0], 0.9)
+    np.save(tmp_path / "truth.npy", names[data[1]])
+    assert blocks.evaluate(sets, tmp_path / "truth.npy").to_dict() == evicp.evaluate(sets, data[1]).to_dict()
+
+
+def test_what_belongs_to_a_calibration_is_refused_for_sets(data: tuple, tmp_path: Path) -> None:
+    rows = labelled(tmp_path / "rows.npz", data)
+    calibration = evicp.calibrate(*data, "lac")
+    sets = calibration.predict(data[0], 0.9)
+    for option in ({"coverage": 0.5}, {"weights": np.ones(N)}, {"target_confidence": 0.9}, {"allow_empty": False}):
+        with pytest.raises(InputError, match="are for a calibration; sets were predicted with their own"):
+            blocks.evaluate(sets, rows, **option)
+    with pytest.raises(EvicpError, match="coverage must be a number between 0 and 1"):
+        blocks.predict(calibration, rows, [0.8, 0.9], tmp_path / "sets.npz")  # type: ignore[arg-type]

@@ -832,3 +832,17 @@ def test_thresholds_of_labels_exist_where_they_do_not_depend_on_the_row():
     for options in ({"by": "uncertainty"}, {"by": y % 2}, {"weights": np.ones(300)}):
         with pytest.raises(InputError, match=r"^only marginal calibrations and those by class can be built in"):
             calibrate(z, y, "lac", **options).label_thresholds(0.8)
+
+
+def test_a_batch_without_rows_has_no_say_in_the_precision():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 50)
+    logits = (rng.normal(size=(50, 4)) + 2 * np.eye(4)[labels]).astype(np.float32)
+    batches = Calibrator("lac").update(np.empty((0, 4)), []).update(logits, labels)
+    assert batches.finish() == calibrate(logits, labels, "lac")
+
+
+def test_a_share_of_misses_is_noticed_where_it_is_built_in():
+    calibration = calibrate(3 * np.eye(3).repeat(20, 0), np.arange(3).repeat(20), "lac")
+    with pytest.warns(SuspiciousInputWarning, match=r"Did you mean 0\.9"):
+        calibration.label_thresholds(0.1)

@@ -1033,7 +1033,7 @@ def test_class_names_of_another_order_are_refused(tmp_path: Path, data: tuple[np
     np.savez(tmp_path / "other.npz", logits=data[0], labels=data[1], class_names=[names[1], names[0], *names[2:]])
     np.savez(tmp_path / "more.npz", logits=data[0], labels=data[1], class_names=[*names, "another"])
     assert evicp_process(["calibrate", "val.npz", "-o", "cal.safetensors"], tmp_path).code == 0
-    for command in (["predict"], ["evaluate"], ["monitor"]):
+    for command in (["predict"], ["evaluate"], ["monitor"], ["explain"]):
         for file, what in (("other", "class 0 is 'class 0' and 'class 1'"), ("more", f"they have {len(names)} and")):
             run = evicp_process([*command, "cal.safetensors", f"{file}.npz"], tmp_path)
             assert run.code == 2
@@ -1085,3 +1085,29 @@ def test_no_result_is_put_among_the_shards(tmp_path: Path, data: tuple[np.ndarra
     run = evicp_process(["calibrate", "shards", "-o", "shards/cal.safetensors"], tmp_path)
     assert (run.code, "it would be read as logits of shards" in run.err) == (2, True)
     assert evicp_process(["calibrate", "shards", "-o", "cal.safetensors"], tmp_path).code == 0
+
+
+def test_sets_are_not_held_against_classes_of_another_order(
+    tmp_path: Path, data: tuple[np.ndarray, np.ndarray]
+) -> None:
+    names = [f"class {k}" for k in range(data[0].shape[1])]
+    np.savez(tmp_path / "val.npz", logits=data[0], labels=data[1], class_names=names)
+    np.savez(tmp_path / "other.npz", logits=data[0], labels=data[1], class_names=[names[1], names[0], *names[2:]])
+    evicp_process(["calibrate", "val.npz", "-o", "cal.safetensors"], tmp_path)
+    evicp_process(["predict", "cal.safetensors", "val.npz", "-o", "sets.npz"], tmp_path)
+    assert evicp_process(["evaluate", "sets.npz", "val.npz"], tmp_path).code == 0
+    run = evicp_process(["evaluate", "sets.npz", "other.npz"], tmp_path)
+    assert run.code == 2
+    assert "must have the same class names; class 0 is 'class 0' and 'class 1'" in run.err
+
+
+def test_a_table_of_sets_has_one_head(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+    """Also where the first file has no rows."""
+    np.savez(tmp_path / "val.npz", logits=data[0], labels=data[1])
+    (tmp_path / "new").mkdir()
+    for number, rows in enumerate((slice(0), slice(3), slice(0), slice(3, 5))):
+        np.savez(tmp_path / "new" / f"{number}.npz", logits=data[0][rows])
+    evicp_process(["calibrate", "val.npz", "-o", "cal.safetensors"], tmp_path)
+    assert evicp_process(["predict", "cal.safetensors", "new", "-o", "sets.csv"], tmp_path).code == 0
+    lines = (tmp_path / "sets.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["row", "0", "1", "2", "3", "4"]

@@ -116,6 +116,24 @@ def test_what_the_device_does_not_know_goes_to_the_cpu(problem):
     np.testing.assert_array_equal(by_class.p_values(z, y), by_class.p_values(logits, labels))
 
 
+@pytest.mark.parametrize("kind", ["group", "class", "weights", "class_weights"])
+@pytest.mark.parametrize("score", ["lac", "ecp", "margin"])
+def test_p_values_say_the_same_as_sets_that_stayed(problem, score, kind):
+    """Of a sure network, whose scores lie closer together than rounding between backends is allowed to move them."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 260)
+    z, y = torch.from_numpy((0.1 * rng.normal(size=(260, 5)) + 20 * np.eye(5)[labels]).astype(np.float32)), labels
+    rows = np.arange(260) % 2
+    given = {"group": {"by": rows[:200]}, "class": {"by": "class"}}
+    given |= {"weights": {"weights": 1.0 + rows[:200]}, "class_weights": {"class_weights": np.arange(1.0, 6.0)}}
+    new = {"group": {"groups": rows[200:]}, "weights": {"weights": 1.0 + rows[200:]}}.get(kind, {})
+    calibration = evicp.calibrate(z[:200], torch.from_numpy(y[:200]), score, **given[kind])
+    sets = calibration.predict(z[200:], 0.5, **new)
+    p = calibration.p_values(z[200:], **new)
+    np.testing.assert_array_equal(p > 0.5 + 1e-12, sets.mask().numpy())
+    np.testing.assert_array_equal(calibration.p_values(z[200:], y[200:], **new), p[np.arange(60), y[200:]])
+
+
 GROUPS = np.arange(500) % 3
 WEIGHTS = np.random.default_rng(1).exponential(size=500)
 GUARANTEES = {

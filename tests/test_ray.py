@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,15 @@ import pytest
 
 import evicp
 from evicp import blocks, files
-from evicp.errors import EvicpError, InputError, InputTypeError, LabelsError, LogitsError, SmallCalibrationWarning
+from evicp.errors import (
+    EvicpError,
+    EvicpWarning,
+    InputError,
+    InputTypeError,
+    LabelsError,
+    LogitsError,
+    SmallCalibrationWarning,
+)
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = [
@@ -407,3 +416,67 @@ def test_bad_options_are_one_line(data: tuple, tmp_path: Path, words: tuple[str,
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What workers notice
+
+
+def said(work: Callable[[], Any]) -> list[str]:
+    """What some work warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", EvicpWarning)
+        work()
+    return sorted({str(one.message) for one in caught if issubclass(one.category, EvicpWarning)})
+
+
+def test_the_driver_says_what_workers_warn_of(cluster: Any, data: tuple, tmp_path: Path) -> None:
+    import ray
+
+    probabilities = np.exp(data[0]) / np.exp(data[0]).sum(1, keepdims=True)
+    np.savez(tmp_path / "p.npz", logits=probabilities, labels=data[1])
+    np.savez(tmp_path / "z.npz", logits=data[0], labels=data[1])
+    here = said(lambda: blocks.calibrate(tmp_path / "p.npz", "lac"))
+    assert "probabilities" in here[0]
+    assert said(lambda: cluster.calibrate_files(tmp_path / "p.npz", "lac")) == here
+    rows = ray.data.from_items([{"logits": p, "labels": y} for p, y in zip(probabilities, data[1], strict=True)])
+    assert said(lambda: cluster.calibrate(rows, "lac")) == here
+    few = evicp.calibrate(data[0][:5], data[1][:5], "lac")
+    weighted = evicp.calibrate(data[0][:50], data[1][:50], "lac", class_weights=10.0 ** np.arange(K))
+    output = tmp_path / "sets.npz"
+    for calibration, coverage, smoothed in (
+        (few, 0.9, False),
+        (few, 0.9, True),
+        (few, 0.1, False),
+        (weighted, 0.9, False),
+    ):
+        how = (coverage, output)
+        here = said(lambda: blocks.predict(calibration, tmp_path / "z.npz", *how, smoothed=smoothed))  # noqa: B023
+        assert here
+        there = said(lambda: cluster.predict_files(calibration, tmp_path / "z.npz", *how, smoothed=smoothed))  # noqa: B023
+        assert there == here
+        options = {"logits": "logits", "smoothed": smoothed}
+        assert said(lambda: cluster.predict(rows, calibration, coverage, **options)) == here  # noqa: B023
+
+
+def test_files_of_two_precisions_are_scored_alike(cluster: Any, data: tuple, tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    np.savez(folder / "0.npz", logits=data[0][:0].astype(np.float16), labels=data[1][:0])
+    np.savez(folder / "1.npz", logits=data[0][:900], labels=data[1][:900])
+    np.savez(folder / "2.npz", logits=data[0][900:].astype(np.float64) + 1e-9, labels=data[1][900:])
+    here, there = blocks.calibrate(folder, "lac"), cluster.calibrate_files(folder, "lac")
+    assert here == there
+    assert here.arithmetic.endswith("float64")
+    u = np.random.default_rng(0).random(N)
+    blocks.predict(here, folder, 0.9, tmp_path / "here.npz", smoothed=u)
+    cluster.predict_files(here, folder, 0.9, tmp_path / "there.npz", smoothed=u)
+    assert (tmp_path / "here.npz").read_bytes() == (tmp_path / "there.npz").read_bytes()
+
+
+def test_classes_in_another_order_are_refused(cluster: Any, data: tuple, tmp_path: Path) -> None:
+    names = [f"class {k}" for k in range(K)]
+    np.savez(tmp_path / "z.npz", logits=data[0], class_names=np.array(names[::-1]))
+    calibration = evicp.calibrate(*data, "lac", class_names=names)
+    with pytest.raises(EvicpError, match="must have the same class names; class 0 is 'class 0' and 'class 11'"):
+        cluster.predict_files(calibration, tmp_path / "z.npz", 0.9, tmp_path / "sets.npz")

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evicp import checks
 from evicp.calibration import Calibration, Calibrator, Coverage
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.files import (
@@ -263,6 +264,11 @@ class Rows:
         return all(part.has_labels for part in self.parts)
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of all logits, so that they are scored alike: the widest that any file with rows has."""
+        return np.result_type(*{part.dtype for part in self.parts if part.shape[0]} or {self.parts[0].dtype})
+
+    @property
     def step(self) -> int:
         """Rows per block, from the memory budget."""
         values = int(np.prod(self.parts[0].shape[1:], dtype=np.int64))
@@ -280,7 +286,7 @@ class Rows:
         for part in self.parts:
             done = 0
             for logits, labels in typed(self._name(part), part.pieces(step or self.step)):
-                yield Block(first + done, logits, labels)
+                yield Block(first + done, in_one_type(logits, self.dtype), labels)
                 done += len(logits)
             first += part.shape[0]
 
@@ -291,7 +297,7 @@ class Rows:
         for part in self.parts:
             with reading(self._name(part)):
                 wholes.append(part.whole().logits)
-        return wholes[0] if len(wholes) == 1 else np.concatenate(wholes)
+        return wholes[0] if len(wholes) == 1 else np.concatenate(wholes, dtype=self.dtype)
 
     @property
     def labels(self) -> NDArray[Any]:
@@ -489,15 +495,39 @@ def as_rows(rows: Rows | str | PathLike[str]) -> Rows:
     return rows if isinstance(rows, Rows) else open_rows(rows)
 
 
+def in_one_type(logits: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Logits in the type that those of all files have together."""
+    return logits if logits.dtype == dtype or logits.dtype.kind not in "fiu" else logits.astype(dtype)
+
+
+def of_rows(values: Any, start: int, stop: int) -> Any:
+    """The entries of some rows in an array with one for each row; what is said of all rows stays as it is."""
+    return values if values is None or isinstance(values, bool | np.bool_) else values[start:stop]
+
+
 def _slice(values: Any, block: Block) -> Any:
-    """The entries of a block's rows in an array with one for each row."""
-    return None if values is None else values[block.start : block.start + len(block.logits)]
+    return of_rows(values, block.start, block.start + len(block.logits))
 
 
 def row_wise(values: Any, rows: Rows, what: str) -> None:
     """Refuse row-wise values of the wrong length, of which blocks would see only a part."""
-    if values is not None and len(values) != len(rows):
+    if not (values is None or isinstance(values, bool | np.bool_)) and len(values) != len(rows):
         raise InputError(f"{what} must have one entry per row; got {len(values):,} for {len(rows):,} rows.")
+
+
+def same_names(known: Calibration | PredictionSets, rows: Rows, what: str) -> None:
+    """Refuse rows whose classes are others than were calibrated, or in another order, where both have names."""
+    mine, theirs = known.class_names, rows.class_names
+    if mine is None or theirs is None or mine == theirs:
+        return
+    difference = f"they have {len(mine)} and {len(theirs)}"
+    if len(mine) == len(theirs):
+        k = next(k for k in range(len(mine)) if mine[k] != theirs[k])
+        difference = f"class {k} is {mine[k]!r} and {theirs[k]!r}"
+    raise InputError(
+        f"{what} and {rows.source} must have the same class names; {difference}. Order the logits' classes as "
+        "calibrated."
+    )
 
 
 def calibrator_for(
@@ -552,11 +582,13 @@ def predict_blocks(
     groups: Any = None,
     weights: Any = None,
     allow_empty: bool = True,
-    smoothed: bool = False,
+    smoothed: Any = False,
 ) -> Iterator[tuple[Block, PredictionSets]]:
     """Each block of rows with its sets."""
-    row_wise(groups, rows, "groups")
-    row_wise(weights, rows, "weights")
+    checks.as_coverage(coverage)
+    same_names(calibration, rows, "the calibration")
+    for what, values in (("groups", groups), ("weights", weights), ("smoothed", smoothed)):
+        row_wise(values, rows, what)
     for block in rows:
         with located(rows.source, block.start):
             sets = calibration.predict(
@@ -566,7 +598,7 @@ def predict_blocks(
                 groups=_slice(groups, block),
                 weights=_slice(weights, block),
                 allow_empty=allow_empty,
-                smoothed=smoothed,
+                smoothed=_slice(smoothed, block),
             )
         yield block, sets
 
@@ -581,7 +613,7 @@ def predict(
     groups: Any = None,
     weights: Any = None,
     allow_empty: bool = True,
-    smoothed: bool = False,
+    smoothed: Any = False,
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
     more: Mapping[str, type[SetsFile]] | None = None,
@@ -604,8 +636,7 @@ def predict(
     def each() -> Iterator[PredictionSets]:
         for block, sets in predict_blocks(calibration, source, coverage, **how):
             if evaluator is not None:
-                with located(source.source, block.start):
-                    evaluator.update(sets, *_truth(source, block))
+                _evaluate_block(evaluator, calibration, source, block, sets, groups)
             yield sets
 
     return write_sets(each(), output, progress, more)
@@ -634,6 +665,7 @@ def evaluate(
     coverage: Coverage | None = None,
     *,
     groups: Any = None,
+    weights: Any = None,
     min_count: int = 1,
     confidence: float = 0.95,
     target_confidence: float | None = None,
@@ -649,7 +681,8 @@ def evaluate(
     coverage : for a calibration
     groups : (n,) groups of the rows
     min_count, confidence : as for `evicp.evaluate`
-    target_confidence, allow_empty : for a calibration, as `confidence` and `allow_empty` of `Calibration.predict`
+    weights, target_confidence, allow_empty : for a calibration, as `weights`, `confidence` and `allow_empty` of
+        `Calibration.predict`
     progress : called with the number of rows done after each block
     """
     source = as_rows(rows)
@@ -664,29 +697,42 @@ def evaluate(
             coverage,
             confidence=target_confidence,
             groups=groups if sets.guarantee == "group" else None,
+            weights=weights,
             allow_empty=allow_empty,
         )
-    elif target_confidence is not None or not allow_empty:
-        raise InputError("target_confidence and allow_empty are for a calibration; sets were predicted with their own.")
+    elif coverage is not None or weights is not None or target_confidence is not None or not allow_empty:
+        raise InputError(
+            "coverage, weights, target_confidence and allow_empty are for a calibration; sets were predicted with "
+            "their own."
+        )
     else:
         pairs = _aligned(source, iter([sets]) if isinstance(sets, PredictionSets) else scan_sets(sets, source.step))
     for block, part in pairs:
-        with located(source.source, block.start):
-            labels, logits = _truth(source, block)
-            of_rows = _slice(groups, block)
-            if isinstance(sets, Calibration) and sets.has_row_groups:
-                of_rows = sets.groups_of(block.logits, of_rows)
-            evaluator.update(part, labels, logits, groups=of_rows)
+        if not isinstance(sets, Calibration):
+            same_names(part, source, "the sets")
+        _evaluate_block(evaluator, sets, source, block, part, groups)
         if progress is not None:
             progress(len(part))
     return evaluator.finish()
+
+
+def _evaluate_block(
+    evaluator: Evaluator, known: Any, rows: Rows, block: Block, sets: PredictionSets, groups: Any
+) -> None:
+    """Hold a block's sets against its labels; in the calibration's own groups, where what is known is one with any."""
+    with located(rows.source, block.start):
+        labels, logits = _truth(rows, block)
+        given = _slice(groups, block)
+        if isinstance(known, Calibration) and known.has_row_groups:
+            given = known.groups_of(block.logits, given)
+        evaluator.update(sets, labels, logits, groups=given)
 
 
 def _truth(rows: Rows, block: Block) -> tuple[Any, Any]:
     """True labels, and the logits unless the file holds labels alone."""
     if block.labels is not None:
         return block.labels, block.logits
-    if block.logits.ndim == 1 and block.logits.dtype.kind in "iu":
+    if block.logits.ndim == 1 and block.logits.dtype.kind in "iuU":
         return block.logits, None
     raise no_labels(rows.source)
 

@@ -172,9 +172,10 @@ class Calibrator:
         array: Any = (checks.as_device_logits if stays else checks.as_logits)(logits, self.n_classes)
         truth = checks.as_labels(labels, *array.shape, class_names=self._class_names)
         checks.as_class_names(self._class_names, array.shape[1])
-        if not stays and self._batches:
-            array = kernels.in_precision_of(self._batches[0].arithmetic, self.score, array)
-        if not any(len(batch.scores) for batch in self._batches):
+        before = next((batch for batch in self._batches if len(batch.scores)), None)
+        if not stays and before is not None:
+            array = kernels.in_precision_of(before.arithmetic, self.score, array)
+        if before is None:
             warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
@@ -371,6 +372,7 @@ class Calibration:
         by = None if self.groups is None else self.groups.by
         if self.weights is not None or not isinstance(by, ByClass | None):
             raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
+        _warn_of_low_coverage(checks.as_coverage(coverage))
         thresholds = self.thresholds(coverage, confidence)
         return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
 
@@ -520,13 +522,6 @@ class Calibration:
             self, scores=checks.frozen(limits.raised(self.scores, self.score)), groups=groups, arithmetic=None
         )
 
-    def _stays_on_device(self, logits: Any, groups: Any, weights: Any) -> bool:
-        """Whether tensors on an accelerator have their p-values there: under groups and weights they are looked up."""
-        if isinstance(logits, np.ndarray):
-            return False
-        parts = (self.groups, self.weights, groups, weights)
-        return all(part is None for part in parts) and kernels.on_device(self.score, logits) is not None
-
     def no_sets(self, coverage: Fraction, confidence: float | None, *, filled: bool = False) -> PredictionSets:
         """Sets of no rows, with all that this calibration's sets remember."""
         return self._sets(np.zeros(1, np.int64), np.empty(0, np.int32), coverage, confidence, filled=filled)
@@ -628,7 +623,8 @@ class Calibration:
         """p = (1 + #{s_i >= s}) / (n + 1) of every label, (n, K), or of the given labels only, (n,).
 
         Among the calibration rows of the label's or row's group, where there are groups; weighted, where there are
-        weights. A label is outside the set exactly when p <= 1 - coverage (compared as fractions).
+        weights. A label is outside the set exactly when p <= 1 - coverage (compared as fractions; up to rounding where
+        weights are not whole numbers).
 
         Parameters
         ----------
@@ -645,30 +641,45 @@ class Calibration:
         ([[1.0, 0.5, 0.25]], [[0.625, 0.25, 0.125]])
         """
         is_smoothed = self._is_smoothed(smoothed)
-        if not is_smoothed and self._stays_on_device(logits, groups, weights):
-            from evicp import device
-
-            tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
-            truth = None if labels is None else checks.as_labels(labels, *tensor.shape, class_names=self.class_names)
-            there: Any = device.p_values(self._compared_with(tensor), tensor, truth)
-            return there
+        if not is_smoothed and kernels.on_device(self.score, logits) is not None:
+            return self._device_p_values(logits, labels, groups, weights)
         own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
-        if own is not self:
-            if is_smoothed:
-                own._warn_of_lost_ties(self)
-            return own.p_values(array, labels, groups=groups, weights=weights, smoothed=smoothed)
+        if is_smoothed and own is not self:
+            own._warn_of_lost_ties(self)
         if labels is None:
             truth, scores = None, kernels.dense_scores(self.score, array)
         else:
             truth = checks.as_labels(labels, *array.shape, class_names=self.class_names)
             scores = kernels.label_scores(self.score, array, truth)
+        if not is_smoothed:
+            return own._p_values_of(scores, truth, array, groups, weights)
+        numbers = limits.at_labels(own._group_numbers(array, groups, weights), truth)
+        steps = limits.as_steps(smoothed, self.score, array)
+        return own._smoothed_p_values(scores, numbers, steps if truth is not None else steps[:, None])
+
+    def _device_p_values(self, logits: Any, labels: Any, groups: Any, weights: Any) -> Any:
+        """P-values of tensors on an accelerator, where they stay; under groups and weights they are looked up here.
+
+        Their scores are made on the device all the same: those of another backend could not be compared.
+        """
+        from evicp import device
+
+        tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
+        truth = None if labels is None else checks.as_labels(labels, *tensor.shape, class_names=self.class_names)
+        own = self._compared_with(tensor)
+        if all(part is None for part in (self.groups, self.weights, groups, weights)):
+            return device.p_values(own, tensor, truth)
+        scores = (
+            device.dense_scores(self.score, tensor) if truth is None else device.label_scores(self.score, tensor, truth)
+        )
+        return own._p_values_of(scores, truth, tensor, groups, weights)
+
+    def _p_values_of(self, scores: F64, truth: I64 | None, array: Any, groups: Any, weights: Any) -> F64:
+        """The p-values of scores: of every label, (n, K), or of the true ones, (n,)."""
         if self.weights is not None:
             new = limits.at_labels(self.weights.of_new(len(array), weights), truth)
             return shift.weighted_p_values(self.scores, self.weights.rows, scores, new)
         numbers = limits.at_labels(self._group_numbers(array, groups, weights), truth)
-        if is_smoothed:
-            steps = limits.as_steps(smoothed, self.score, array)
-            return self._smoothed_p_values(scores, numbers, steps if truth is not None else steps[:, None])
         if self.groups is not None:
             return self.groups.p_values(self.scores, scores, numbers)
         at_least = self.n - np.searchsorted(self.scores, scores, side="left")

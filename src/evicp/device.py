@@ -1,8 +1,8 @@
 """Logits on an accelerator: scored where they lie, in sets that stay there.
 
-With built-in scores the logits never go to the CPU, whatever the guarantee. P-values under groups or weights, and other
-scores, bring them there once, and say the same. CUDA tensors go through the fused Triton kernels where Triton is
-installed, other devices through plain torch.
+With built-in scores the logits never go to the CPU, whatever the guarantee; other scores bring them there once. Of
+p-values under groups or weights the scores go there, to be looked up. CUDA tensors go through the fused Triton kernels
+where Triton is installed, other devices through plain torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evicp.sets import PredictionSets
 if TYPE_CHECKING:
     from evicp.calibration import Calibration
 
-__all__ = ["DeviceSets", "label_ranks", "label_scores", "p_values", "predict"]
+__all__ = ["DeviceSets", "dense_scores", "label_ranks", "label_scores", "p_values", "predict"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,6 +167,13 @@ def label_scores(score: Score, tensor: Tensor, labels: I64) -> F64:
     if np.isnan(scores).any():  # a row that cannot be scored, or one that takes longer
         scores = backend.label_scores(score, tensor, truth).cpu().numpy()
     return scores.astype(np.float64)
+
+
+def dense_scores(score: Score, tensor: Tensor) -> F64:
+    """Every label's score, (n, K): computed on the device, and brought to the CPU. The tensor has been checked."""
+    backend = kernels.on_device(score, tensor)
+    parts = [part.cpu().numpy() for _, part in backend.dense_blocks(score, tensor)]
+    return np.concatenate([np.empty((0, tensor.shape[1])), *parts], dtype=np.float64)
 
 
 def label_ranks(tensor: Tensor, labels: I64) -> I64:

@@ -6,13 +6,14 @@ that dies has its rows done again by another: results are those of one machine, 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +23,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
-from evicp.blocks import ArrayPart, Part, Progress, Rows, as_rows, calibrator_for, located, row_wise, write_sets
+from evicp import checks, errors, kernels
+from evicp.blocks import (
+    ArrayPart,
+    Part,
+    Progress,
+    Rows,
+    as_rows,
+    calibrator_for,
+    in_one_type,
+    located,
+    of_rows,
+    row_wise,
+    same_names,
+    write_sets,
+)
 from evicp.calibration import Calibration, Calibrator, Coverage
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.files import SetsFile, typed
@@ -99,13 +113,31 @@ def _own_errors() -> Iterator[None]:
         raise cause from None
 
 
-@contextmanager
-def _one_processor() -> Iterator[None]:
-    """A task has one processor, however many the machine has; what is suspicious is said once, by the driver."""
+def _noting(work: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[Any, list[tuple[str, str]]]:
+    """What some work in a worker gives, and what it warned of, for nobody hears it there.
+
+    A task has one processor, however many the machine has.
+    """
     os.environ.setdefault("EVICP_THREADS", "1")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EvicpWarning)
-        yield
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = work(*arguments, **options)
+    own = [one for one in caught if issubclass(one.category, EvicpWarning)]
+    return result, [(one.category.__name__, str(one.message)) for one in own]
+
+
+class _Driver:
+    """Says what workers warned of, each thing once; warnings that differ in their numbers only are one."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def say(self, noted: Iterable[tuple[str, str]]) -> None:
+        for category, message in noted:
+            thing = re.sub(r"[\d.,]+", "", message)
+            if thing not in self._said:
+                self._said.add(thing)
+                checks.warn(message, getattr(errors, category))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -146,10 +178,12 @@ def calibrate(
     like = {"score": calibrator.score, "by": calibrator.by, "class_names": class_names}
     work = partial(_score_batch, like=like, logits=logits, labels=labels, groups=groups)
     scored = _mapped(dataset, work, model, inputs, batch_rows, workers, gpus)
+    driver = _Driver()
     with _own_errors():
         for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
             if table.num_rows:
                 _restore(calibrator, table)
+                driver.say(pair for text in table["noted"].unique().to_pylist() for pair in json.loads(text))
     return calibrator.finish()
 
 
@@ -158,15 +192,16 @@ def _score_batch(
 ) -> Any:
     """A table of rows, with the logits a model has made of them if one has, to a table of their scores."""
     calibrator = Calibrator(**like)
-    with _one_processor(), _in_batch():
+    with _in_batch():
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
-        calibrator.update(made, _column(batch, labels), groups=given)
+        _, noted = _noting(calibrator.update, made, _column(batch, labels), groups=given)
     scores, keys, _, arithmetic = calibrator.content()
     columns = {
         "score": pa.array(scores),
         "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
         "arithmetic": pa.array(np.full(len(scores), kernels.ARITHMETICS.index(arithmetic), np.int8)),
+        "noted": pa.repeat(json.dumps(noted), len(scores)).dictionary_encode(),
     }
     return pa.table(columns if calibrator.by is None else {**columns, "key": pa.array(keys)})
 
@@ -203,7 +238,7 @@ def predict(
 
     Its columns are `set` (list<int32>, most plausible first), `size`, `names` where the calibration has class names,
     and the dataset's own as they are, without those of logits or inputs and of tensors. One that has one of these names
-    is refused.
+    is refused. Rows that look like probabilities are not warned of here: nobody waits for them.
 
     Parameters
     ----------
@@ -211,8 +246,8 @@ def predict(
     confidence, allow_empty, smoothed : as for `Calibration.predict`
     logits, groups, model, inputs, batch_rows, workers, gpus : as for `calibrate`
     """
-    if calibration.weights is None:
-        calibration.thresholds(coverage, confidence)  # refuses and warns here, once
+    how = {"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed}
+    _try(calibration, coverage, how)
     known = dataset.schema(fetch_if_missing=False) if isinstance(dataset, ray.data.Dataset) else None
     used = logits if model is None else inputs
     if known is not None:
@@ -222,12 +257,18 @@ def predict(
         _predict_batch,
         calibration=ray.put(calibration),  # once for each machine, however many batches
         coverage=coverage,
-        how={"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed},
+        how=how,
         logits=logits,
         groups=groups,
         used=used,
     )
     return _mapped(dataset, work, model, inputs, batch_rows, workers, gpus)
+
+
+def _try(calibration: Calibration, coverage: Coverage, how: dict[str, Any]) -> None:
+    """Refuse and warn of, here and once, what does not depend on the rows."""
+    none, by_group = np.empty((0, calibration.n_classes)), calibration.guarantee == "group"
+    calibration.predict(none, coverage, groups=np.empty(0, np.int64) if by_group else None, **how)
 
 
 def _predict_batch(
@@ -242,10 +283,10 @@ def _predict_batch(
     used: str,
 ) -> Any:
     """A table of rows, with the logits a model has made of them if one has, to a table of their sets."""
-    with _one_processor(), _in_batch():
+    with _in_batch():
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
-        sets = ray.get(calibration).predict(made, coverage, groups=given, **how)
+        sets, _ = _noting(ray.get(calibration).predict, made, coverage, groups=given, **how)
     table = sets.to_arrow().drop_columns(["row"])
     table = table.rename_columns(["set", *table.column_names[1:]])
     _check_names(batch.column_names, used, table.column_names)
@@ -362,6 +403,7 @@ class _Share:
     first: int
     step: int
     source: str
+    dtype: np.dtype[Any]
     own: Mapping[str, Any]
 
     def each(self, work: Callable[..., Any]) -> list[Any]:
@@ -370,9 +412,9 @@ class _Share:
         for logits, labels in typed(
             str(self.part.path or self.source), self.part.pieces(self.step, self.start, self.stop)
         ):
-            values = {name: None if v is None else v[done : done + len(logits)] for name, v in self.own.items()}
-            with _one_processor(), located(self.source, self.first + done):
-                results.append(work(logits, labels, **values))
+            values = {name: of_rows(v, done, done + len(logits)) for name, v in self.own.items()}
+            with located(self.source, self.first + done):
+                results.append(work(in_one_type(logits, self.dtype), labels, **values))
             done += len(logits)
         return results
 
@@ -388,8 +430,8 @@ def _shares(rows: Rows, own: Mapping[str, Any]) -> Iterator[_Share]:
         for start in range(0, max(1, n), size if _divisible(part) else max(1, n)):
             stop = min(start + size, n) if _divisible(part) else n
             span = slice(first + start, first + stop)
-            mine = {name: None if values is None else values[span] for name, values in own.items()}
-            yield _Share(*_cut(part, start, stop), span.start, step, rows.source, mine)
+            mine = {name: of_rows(values, span.start, span.stop) for name, values in own.items()}
+            yield _Share(*_cut(part, start, stop), span.start, step, rows.source, rows.dtype, mine)
         first += n
 
 
@@ -418,17 +460,24 @@ def _findable(array: Stored) -> Stored:
 
 def _each(work: Callable[..., Any], shares: Iterator[_Share], *common: Any) -> Generator[Any, None, None]:
     """What workers make of the shares, in order; never more of them under way than keep all processors busy."""
-    task = ray.remote(work).options(num_cpus=1, max_retries=_RETRIES)
+    task = ray.remote(_noting).options(num_cpus=1, max_retries=_RETRIES)
     given = [ray.put(value) for value in common]
     under_way: deque[Any] = deque()
+    driver = _Driver()
+
+    def next_result() -> Any:
+        result, noted = ray.get(under_way.popleft())
+        driver.say(noted)
+        return result
+
     try:
         with _own_errors():
             for share in shares:
-                under_way.append(task.remote(share, *given))
+                under_way.append(task.remote(work, share, *given))
                 if len(under_way) >= 2 * _processors():
-                    yield ray.get(under_way.popleft())
+                    yield next_result()
             while under_way:
-                yield ray.get(under_way.popleft())
+                yield next_result()
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
         raise EvicpError(
             "a worker died, and so did those that tried its rows again, most likely for want of memory. Open the rows "
@@ -488,7 +537,7 @@ def predict_files(
     groups: Any = None,
     weights: Any = None,
     allow_empty: bool = True,
-    smoothed: bool = False,
+    smoothed: Any = False,
     progress: Progress | None = None,
     more: Mapping[str, type[SetsFile]] | None = None,
 ) -> SetsSummary:
@@ -501,10 +550,10 @@ def predict_files(
     rows : from `evicp.blocks.open_rows`, or a path that all workers can read
     """
     source = as_rows(rows).with_labels(None)
-    if calibration.weights is None:
-        calibration.thresholds(coverage, confidence)  # refuses and warns here, once
-    how = {"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed}
-    shares = _shares(source, {"groups": groups, "weights": weights})
+    checks.as_coverage(coverage)
+    same_names(calibration, source, "the calibration")
+    how = {"confidence": confidence, "allow_empty": allow_empty}
+    shares = _shares(source, {"groups": groups, "weights": weights, "smoothed": smoothed})
     with closing(_each(_predict_share, shares, calibration, coverage, how)) as parts:
         return write_sets(parts, output, progress, more)
 

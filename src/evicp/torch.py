@@ -115,6 +115,11 @@ def evaluate(
     _check_model(model)
     _check_loader(loader)
     _check_calibration(calibration)
+    if calibration.weights is not None and calibration.weights.classes is None:
+        raise InputError(
+            "batches have no weights, which this calibration needs of new rows; predict(logits, coverage, weights=) "
+            "each batch and update an evicp.metrics.Evaluator with the sets."
+        )
     exact, evaluator = as_coverage(coverage), Evaluator(min_count=min_count)
     with _evaluating(model):
         for logits, labels, given in _batches(model, loader, device, grouped=calibration.guarantee == "group"):

@@ -9,6 +9,7 @@ import typer
 
 import evicp
 from evicp import blocks
+from evicp.blocks import same_names
 from evicp.calibration import Calibration
 from evicp.cli.common import (
     CalibrationCoverage,
@@ -33,7 +34,6 @@ from evicp.cli.inputs import (
     read_groups,
     read_rows,
     require_groups,
-    require_same_names,
 )
 from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
 from evicp.errors import FileError, InputError
@@ -102,7 +102,7 @@ def evaluate(
         if is_calibration:
             calibration = _predictor(sets, rows)
             require_groups(sets, calibration, groups)
-            require_same_names(sets, calibration, rows)
+            same_names(calibration, rows, sets)
             how: dict[str, Any] = {"target_confidence": confidence, "allow_empty": not fill, "groups": of_rows}
             asked = 0.9 if coverage is None else coverage
             evaluation = blocks.evaluate(calibration, rows, asked, progress=advance, **how)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from evicp.blocks import same_names
 from evicp.cli.common import Coverage, Json, LogitsFiles, examples, print_json, print_text
 from evicp.cli.inputs import CalibrationFile, load_calibration, read_rows
 from evicp.errors import InputError
@@ -52,6 +53,7 @@ def explain(
     rows = read_rows(logits)
     if not 0 <= row < len(rows):
         raise InputError(f"row {row} does not exist; {rows.source} has {len(rows):,} rows, from 0.")
+    same_names(loaded, rows, calibration)
     explanation = explain_set(loaded, np.asarray(rows.logits[row]), coverage)
     if as_json:
         print_json({"row": row, "coverage": coverage, **_as_dict(explanation, top)})

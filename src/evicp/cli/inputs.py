@@ -34,7 +34,6 @@ __all__ = [
     "read_groups",
     "read_rows",
     "require_groups",
-    "require_same_names",
 ]
 
 #: What is no calibration, by its suffix: files of logits and of sets.
@@ -98,20 +97,6 @@ def read_rows(
 def labels_of(rows: Rows) -> I64:
     """The labels of rows as numbers; names are read where the rows have class names."""
     return checks.as_labels(rows.labels, *rows.logits.shape, class_names=rows.class_names)
-
-
-def require_same_names(path: str, calibration: Calibration, rows: Rows) -> None:
-    """Refuse rows whose classes are not the calibration's, or not in its order, where both have names."""
-    mine, theirs = calibration.class_names, rows.class_names
-    if mine is None or theirs is None or mine == theirs:
-        return
-    what = f"they have {len(mine)} and {len(theirs)}"
-    if len(mine) == len(theirs):
-        k = next(k for k in range(len(mine)) if mine[k] != theirs[k])
-        what = f"class {k} is {mine[k]!r} and {theirs[k]!r}"
-    raise InputError(
-        f"{path} and {rows.source} must have the same class names; {what}. Order the logits' classes as calibrated."
-    )
 
 
 def _open_rows(path: str, labels: str | None, memory: str) -> Rows:

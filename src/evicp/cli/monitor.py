@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import evicp
 from evicp import checks
 from evicp.artifact import checksum
+from evicp.blocks import same_names
 from evicp.calibration import Calibration
 from evicp.cli.common import Coverage, Json, Labels, LogitsFiles, examples, print_json, print_text, progress
 from evicp.cli.inputs import (
@@ -24,7 +25,6 @@ from evicp.cli.inputs import (
     read_groups,
     read_rows,
     require_groups,
-    require_same_names,
 )
 from evicp.errors import FileError, InputError
 from evicp.groups import ByClass
@@ -75,7 +75,7 @@ def monitor(
     watched = {"calibration": checksum(loaded), "group": group}
     watch = _continued(watch, watched, state)
     rows = read_rows(logits, labels, labelled=True)
-    require_same_names(calibration, loaded, rows)
+    same_names(loaded, rows, calibration)
     given = read_groups(groups, len(rows))
     with progress("monitoring", len(rows)) as advance:
         for start, block, truth in rows.blocks():

@@ -44,11 +44,13 @@ class CsvSets:
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
         self._lines = csv.writer(self._file, lineterminator="\n")
+        self._has_head = False
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
         """Write the sets of the next rows."""
         named = sets.class_names is not None
-        if first_row == 0:
+        if not self._has_head:
+            self._has_head = True
             self._lines.writerow(["row", "size", "labels", *(["names"] if named else [])])
         for line in set_lines(sets, first_row):
             names = ["; ".join(line["names"])] if named else []

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from evicp import blocks
+from evicp.blocks import same_names
 from evicp.cli.common import (
     Coverage,
     Force,
@@ -32,7 +33,6 @@ from evicp.cli.inputs import (
     read_groups,
     read_rows,
     require_groups,
-    require_same_names,
 )
 from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines, set_lines
 from evicp.errors import InputError
@@ -80,7 +80,7 @@ def predict(
     loaded = load_calibration(calibration)
     require_groups(calibration, loaded, groups)
     rows = read_rows(logits, memory=memory).with_labels(None)
-    require_same_names(calibration, loaded, rows)
+    same_names(loaded, rows, calibration)
     how: dict[str, Any] = {
         "confidence": confidence,
         "groups": read_groups(groups, len(rows)),

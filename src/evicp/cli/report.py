@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from evicp.blocks import same_names
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -32,7 +33,6 @@ from evicp.cli.inputs import (
     read_groups,
     read_rows,
     require_groups,
-    require_same_names,
 )
 from evicp.errors import InputError
 from evicp.report import Report, build, split
@@ -86,7 +86,7 @@ def report(
         require_groups(path, loaded, groups)
     rows = read_rows(logits, labels, labelled=True)
     for path, loaded in zip(load, calibrations, strict=True):
-        require_same_names(path, loaded, rows)
+        same_names(loaded, rows, path)
     names = read_class_names(class_names) or rows.class_names
     with progress("writing the report"):
         if calibrations:
