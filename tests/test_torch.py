@@ -115,7 +115,7 @@ def test_names_as_labels(problem):
     assert calibrate(WithLogits(model), [{"x": features, "labels": named}], class_names=names) == expected
     result = evaluate(model, loader, expected, 0.9)
     assert result.to_dict() == evaluate(model, batches_of(features, labels), expected, 0.9).to_dict()
-    with pytest.raises(evicp.errors.InputTypeError, match="Turn names into numbers first"):
+    with pytest.raises(evicp.errors.InputTypeError, match="Pass class_names=, in the order of the logits"):
         calibrate(model, loader)
 
 

@@ -69,7 +69,8 @@ def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
     if array.ndim == 1 and row_allowed:
         array = array[None, :]
     if array.ndim != 2:
-        hint = " For one row pass logits[None, :]." if array.ndim == 1 else ""
+        one_row, binary = "logits[None, :]", "np.column_stack([np.zeros_like(s), s])"
+        hint = f" For one row pass {one_row}; for decisions s between two classes {binary}." if array.ndim == 1 else ""
         raise LogitsError(
             f"logits must have shape (rows, classes); got {array.ndim} dimension(s), shape {tuple(array.shape)}.{hint}"
         )
@@ -126,7 +127,7 @@ def as_labels(labels: Any, n: int, n_classes: int, *, class_names: Any = None) -
 def _labels_hint(array: NDArray[Any]) -> str:
     """How labels of another kind become class numbers."""
     if isinstance(array.flat[0], str | bytes):
-        return "Turn names into numbers first: [class_names.index(name) for name in labels]."
+        return "Pass class_names=, in the order of the logits, and labels may be names; or pass numbers."
     if array.dtype.kind == "f" and not np.all(array == np.rint(array)):
         row = int(np.flatnonzero(array != np.rint(array))[0])
         return f"Row {row} has {array[row]}, which is no class number; drop such rows."
@@ -587,6 +588,6 @@ def warn_if_no_evidence(logits: NDArray[Any]) -> None:
     if len(sample) and np.mean(np.max(sample, axis=1) <= 0) > 0.5:
         warn(
             "most rows have no positive logit, so relu evidence is zero for every label (log-probabilities?). "
-            "Pass raw logits, or use ECP(evidence='softplus') or another score.",
+            "Pass raw logits; if there are none, take a score other than ECP, or ECP(evidence='softplus').",
             SuspiciousInputWarning,
         )

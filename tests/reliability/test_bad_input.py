@@ -271,7 +271,8 @@ def test_the_row_named_is_the_callers_row_in_a_later_block(cpu_backend: str) -> 
 @pytest.mark.parametrize("door", LABELLED_DOORS)
 def test_one_row_is_not_a_matrix(door: str) -> None:
     message = (
-        "logits must have shape (rows, classes); got 1 dimension(s), shape (4,). For one row pass logits[None, :]."
+        "logits must have shape (rows, classes); got 1 dimension(s), shape (4,). For one row pass logits[None, :]; "
+        "for decisions s between two classes np.column_stack([np.zeros_like(s), s])."
     )
     refuses(lambda: LABELLED_DOORS[door](LOGITS[0]), LogitsError, message)
 
@@ -413,7 +414,7 @@ def label_at(row: int, value: int) -> np.ndarray:
 
 
 _AS_INT = "Use labels.astype(int) if they are class numbers."
-_NUMBER = "Turn names into numbers first: [class_names.index(name) for name in labels]."
+_NUMBER = "Pass class_names=, in the order of the logits, and labels may be names; or pass numbers."
 WRONG_LABELS = [
     ("floats", lambda: LABELS.astype(float), InputTypeError, f"labels must be integers; got dtype float64. {_AS_INT}"),
     (
@@ -919,7 +920,7 @@ _PROBABILITIES = (
 )
 _NO_EVIDENCE = (
     "most rows have no positive logit, so relu evidence is zero for every label (log-probabilities?). "
-    "Pass raw logits, or use ECP(evidence='softplus') or another score."
+    "Pass raw logits; if there are none, take a score other than ECP, or ECP(evidence='softplus')."
 )
 
 

@@ -44,7 +44,7 @@ def monitor(
     labels: Labels = None,
     coverage: Coverage = 0.9,
     confidence: Annotated[
-        float | None, typer.Option("--confidence", help="Of the sets, where they are predicted with one.")
+        float | None, typer.Option("--confidence", help="The confidence the sets were predicted with, if any.")
     ] = None,
     false_alarm_rate: Annotated[
         float, typer.Option("--false-alarm-rate", help="The probability of ever alarming without cause.")
