@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -220,3 +221,26 @@ def test_doctests_are_code_in_the_reference(site: Path) -> None:
     html = (site / "reference" / "evaluation.html").read_text(encoding="utf-8")
     assert "clopper_pearson" in html
     assert "<blockquote>" not in html
+
+
+def tables(page: Path, name: str = "") -> list[list[str]]:
+    """The rows of parameters and attributes on a page of the reference, or only those of one name, as text."""
+    html = page.read_text(encoding="utf-8")
+    if name:
+        html = html.split(f'id="{name}"', 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
+    rows = re.findall(r'<tr class="doc-section-item">(.*?)</tr>', html, re.DOTALL)
+    cells = [re.findall(r"<td>(.*?)</td>", row, re.DOTALL) for row in rows]
+    return [[" ".join(unescape(re.sub(r"<[^>]+>", "", cell)).split()) for cell in row] for row in cells]
+
+
+def test_parameters_have_a_type_a_description_and_a_default(site: Path) -> None:
+    """Names that share an entry have their own type and default; a wrapped entry is one text."""
+    rows = {row[0]: row[1:] for row in tables(site / "reference" / "calibration.html", "evicp.calibration.Calibrator")}
+    assert rows["score"] == ["str | Score | Callable[[F64], Any]", "as for calibrate", "'ecp'"]
+    assert rows["class_weights"] == ["Any", "as for calibrate", "None"]
+    assert rows["by"][1].startswith('"class", "group", "uncertainty", or an instance with parameters. "group" takes')
+    rows = {row[0]: row[1:] for row in tables(site / "reference" / "files.html", "evicp.artifact.load")}
+    assert rows["score"][0] == "Score | Callable[..., Any] | None"
+    assert rows["score"][1].endswith('the file only says "custom", so supply it again')
+    for page in (site / "reference").glob("*.html"):
+        assert all(row[2] for row in tables(page)), page.name
