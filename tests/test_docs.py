@@ -10,6 +10,7 @@ import importlib.util
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -214,6 +215,24 @@ def test_the_site_builds_strictly_and_asks_nobody(site: Path) -> None:
         html = page.read_text(encoding="utf-8")
         assert not re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//', html), page
         assert not re.findall(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="(?:https?:)?//', html), page
+
+
+def test_the_site_can_be_searched_from_a_folder(site: Path) -> None:
+    """Without a server, and without a request to one."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("no Chromium is installed")
+    api = pytest.importorskip("playwright.sync_api")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        tab, asked = browser.new_page(), []
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(f"{(site / 'index.html').as_uri()}?q=conformal_rank")
+        found = tab.wait_for_selector(".md-search-result__item a", timeout=60_000).get_attribute("href")
+        browser.close()
+    assert "reference/" in found
+    assert all(address.startswith("file:") for address in asked)
 
 
 def test_doctests_are_code_in_the_reference(site: Path) -> None:
