@@ -146,10 +146,19 @@ def test_the_paper_map_names_real_tests() -> None:
         assert not name or name in functions, f"{path}::{name}"
 
 
+def shown_on(*pages: Path) -> list[str]:
+    """The names whose docstrings a page of the reference takes, in order."""
+    return re.findall(r"^::: (evicp[\w.]*)", "\n".join(page.read_text(encoding="utf-8") for page in pages), re.M)
+
+
+def test_the_reference_begins_with_what_evicp_exports() -> None:
+    shown = shown_on(DOCS / "reference" / "index.md")
+    assert sorted(shown) == sorted(f"evicp.{name}" for name in evicp.__all__)
+    assert shown[:2] == ["evicp.calibrate", "evicp.Calibration"]
+
+
 def test_the_reference_has_every_module() -> None:
-    shown = set(
-        re.findall(r"^::: (evicp[\w.]*)", "".join(p.read_text() for p in (DOCS / "reference").glob("*.md")), re.M)
-    )
+    shown = set(shown_on(*(page for page in (DOCS / "reference").glob("*.md") if page.stem != "index")))
     inner = {
         "__main__",
         "arrays",
@@ -169,7 +178,7 @@ def test_the_reference_has_every_module() -> None:
     public = {f"evicp.{m.name}" for m in pkgutil.iter_modules(evicp.__path__) if m.name not in inner}
     assert public <= shown
     assert all((ROOT / "src" / name.replace(".", "/")).with_suffix(".py").exists() or exists(name) for name in shown)
-    assert shown - {"evicp"} <= set(names_in(DOCS / "reference" / "index.md"))
+    assert shown <= set(names_in(DOCS / "reference" / "index.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -263,3 +272,24 @@ def test_parameters_have_a_type_a_description_and_a_default(site: Path) -> None:
     assert rows["score"][1].endswith('the file only says "custom", so supply it again')
     for page in (site / "reference").glob("*.html"):
         assert all(row[2] for row in tables(page)), page.name
+
+
+def test_the_reference_shows_public_names_only(site: Path) -> None:
+    inner = load(DOCS / "public.py").INNER
+    hidden = {f"{owner}.{name}" for owner, names in inner.items() for name in names}
+    # A class is also shown under the name evicp exports it by.
+    hidden |= {re.sub(r"^evicp\.\w+\.(?=[A-Z]\w*\.)", "evicp.", name) for name in hidden}
+    for page in (site / "reference").glob("*.html"):
+        shown = set(re.findall(r'<h\d id="(evicp\.[\w.]+)"', page.read_text(encoding="utf-8")))
+        assert shown, page.name
+        assert not shown & hidden, page.name
+        for module in shown_on(DOCS / "reference" / f"{page.stem}.md") if page.stem != "index" else ():
+            members = {name.removeprefix(f"{module}.").split(".")[0] for name in shown if name.startswith(f"{module}.")}
+            assert members <= exported(module), module
+
+
+def exported(module: str) -> set[str]:
+    """What a module's `__all__` names, read from its source: its package may be missing."""
+    path = ROOT / "src" / Path(*module.split("."))
+    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    return set(ast.literal_eval(re.search(r"^__all__ = (\[.*?\])", source, re.M | re.S)[1]))  # type: ignore[index]

@@ -1,0 +1,40 @@
+"""For the reference: names without an underscore that other modules of evicp need, and users do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import griffe
+
+#: By module or class, what is public to evicp only. All else that a module's `__all__` names is shown.
+INNER: Mapping[str, tuple[str, ...]] = {
+    "evicp.artifact": ("strict_json",),
+    "evicp.blocks": ("hold",),
+    "evicp.calibration.Calibration": ("alike", "no_sets", "predict_levels"),
+    "evicp.calibration.Calibrator": ("content", "restore"),
+    "evicp.device": ("label_ranks", "label_scores", "p_values", "predict"),
+    "evicp.errors": ("installed", "missing_extra", "need", "unusable"),
+    "evicp.groups": ("Partition", "as_groups"),
+    "evicp.groups.ByClass": ("fit", "fitted", "keys", "names", "numbers", "of_labels"),
+    "evicp.groups.ByGroup": ("fit", "fitted", "keys", "names", "numbers"),
+    "evicp.groups.ByUncertainty": ("fit", "fitted", "keys", "names", "numbers"),
+    "evicp.scores.ECP": ("epsilon", "evidence_of", "log_utility_of", "monotone", "rates"),
+    "evicp.selection": ("as_row_count",),
+    "evicp.sets": ("join_sets",),
+    "evicp.sets.PredictionSets": ("about", "holds", "numbers"),
+    "evicp.torch.SetPredictor": ("get_extra_state", "set_extra_state"),
+    "evicp.tuning.Auto": ("choose",),
+    "evicp.tuning.Tuned": ("choose",),
+}
+
+
+class Public(griffe.Extension):
+    """Take them out of what the reference sees, under whatever name it looks at them."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Go through evicp once it is loaded."""
+        for path, names in INNER.items():
+            owner = pkg[path.removeprefix(f"{pkg.path}.")]
+            for name in names:
+                owner.del_member(name)
