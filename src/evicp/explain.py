@@ -20,7 +20,25 @@ __all__ = ["Explanation", "explain", "explain_set"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """The ingredients of each label's cost in one row, (K,) arrays in label order. Prints the best labels first."""
+    """The ingredients of each label's cost in one row, (K,) arrays in label order. Prints the best labels first.
+
+    Attributes
+    ----------
+    logit : z
+    evidence : e = A(z) (Definition 1)
+    belief : b = e / alpha_0 (Eq. 3)
+    probability : p = alpha / alpha_0 (Eq. 2)
+    focal_uncertainty : U = u pi, the label's share of the uncertainty (Eq. 5)
+    surprisal : I = -ln p (Eq. 6)
+    focal_surprisal : U I / p (Eq. 7)
+    utility : phi, which is softmax(z / T) unless the score has another
+    expected_utility : phi p (Eq. 8)
+    rank : r, how many labels lie strictly above
+    score : ln S (Eq. 11); lower is more plausible
+    uncertainty : u of the row, one number (Eq. 3)
+    threshold : the largest score in the set, one number or one per label; None where it is not known
+    class_names : K names, or None
+    """
 
     logit: F64
     evidence: F64
@@ -57,7 +75,7 @@ class Explanation:
         return np.lexsort((-self.logit, self.score))
 
     def table(self, top: int = 10) -> str:
-        """The best `top` labels, and which of them are in the set where a threshold is known."""
+        """The best `top` labels as text, and which of them are in the set where a threshold is known."""
         head = ["label", "logit", "evidence", "belief", "probability", "surprisal", "utility", "rank", "ln score"]
         if isinstance(self.threshold, np.ndarray):
             head.append("threshold")

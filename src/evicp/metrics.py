@@ -48,7 +48,16 @@ QUANTILES = (0.05, 0.25, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Stratum:
-    """Rows whose set size (or difficulty) lies in [low, high]: how many, how often covered, how large."""
+    """Rows whose set size (or difficulty) lies in [low, high]: how many, how often covered, how large.
+
+    Attributes
+    ----------
+    low, high : the ends of the range, both in it
+    count : rows in it
+    coverage : the share of them whose set holds the true label; None without rows
+    coverage_interval : its exact (Clopper-Pearson) interval; None without rows
+    mean_size : labels per set; None without rows
+    """
 
     low: int
     high: int
@@ -65,7 +74,15 @@ class Stratum:
 
 @dataclass(frozen=True, eq=False)
 class ClassCoverage:
-    """Coverage of each class, and the mean size of its rows' sets; NaN for a class without rows."""
+    """Coverage of each class, and the mean size of its rows' sets; NaN for a class without rows.
+
+    Attributes
+    ----------
+    coverage : (K,) the share of each class's rows whose set holds it
+    counts : (K,) rows of each class
+    mean_size : (K,) labels per set of these rows
+    target : the coverage asked for, exactly
+    """
 
     coverage: F64
     counts: I64
@@ -90,7 +107,16 @@ class ClassCoverage:
 
 @dataclass(frozen=True, eq=False)
 class GroupCoverage:
-    """Coverage and size in each group of rows."""
+    """Coverage and size in each group of rows.
+
+    Attributes
+    ----------
+    names : of the G groups, sorted
+    coverage : (G,) the share of each group's rows whose set holds the true label
+    counts : (G,) rows of each group
+    mean_size : (G,) labels per set of these rows
+    target : the coverage asked for, exactly
+    """
 
     names: tuple[str, ...]
     coverage: F64
@@ -238,7 +264,36 @@ def _group_coverage(groups: dict[str, I64], target: Fraction) -> GroupCoverage:
 class Evaluation:
     """Everything worth knowing about sets whose labels are known. Prints as a table.
 
-    `singleton_coverage` is the share of one-label sets whose label is the true one; None where there are none.
+    Attributes
+    ----------
+    n : rows evaluated
+    n_classes : K
+    target : the coverage asked for, exactly
+    score : the name of the score
+    n_calibration : rows calibrated on; None where nothing is promised
+    coverage : the share of rows whose set holds the true label
+    coverage_interval : its exact (Clopper-Pearson) interval
+    mean_size : labels per set
+    mean_size_non_empty : labels per non-empty set; None where all are empty
+    median_size : of all sets
+    size_quantiles : the sizes that 5, 25, 75 and 95 % of the sets do not exceed: {"5%": 1.0, ...}
+    empty_share : the share of empty sets
+    singleton_share : the share of sets of one label
+    singleton_coverage : the share of one-label sets whose label is the true one; None where there are none
+    size_strata : rows and coverage by ranges of set size (the paper's Table 3)
+    sscv : size-stratified coverage violation: the largest distance of coverage from the target over ranges of set
+        size; None where none of them has `min_count` rows
+    sscv_smallest_count : rows in the smallest of these ranges: where they are few, SSCV is mostly chance
+    sat : size-adaptivity trade-off, (1 - SSCV) / mean size of non-empty sets; None where either is
+    class_coverage : coverage, rows and mean size of each class
+    accuracy : top-1 accuracy of the logits; None where neither logits nor difficulty were given
+    difficulty_strata : rows, coverage and size by the rank of the true label (the paper's Table 4); None likewise
+    confidence : of the intervals
+    target_confidence : with which the coverage was asked for (training-conditional sets); None where on average
+    guarantee : where the coverage holds, "marginal" or as `PredictionSets` has it
+    group_coverage : coverage, rows and mean size of each group; None where no groups were given
+    filled : empty sets were given their top label
+    smoothed : ties were broken at random
     """
 
     n: int
@@ -386,6 +441,11 @@ def evaluate(
         Adds coverage and size in each group of rows.
     min_count : strata with fewer rows are left out of SSCV
     confidence : of the Clopper-Pearson intervals of coverage
+
+    Returns
+    -------
+    Evaluation
+        Prints as tables; each figure is an attribute.
 
     >>> sets = PredictionSets(np.array([0, 1, 3]), np.array([0, 1, 2], np.int32), n_classes=3, coverage=Fraction(1, 2))
     >>> result = evaluate(sets, [0, 0])

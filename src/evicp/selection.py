@@ -39,7 +39,15 @@ _METRICS = (
 class Comparison:
     """Several scores on the same random splits. Prints as a table of medians, standard deviations in brackets.
 
-    `evaluations[name]` holds one Evaluation per trial, `chosen[name]` the score it is of: tuned, at its temperature.
+    Attributes
+    ----------
+    evaluations : for each score, by the name of its row, one `Evaluation` per trial
+    coverage : asked of all of them, exactly
+    trials : how many random splits
+    n_calibration, n_test, n_tuning : rows calibrated on, tested, and set aside to tune, in each trial
+    temperatures : the temperature of each trial
+    note : what the caption says of the temperature
+    chosen : for each score, by name, what it was in each trial: tuned, at its temperature
     """
 
     evaluations: dict[str, list[Evaluation]]
@@ -53,7 +61,13 @@ class Comparison:
     chosen: dict[str, list[Score]]
 
     def values(self, score: str, metric: str) -> F64:
-        """One number per trial, (trials,); NaN where a metric is undefined (SAT, if every set is empty)."""
+        """One number per trial, (trials,); NaN where a metric is undefined (SAT, if every set is empty).
+
+        Parameters
+        ----------
+        score : the name of its row
+        metric : an attribute of `Evaluation` that is one number: "coverage", "mean_size", "sscv", "sat", ...
+        """
         if score not in self.evaluations:
             raise InputError(f"{score!r} was not compared; there are {', '.join(self.evaluations)}.")
         if metric not in _METRICS:
@@ -157,6 +171,11 @@ def compare(
     tuning : a share or count of rows set aside where `temperature="split"` or a score is `Tuned` or "auto"; by default
         a tenth; for "auto" a fifth, a third of few rows
     min_count : strata with fewer rows are left out of SSCV
+
+    Returns
+    -------
+    Comparison
+        Prints as a table; `median`, `mean`, `std` and `values` have its figures.
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 5, 600)

@@ -21,7 +21,16 @@ _EDGE = 5.0
 
 @dataclass(frozen=True, repr=False)
 class TemperatureFit:
-    """A fitted temperature with the negative log-likelihood and calibration error before and after."""
+    """A fitted temperature with the negative log-likelihood and calibration error before and after.
+
+    Attributes
+    ----------
+    temperature : T, for the `temperature` of a score
+    nll_before, nll_after : the mean negative log-likelihood at T = 1, and at T
+    ece_before, ece_after : the expected calibration error of the top label, in 15 bins, at T = 1, and at T
+    n : rows it was fitted on
+    at_edge : whether the best T lies beyond the edge of the search, ln T = -5 or 5
+    """
 
     temperature: float
     nll_before: float
@@ -43,6 +52,15 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
 
     The likelihood is convex in beta = 1/T. Newton's steps are taken inside a bracket of the derivative's sign change.
     Rows used here should not be used again to calibrate: the guarantee needs untouched rows.
+
+    Parameters
+    ----------
+    logits, labels : (n, K) and (n,), rows of their own
+
+    Returns
+    -------
+    TemperatureFit
+        Its `temperature` is what a score takes: `LAC(temperature=...)`.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.normal(size=(2000, 5))

@@ -76,7 +76,16 @@ _DOUBT = 0.25
 
 @dataclass(frozen=True)
 class Candidate:
-    """A score with its figures on the tuning rows, and by how much it leads the score to beat."""
+    """A score with its figures on the tuning rows, and by how much it leads the score to beat.
+
+    Attributes
+    ----------
+    score : the candidate
+    size, sscv, sat : mean size, SSCV and SAT of its sets at the coverage asked for
+    lead : by how much it is ahead of the score to beat in the metric that decides, averaged over coverages around the
+        one asked for
+    standard_error : of the lead
+    """
 
     score: Score
     size: float
@@ -88,9 +97,16 @@ class Candidate:
 
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """The best score, why it was chosen, and every candidate, best first. `best` is ready to calibrate.
+    """The best score, why it was chosen, and every candidate, best first. Prints as a table.
 
-    `n` tuning rows have been used up.
+    Attributes
+    ----------
+    best : the score chosen, ready to calibrate
+    why : a sentence or two
+    candidates : each with its figures, best first
+    by : the metric, "size", "sscv" or "sat"
+    coverage : the coverage to be asked for later, exactly
+    n : tuning rows, which have been used up
     """
 
     best: Score
@@ -161,6 +177,11 @@ def tune(
     coverage : the coverage to be asked for later
     grid : candidates for each parameter, `{"lam": [0.01, 0.1]}`; `GRIDS` if None
     seed : which tenths of the rows are left out in turn
+
+    Returns
+    -------
+    Tuning
+        Its `best` is the score to calibrate, on other rows.
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 20, 400)
@@ -256,6 +277,12 @@ def split_off(n: int, seed: int = 0) -> tuple[I64, I64]:
 @dataclass(frozen=True)
 class Tuned:
     """A score whose parameters are chosen on the tuning share of each trial, never on its test rows.
+
+    Parameters
+    ----------
+    score : a name, or a score whose other parameters are kept
+    by : "size" (smallest), "sscv" (most adaptive) or "sat" (both)
+    grid : candidates for each parameter, by name: `lam=[0.01, 0.1]`
 
     >>> Tuned("raps", lam=[0.01, 0.1, 1.0], by="sscv").candidates()[0]
     RAPS(lam=0.01, k_reg=5, randomized=True, randomize_penalty=False, temperature=1.0, seed=0)
