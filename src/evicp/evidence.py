@@ -266,6 +266,14 @@ class Opinion:
     """What the evidence in a batch of logits says: (n, K) arrays, and the uncertainty, (n,).
 
     `uncertainty + belief.sum(1)` is 1: what is not believed of any label is not known.
+
+    Attributes
+    ----------
+    evidence : e = A(z) (Definition 1)
+    alpha : the Dirichlet's parameters, e + K pi (Eq. 1)
+    probability : p = alpha / alpha_0, the Dirichlet's mean (Eq. 2)
+    belief : b = e / alpha_0 (Eq. 3)
+    uncertainty : u = K / alpha_0 of each row, (n,) (Eq. 3)
     """
 
     evidence: F64
@@ -275,12 +283,23 @@ class Opinion:
     uncertainty: F64
 
     def log_density(self, categorical: Any) -> F64:
-        """ln Dir(c | alpha) of a categorical distribution, one value per row."""
+        """ln Dir(c | alpha) of a categorical distribution, one value per row.
+
+        Parameters
+        ----------
+        categorical : c, (K,) or (n, K) probabilities that sum to 1
+        """
         return dirichlet_log_density(np.asarray(categorical, dtype=np.float64), self.alpha)
 
 
 def opinion(logits: Any, evidence: str | Callable[[F64], Any] = "relu", base_rates: Any = None) -> Opinion:
     """The evidence, Dirichlet, probability, belief and uncertainty of each row of logits.
+
+    Parameters
+    ----------
+    logits : (n, K), or one (K,) row
+    evidence : "relu", "softplus", "exp" or a callable, as for `ECP`
+    base_rates : K prior probabilities of the labels, positive, summing to 1; uniform if None
 
     >>> o = opinion([[2.0, 1.0, -1.0]])
     >>> o.belief, o.uncertainty

@@ -137,6 +137,12 @@ class Monitor:
     false_alarm_rate : the probability of ever alarming without cause
     seed : of the places of p-values within their gaps
 
+    Attributes
+    ----------
+    n, k : calibration rows behind the threshold, and its rank among their scores
+    seen, covered : how many labels have arrived, and how many of them were covered
+    alarm_at : the number of the label that raised the alarm, from 1; None while there is none
+
     >>> monitor = Monitor(2000, coverage=0.9, false_alarm_rate=0.01)
     >>> rng = np.random.default_rng(0)
     >>> monitor.update(rng.random(3000) < 0.9).alarm
@@ -172,7 +178,12 @@ class Monitor:
         self._gaps: I64 | None = None
 
     def update(self, covered: Any) -> Monitor:
-        """Add labels that have arrived: whether each one's set held it, one bool or (m,) of them."""
+        """Add labels that have arrived.
+
+        Parameters
+        ----------
+        covered : whether each one's set held it, one bool or (m,) of them: `sets.contains(labels)`
+        """
         array = _as_covered(covered)
         if self._gaps is not None:
             raise InputError("this monitor is fed with p-values; use another one for covered labels.")
@@ -183,7 +194,12 @@ class Monitor:
         return self
 
     def update_p_values(self, p_values: Any) -> Monitor:
-        """Add labels that have arrived: their p-values, from `calibration.p_values(logits, labels)`."""
+        """Add labels that have arrived.
+
+        Parameters
+        ----------
+        p_values : (m,), of the true labels: `calibration.p_values(logits, labels)`
+        """
         p = np.atleast_1d(checks.as_array(p_values, "p_values"))
         if p.dtype.kind != "f" and p.size:
             raise InputTypeError(f"p_values must be real numbers; got dtype {p.dtype}.")
@@ -349,6 +365,10 @@ class AdaptiveLevel:
     coverage : to be reached in the long run
     step : by how much a miss raises the level (a hit lowers it by (1 - coverage) / coverage of that)
 
+    Attributes
+    ----------
+    level : the coverage at which sets are made now
+
     >>> level = AdaptiveLevel(0.9, step=0.01)
     >>> round(level.update(False).level, 4), round(level.update([True] * 9).level, 4)
     (0.909, 0.9)
@@ -373,6 +393,11 @@ class AdaptiveLevel:
 
         They are full at a level of 1 or more and empty at 0 or less, and remember the coverage asked for in the long
         run, but no number of calibration rows: what these promise does not hold for sets whose level moves.
+
+        Parameters
+        ----------
+        calibration : whose thresholds to take
+        logits, confidence, groups, weights, allow_empty : as for `Calibration.predict`
         """
         level = Fraction(self.level).limit_denominator(10**9)
         if 0 < level < 1 and calibration.guarantee == "marginal" and rows_needed(level, confidence) > calibration.n:

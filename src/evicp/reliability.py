@@ -42,6 +42,11 @@ def conformal_rank(n: int, coverage: float | Fraction) -> int:
 
     k = n + 1 means that no finite threshold will do.
 
+    Parameters
+    ----------
+    n : calibration rows
+    coverage : strictly between 0 and 1; 0.9 means 9/10, not the double nearest to it
+
     >>> conformal_rank(99, 0.9), conformal_rank(9, 0.95)
     (90, 10)
     """
@@ -58,6 +63,11 @@ def pac_rank(n: int, coverage: float | Fraction, confidence: float) -> int:
 
     Over the draw of the calibration set, the k-th smallest score covers at least `coverage` with at least this
     confidence. k = n + 1 means that no finite threshold will do.
+
+    Parameters
+    ----------
+    n : calibration rows
+    coverage, confidence : both strictly between 0 and 1
 
     >>> conformal_rank(1000, 0.9), pac_rank(1000, 0.9, 0.95)
     (901, 916)
@@ -173,6 +183,12 @@ def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
 class Reliability:
     """The law of coverage given n calibration rows.
 
+    Parameters
+    ----------
+    n : calibration rows
+    coverage : asked of the sets; kept exactly
+    confidence : of training-conditional sets; None where coverage is asked for on average
+
     >>> r = Reliability(n=999, coverage=0.9)
     >>> r.k, r.l, round(r.gamma, 3), r.uncertainty
     (900, 100, 0.899, 0.002)
@@ -234,7 +250,13 @@ class Reliability:
         return np.exp(log_density)
 
     def observed_interval(self, m: int, confidence: float = 0.95) -> tuple[float, float]:
-        """Where the coverage observed on m new rows lies with this probability (beta-binomial, equal tails)."""
+        """Where the coverage observed on m new rows lies with this probability (beta-binomial, equal tails).
+
+        Parameters
+        ----------
+        m : new rows
+        confidence : the probability
+        """
         tail = (1 - checks.as_probability(confidence, "confidence")) / 2
         m = checks.as_count(m, "m")
         if not self.l:
@@ -301,6 +323,17 @@ def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95)
 
     Never fewer rows than a finite threshold needs: full sets keep no promise worth planning for.
 
+    Parameters
+    ----------
+    coverage : to be asked for
+    tolerance : how far the coverage C that a calibration has in the end may be from it
+    confidence : the share of calibrations for which that must hold
+
+    Returns
+    -------
+    int
+        How many rows to calibrate on.
+
     >>> plan(0.9, tolerance=0.02, confidence=0.95)
     854
     """
@@ -366,7 +399,15 @@ def _ranks(n: I64, coverage: Fraction) -> I64:
 class GroupPromise:
     """What may be promised in one group: a class, a cluster, a group of rows or a band of uncertainty.
 
-    `observed` is what an evaluation found there: coverage, m, low, high, compatible.
+    Attributes
+    ----------
+    name : of the group
+    n : its calibration rows
+    rank : k, of its threshold among them
+    threshold : its k-th smallest score; +inf where it has too few rows
+    expected_coverage : k / (n + 1), over calibration sets
+    coverage_interval : where its coverage lies over calibration sets
+    observed : what an evaluation found there: coverage, m, low, high, compatible, kept; None without one
     """
 
     name: str
@@ -396,6 +437,31 @@ class Certificate:
     that leave coverage as uncertain, an approximation. With `pac`, the rank is the one at which coverage is at least
     what was asked with this confidence. Where calibration scores are `tied` at the threshold, expected coverage and
     interval are bounds from below.
+
+    Attributes
+    ----------
+    coverage : asked for
+    n : calibration rows
+    rank : k, of the threshold among the calibration scores
+    threshold : the k-th smallest calibration score; +inf where the rows are too few
+    gamma : (n - l) / (n + 1), l = n + 1 - k (Theorem 2)
+    uncertainty : U_C = 2 / (n + 1) (Theorem 2)
+    expected_coverage : k / (n + 1), over calibration sets
+    coverage_interval : where coverage lies, at `confidence`, over calibration sets (the Beta law)
+    confidence : of the interval, and of the verdict on what was observed
+    score, parameters : the name of the score, and its parameters as JSON values
+    n_classes : K
+    checksum : SHA-256 of the calibration, as its file carries it
+    version : of evicp
+    date : of the certificate
+    observed : what an evaluation found, and whether that is compatible with the promise; None without one
+    by : "class", "group" or "uncertainty" where there are groups, else None
+    groups : the promise of each group
+    effective_n : the number of equally weighted rows that say as much, where there are weights
+    pac : the confidence of training-conditional sets
+    chosen_on : how many other rows chose the score, where it was "auto"
+    tied : whether other calibration scores equal the threshold
+    folds : in how many folds the rows were scored, where it was not by the model that predicts
     """
 
     coverage: float

@@ -217,6 +217,10 @@ class ECP(Score):
 class LAC(Score):
     """Least ambiguous sets (also LAS, THR): -ln p_k, which orders labels as 1 - p_k does.
 
+    Parameters
+    ----------
+    temperature : T of the probabilities softmax(z / T)
+
     >>> LAC(temperature=2.0).scores([[2.0, 0.0]]).round(4)
     array([[0.3133, 1.3133]])
     """
@@ -241,6 +245,12 @@ def _v(z: F64, randomized: bool, seed: int) -> F64:
 class APS(Score):
     """Adaptive prediction sets: the probability of all labels above, plus v times the label's own.
 
+    Parameters
+    ----------
+    randomized : whether a label's own probability counts v times, v uniform for each row; if False, v is 1
+    temperature : T of the probabilities softmax(z / T)
+    seed : of v, which is a function of it and the row's logits
+
     >>> APS(randomized=False).scores([[1.0, 1.0, 0.0]]).round(3)  # equal labels share a score
     array([[0.422, 0.422, 1.   ]])
     """
@@ -260,7 +270,18 @@ class APS(Score):
 class RAPS(Score):
     """Regularised APS: every rank past k_reg costs lam more.
 
-    `randomize_penalty` multiplies the label's own penalty by v, as the released code of the ECP paper does.
+    Parameters
+    ----------
+    lam : what each rank past k_reg costs
+    k_reg : how many ranks cost nothing
+    randomized : whether a label's own probability counts v times, v uniform for each row; if False, v is 1
+    randomize_penalty : whether the penalty of the label's own rank counts v times, as in the released code of the ECP
+        paper
+    temperature : T of the probabilities softmax(z / T)
+    seed : of v, which is a function of it and the row's logits
+
+    >>> RAPS(lam=0.5, k_reg=1, randomized=False).scores([[1.0, 0.0, -1.0]]).round(3)
+    array([[0.665, 1.41 , 2.   ]])
     """
 
     lam: float = 0.1
@@ -282,7 +303,19 @@ class RAPS(Score):
 
 @dataclass(frozen=True)
 class SAPS(Score):
-    """Sorted APS: only the largest probability is kept; every further rank costs lam."""
+    """Sorted APS: only the largest probability is kept; every further rank costs lam.
+
+    Parameters
+    ----------
+    lam : what each rank after the first costs
+    randomized : whether the label's own part, of the largest probability or of lam, counts v times, v uniform for each
+        row; if False, v is 1
+    temperature : T of the probabilities softmax(z / T)
+    seed : of v, which is a function of it and the row's logits
+
+    >>> SAPS(lam=0.5, randomized=False).scores([[1.0, 0.0, -1.0]]).round(3)
+    array([[0.665, 1.165, 1.665]])
+    """
 
     lam: float = 0.1
     randomized: bool = True
@@ -298,7 +331,17 @@ class SAPS(Score):
 
 @dataclass(frozen=True)
 class TopK(Score):
-    """The rank o of a label; randomised, o - 1 + v. (Ranks do not depend on the temperature.)"""
+    """The rank o of a label; randomised, o - 1 + v. (Ranks do not depend on the temperature.)
+
+    Parameters
+    ----------
+    randomized : whether ranks are spread by v, uniform for each row; if False, v is 1
+    temperature : taken as by other scores, and of no effect
+    seed : of v, which is a function of it and the row's logits
+
+    >>> TopK().scores([[1.0, 0.0, -1.0]])
+    array([[1., 2., 3.]])
+    """
 
     randomized: bool = False
     temperature: float = 1.0
@@ -311,7 +354,15 @@ class TopK(Score):
 
 @dataclass(frozen=True)
 class Margin(Score):
-    """By how much the best other label is ahead: max_{j != k} p_j - p_k."""
+    """By how much the best other label is ahead: max_{j != k} p_j - p_k.
+
+    Parameters
+    ----------
+    temperature : T of the probabilities softmax(z / T)
+
+    >>> Margin().scores([[1.0, 0.0, -1.0]]).round(3)
+    array([[-0.421,  0.421,  0.575]])
+    """
 
     temperature: float = 1.0
     name: ClassVar[str] = "margin"
@@ -329,6 +380,12 @@ class Base(Score):
 
     It promises nothing: softmax probabilities are rarely calibrated.
 
+    Parameters
+    ----------
+    randomized : whether a label's own probability counts v times, v uniform for each row; if False, v is 1
+    temperature : T of the probabilities softmax(z / T)
+    seed : of v, which is a function of it and the row's logits
+
     >>> Base(randomized=False).predict([[3.0, 1.0, 0.0]], coverage=0.9).to_lists()
     [[0]]
     """
@@ -343,7 +400,13 @@ class Base(Score):
         return APS(self.randomized, self.temperature, self.seed).formula(z)
 
     def predict(self, logits: Any, coverage: float | Fraction) -> PredictionSets:
-        """Sets of labels whose accumulated probability stays within the coverage."""
+        """Sets of labels whose accumulated probability stays within the coverage.
+
+        Parameters
+        ----------
+        logits : (n, K), or one (K,) row
+        coverage : strictly between 0 and 1
+        """
         array = checks.as_logits(logits, row_allowed=True)
         exact = checks.as_coverage(coverage)
         offsets, labels = kernels.ragged_labels(self, array, float(exact))
@@ -352,7 +415,15 @@ class Base(Score):
 
 @dataclass(frozen=True)
 class Custom(Score):
-    """A user's own score: a callable of (n, K) logits to (n, K) numbers, lower more conforming."""
+    """A user's own score. Wherever a score is taken, the callable alone will do.
+
+    Parameters
+    ----------
+    function : takes (n, K) float64 logits and returns as many numbers, lower more conforming
+
+    >>> Custom(lambda z: z.max(1, keepdims=True) - z).scores([[2.0, 1.0, -1.0]])
+    array([[0., 1., 3.]])
+    """
 
     function: Callable[[F64], Any]
     name: ClassVar[str] = CUSTOM

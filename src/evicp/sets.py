@@ -224,7 +224,7 @@ class PredictionSets:
     @overload
     def to_lists(self, *, names: bool) -> list[list[int]] | list[list[str]]: ...
     def to_lists(self, *, names: bool = False) -> list[list[int]] | list[list[str]]:
-        """One Python list per row, of labels or of names."""
+        """One Python list per row, of labels or, with `names=True`, of their names."""
         if names:
             return [self.names(row) for row in range(len(self))]
         return [row.tolist() for row in self]
@@ -232,7 +232,9 @@ class PredictionSets:
     def to_arrow(self, first_row: int = 0) -> pa.Table:
         """An Arrow table: row int64, labels list<int32>, size int32, and names list<string> where there are any.
 
-        Rows are numbered from `first_row`.
+        Parameters
+        ----------
+        first_row : the number of the first row
         """
         pa = need("pyarrow", "pyarrow", "parquet", "an Arrow table")
         small = len(self.labels) < 2**31  # the plain list type, which every reader knows, counts in 32 bits

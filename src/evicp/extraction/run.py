@@ -49,6 +49,7 @@ class Extraction:
     Parameters
     ----------
     path : the file of logits
+    network : the name of the network
     n, n_classes : its shape
     accuracy : the share of rows whose largest logit is their label's; None without labels
     unreadable : inputs that were left out
@@ -116,6 +117,11 @@ def extract(
     workers : threads that read and prepare inputs; as many as there are processors by default
     force : start afresh, and overwrite
     progress : show a bar, if standard error is a terminal
+
+    Returns
+    -------
+    Extraction
+        What is in the file now, and which inputs were left out.
     """
     target = Path(output)
     storage.check_output(target)
