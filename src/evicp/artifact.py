@@ -151,6 +151,19 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
     path : a file written by `Calibration.save`
     score : needed where the calibration used a function of yours (a score, ECP's evidence or utility): the file only
         says "custom", so supply it again
+
+    Returns
+    -------
+    Calibration
+        As it was when it was saved.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from evicp import calibrate
+    >>> calibration = calibrate([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0]], [0, 1], "lac")
+    >>> with TemporaryDirectory() as folder:
+    ...     calibration.save(f"{folder}/lac.safetensors")
+    ...     load(f"{folder}/lac.safetensors") == calibration
+    True
     """
     file = readable(as_path(path))
     supplied = None if score is None else as_score(score)

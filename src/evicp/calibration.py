@@ -129,6 +129,10 @@ class Calibrator:
     by : "class", "group", "uncertainty", or an instance with parameters
         "group" takes the rows' groups at each `update`.
 
+    Attributes
+    ----------
+    n_classes : K; None before the first batch
+
     >>> first, second = Calibrator("lac"), Calibrator("lac")
     >>> _ = first.update([[2.0, 0.0], [0.5, 1.0]], [0, 1])
     >>> _ = second.update([[0.0, 3.0]], [1])
@@ -349,7 +353,10 @@ class Calibration:
     def threshold(self, coverage: Coverage, confidence: float | None = None) -> float:
         """The k-th smallest calibration score, k = ceil((n + 1) coverage); +inf (with a warning) if k > n.
 
-        With a confidence, k is the training-conditional rank (`pac_rank`).
+        Parameters
+        ----------
+        coverage : strictly between 0 and 1
+        confidence : of training-conditional sets: k is then `pac_rank`
         """
         if self.groups is not None or self.weights is not None:
             what = "weights" if self.groups is None else f"a threshold per {self.groups.by.kind}"
@@ -357,7 +364,12 @@ class Calibration:
         return float(self.thresholds(coverage, confidence)[0])
 
     def thresholds(self, coverage: Coverage, confidence: float | None = None) -> F64:
-        """The threshold of each group, (G,), or of each label where there are class weights; (1,) otherwise."""
+        """The threshold of each group, (G,), or of each label where there are class weights; (1,) otherwise.
+
+        Parameters
+        ----------
+        coverage, confidence : as for `threshold`
+        """
         exact = checks.as_coverage(coverage)
         if confidence is not None:
             confidence = checks.as_probability(confidence, "confidence")
@@ -426,6 +438,21 @@ class Calibration:
             is then what was asked on average, also where scores are tied and plain sets cover more. Or (n,) numbers
             in [0, 1], random ones, in place of those made from each row's logits, which rows of equal logits share.
             Smoothed sets are made on the CPU
+
+        Returns
+        -------
+        PredictionSets
+            One set per row; a list of them, one per coverage, where several were asked for.
+
+        >>> rng = np.random.default_rng(0)
+        >>> labels = rng.integers(0, 4, 500)
+        >>> logits = rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels]
+        >>> calibration = calibrate(logits[:400], labels[:400])
+        >>> sets = calibration.predict(logits[400:], coverage=0.9)
+        >>> sets
+        PredictionSets(100 rows of 4 classes, coverage 0.9; mean size 1.07, 9 empty, 75 of one label, largest 2)
+        >>> [sets.to_lists()[:3] for sets in calibration.predict(logits[400:], coverage=[0.9, 0.99])]
+        [[[3], [1], [3]], [[3, 2], [1], [3, 2]]]
         """
         wanted = [checks.as_coverage(c) for c in (coverage if checks.is_many(coverage) else [coverage])]  # type: ignore[union-attr]
         if not wanted:
@@ -764,7 +791,13 @@ class Calibration:
         return replace(self, scores=checks.frozen(scores[order]), weights=new, arithmetic=made_by)
 
     def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
-        """The name of each row's group, (n,), as `evaluate(groups=...)` takes it."""
+        """The name of each row's group, (n,), as `evaluate(groups=...)` takes it.
+
+        Parameters
+        ----------
+        logits : (n, K), or one (K,) row
+        groups : (n,) groups of the rows, for a calibration by="group"
+        """
         _, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
         if self.groups is None or not self.has_row_groups:
             raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")
@@ -776,7 +809,13 @@ class Calibration:
         return self.guarantee in ("group", "uncertainty")
 
     def reliability(self, coverage: Coverage, confidence: float | None = None) -> Reliability:
-        """The law of coverage given n calibration rows (Theorem 2 and the Beta law); with a confidence, of PAC sets."""
+        """The law of coverage given n calibration rows (Theorem 2 and the Beta law).
+
+        Parameters
+        ----------
+        coverage : asked of the sets
+        confidence : of training-conditional (PAC) sets
+        """
         if self.guarantee != "marginal":
             raise InputError(f"this calibration is not marginal but {self.guarantee}: certificate() has its laws.")
         return Reliability(self.n, coverage, confidence)
@@ -799,6 +838,20 @@ class Calibration:
         confidence : of the intervals, and of the verdict on what was observed
         pac : the confidence of training-conditional sets, as `predict(confidence=...)` had it
         date : of the certificate, today's by default
+
+        Returns
+        -------
+        Certificate
+            Prints as a text; `to_dict`, `to_json` and `to_html` have it in other forms.
+
+        >>> rng = np.random.default_rng(0)
+        >>> labels = rng.integers(0, 4, 500)
+        >>> logits = rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels]
+        >>> certificate = calibrate(logits, labels).certificate(0.9)
+        >>> certificate.rank, round(certificate.expected_coverage, 4)
+        (451, 0.9002)
+        >>> [round(end, 4) for end in certificate.coverage_interval]
+        [0.8725, 0.9249]
         """
         from evicp.certificates import certify
 
