@@ -52,7 +52,8 @@ class Stratum:
 
     Attributes
     ----------
-    low, high : the ends of the range, both in it
+    low : where the range begins
+    high : where it ends, inclusive
     count : rows in it
     coverage : the share of them whose set holds the true label; None without rows
     coverage_interval : its exact (Clopper-Pearson) interval; None without rows

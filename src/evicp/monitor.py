@@ -139,8 +139,10 @@ class Monitor:
 
     Attributes
     ----------
-    n, k : calibration rows behind the threshold, and its rank among their scores
-    seen, covered : how many labels have arrived, and how many of them were covered
+    n : calibration rows behind the threshold
+    k : its rank among their scores
+    seen : how many labels have arrived
+    covered : how many of them were covered
     alarm_at : the number of the label that raised the alarm, from 1; None while there is none
 
     >>> monitor = Monitor(2000, coverage=0.9, false_alarm_rate=0.01)

@@ -449,7 +449,8 @@ class Certificate:
     expected_coverage : k / (n + 1), over calibration sets
     coverage_interval : where coverage lies, at `confidence`, over calibration sets (the Beta law)
     confidence : of the interval, and of the verdict on what was observed
-    score, parameters : the name of the score, and its parameters as JSON values
+    score : the name of the score
+    parameters : those of the score, as JSON values
     n_classes : K
     checksum : SHA-256 of the calibration, as its file carries it
     version : of evicp

@@ -44,7 +44,9 @@ class Comparison:
     evaluations : for each score, by the name of its row, one `Evaluation` per trial
     coverage : asked of all of them, exactly
     trials : how many random splits
-    n_calibration, n_test, n_tuning : rows calibrated on, tested, and set aside to tune, in each trial
+    n_calibration : rows calibrated on in each trial
+    n_test : rows tested
+    n_tuning : rows set aside to tune, to choose, or to fit a temperature
     temperatures : the temperature of each trial
     note : what the caption says of the temperature
     chosen : for each score, by name, what it was in each trial: tuned, at its temperature

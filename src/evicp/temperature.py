@@ -26,8 +26,10 @@ class TemperatureFit:
     Attributes
     ----------
     temperature : T, for the `temperature` of a score
-    nll_before, nll_after : the mean negative log-likelihood at T = 1, and at T
-    ece_before, ece_after : the expected calibration error of the top label, in 15 bins, at T = 1, and at T
+    nll_before : the mean negative log-likelihood at T = 1
+    nll_after : the same at T
+    ece_before : the expected calibration error of the top label at T = 1, in 15 bins
+    ece_after : the same at T
     n : rows it was fitted on
     at_edge : whether the best T lies beyond the edge of the search, ln T = -5 or 5
     """

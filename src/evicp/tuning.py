@@ -81,7 +81,9 @@ class Candidate:
     Attributes
     ----------
     score : the candidate
-    size, sscv, sat : mean size, SSCV and SAT of its sets at the coverage asked for
+    size : the mean size of its sets at the coverage asked for
+    sscv : their SSCV
+    sat : their SAT
     lead : by how much it is ahead of the score to beat in the metric that decides, averaged over coverages around the
         one asked for
     standard_error : of the lead
