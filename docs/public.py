@@ -13,7 +13,7 @@ INNER: Mapping[str, tuple[str, ...]] = {
     "evicp.blocks": ("hold",),
     "evicp.calibration.Calibration": ("alike", "no_sets", "predict_levels"),
     "evicp.calibration.Calibrator": ("content", "restore"),
-    "evicp.device": ("label_ranks", "label_scores", "p_values", "predict"),
+    "evicp.device": ("dense_scores", "label_ranks", "label_scores", "p_values", "predict"),
     "evicp.errors": ("installed", "missing_extra", "need", "unusable"),
     "evicp.groups": ("Partition", "as_groups"),
     "evicp.groups.ByClass": ("fit", "fitted", "keys", "names", "numbers", "of_labels"),

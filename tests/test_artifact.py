@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -333,3 +334,19 @@ def test_folds_are_remembered_and_said(tmp_path: Path) -> None:
     assert repr(calibration).endswith("; scored in 5 folds)")
     assert "in 5 folds, by other models than the one that predicts" in calibration.certificate(0.9).caveat
     assert "folds" not in evicp.Calibration(evicp.LAC(), np.arange(20.0), 3).certificate(0.9).caveat
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of files are POSIX's")
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_private_file_stays_private(tmp_path, mode, rows):
+    calibration = evicp.calibrate(*rows)
+    path = tmp_path / "model.safetensors"
+    calibration.save(path)
+    path.chmod(mode)
+    calibration.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_path_that_no_file_can_have(tmp_path, rows):
+    with pytest.raises(evicp.errors.FileError, match="a path must be text that file names can have"):
+        evicp.calibrate(*rows).save(str(tmp_path / "\ud800.safetensors"))

@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 
 import evicp
 from evicp import checks
-from evicp.errors import InputError, InputTypeError, LabelsError, ScoreError
+from evicp.errors import (
+    InputError,
+    InputTypeError,
+    LabelsError,
+    LogitsError,
+    ScoreError,
+    SuspiciousInputWarning,
+)
 
 K = 5
 
@@ -484,3 +491,88 @@ def test_torch_is_never_imported_to_look_at_an_array() -> None:
         pass
 
     np.testing.assert_array_equal(checks.as_logits(Tensor(np.ones((2, 3)))), np.ones((2, 3)))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What belongs together
+
+
+ANIMALS = ["cat", "dog", "eel", "fox", "gnu"]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_columns_in_another_order_than_the_classes_are_refused(rows: tuple, kind: str) -> None:
+    frames = pytest.importorskip(kind)
+    logits, labels = rows
+    frame = frames.DataFrame({name: logits[:, k] for k, name in enumerate(ANIMALS)})
+    other = frame[ANIMALS[::-1]]
+    calibration = evicp.calibrate(frame, labels, class_names=ANIMALS)
+    assert calibration == evicp.calibrate(logits, labels, class_names=ANIMALS)
+    assert calibration.predict(frame, 0.9) == calibration.predict(logits, 0.9)
+    calls = [
+        lambda: evicp.calibrate(other, labels, class_names=ANIMALS),
+        lambda: calibration.predict(other, 0.9),
+        lambda: calibration.p_values(other),
+    ]
+    if kind == "pandas":
+        calls.append(lambda: calibration.predict(other.iloc[0], 0.9))
+    for call in calls:
+        with pytest.raises(LogitsError, match=r"in another order: column 0 is 'gnu', class 0 is 'cat'\. Pass logits\["):
+            call()
+    renamed = frames.DataFrame({f"logit {k}": logits[:, k] for k in range(K)})  # other names say nothing
+    assert calibration.predict(renamed, 0.9) == calibration.predict(logits, 0.9)
+
+
+def test_groups_and_weights_in_another_order_are_warned_of(rows: tuple) -> None:
+    pd = pytest.importorskip("pandas")
+    logits, labels = pd.DataFrame(rows[0], index=np.arange(100, 160)), rows[1]
+    groups, weights = (pd.Series(x, index=logits.index) for x in (np.arange(60) % 2, 1.0 + np.arange(60) % 3))
+    by_group, weighted = evicp.calibrate(logits, labels, by=groups), evicp.calibrate(logits, labels, weights=weights)
+    sets = by_group.predict(logits, 0.8, groups=groups)
+    calls = {
+        "groups": [
+            lambda x: evicp.calibrate(logits, labels, by=x),
+            lambda x: by_group.predict(logits, 0.8, groups=x),
+            lambda x: by_group.p_values(logits, groups=x),
+            lambda x: evicp.evaluate(sets, labels, logits, groups=x),
+        ],
+        "weights": [
+            lambda x: evicp.calibrate(logits, labels, weights=x),
+            lambda x: weighted.predict(logits, 0.8, weights=x),
+        ],
+    }
+    for what, values in (("groups", groups), ("weights", weights)):
+        for call in calls[what]:
+            call(values)  # in order: warnings are errors here
+            with pytest.warns(SuspiciousInputWarning, match=f"rows of logits and {what} have the same index"):
+                call(values[::-1])
+
+
+def test_rows_under_a_mask_are_refused_in_a_list_too(rows: tuple) -> None:
+    masked = np.ma.array(rows[0])
+    masked[3, 1] = np.ma.masked
+    for container in (masked, list(masked), tuple(masked)):
+        with pytest.raises(InputTypeError, match="must not be masked"):
+            checks.as_logits(container)
+    assert checks.as_logits(list(masked[:3])).shape == (3, K)
+
+
+def test_floats_of_eight_bits_are_widened(rows: tuple) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    narrow = rows[0].astype(ml_dtypes.float8_e5m2)
+    wide = checks.as_logits(narrow)
+    assert wide.dtype == np.float32
+    np.testing.assert_array_equal(wide, narrow.astype(np.float32))
+    assert evicp.calibrate(narrow, rows[1]) == evicp.calibrate(wide, rows[1])
+
+
+def test_columns_of_one_name(rows: tuple) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(rows[0], columns=[0] * K).astype("Float32")
+    np.testing.assert_array_equal(checks.as_logits(frame), rows[0].astype(np.float32))
+
+
+@pytest.mark.parametrize("value", [Decimal("sNaN"), 10**400, -(10**400)])
+def test_what_is_no_probability(value: Any) -> None:
+    with pytest.raises(InputError, match="confidence must be strictly between 0 and 1"):
+        checks.as_probability(value, "confidence")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +24,7 @@ from hypothesis.extra import numpy as hnp
 import evicp
 from evicp import kernels
 from evicp.errors import InputError, LogitsError
+from evicp.kernels import _loading as loading
 from evicp.kernels import _numpy as reference
 
 pytest.importorskip("numba")
@@ -774,3 +778,93 @@ def test_parameters_of_equal_hash_are_told_apart():
         np.testing.assert_allclose(
             fused.dense_scores(make(), logits), reference.dense_scores(make(), logits), rtol=1e-12, atol=1e-12
         )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What may happen meanwhile
+
+TOP = "import numpy as np\nfrom evicp import kernels\nprint(kernels.top_labels(None, np.eye(3)).tolist())"
+
+
+@pytest.mark.parametrize("damage", ["index cut", "index empty", "index garbage", "code cut", "not a folder"])
+def test_a_damaged_cache_is_compiled_again(tmp_path, damage):
+    assert run_script(TOP, tmp_path / "cache") == "[0, 1, 2]"
+    kept = sorted((tmp_path / "cache").rglob("*.nbc" if damage == "code cut" else "*.nbi"))
+    assert kept
+    if damage == "not a folder":
+        shutil.rmtree(kept[0].parent)
+        kept[0].parent.write_text("in the way")
+    for file in kept if damage != "not a folder" else ():
+        content = file.read_bytes()
+        file.write_bytes({"index empty": b"", "index garbage": b"\x93" * 500}.get(damage, content[: len(content) // 2]))
+    assert run_script(TOP, tmp_path / "cache") == "[0, 1, 2]"
+    if damage != "not a folder":
+        assert all(file.read_bytes() != b"" for file in kept)  # and kept again
+        assert run_script(TOP, tmp_path / "cache") == "[0, 1, 2]"
+
+
+def test_a_cache_that_cannot_be_written_is_warned_of():
+    class Full:
+        def save_overload(self, *_):
+            raise OSError(28, "No space left on device")
+
+    with pytest.warns(evicp.EvicpWarning, match=r"cannot be kept \(.*No space left.*Set NUMBA_CACHE_DIR"):
+        loading.Cache(Full()).save_overload(None, None)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this platform")
+@pytest.mark.parametrize("after", [0.02, 0.1, 0.2, 0.4, 0.8])
+def test_a_signal_while_kernels_load_breaks_nothing(tmp_path_factory, after):
+    """What a handler raises ends the call, and not the calls after it."""
+    script = """
+import signal, numpy as np, evicp
+class Late(Exception): pass
+def late(*_): raise Late
+signal.signal(signal.SIGALRM, late)
+z = np.eye(4).repeat(5, 0) * 3
+ended = 0
+signal.setitimer(signal.ITIMER_REAL, AFTER)
+for _ in range(3):
+    try: evicp.calibrate(z, np.arange(4).repeat(5), "lac")
+    except Late: ended += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(evicp.calibrate(z, np.arange(4).repeat(5), "lac").n)
+"""
+    folder = tmp_path_factory.getbasetemp() / "signals"  # shared: most of these runs find their kernels there
+    assert run_script(script.replace("AFTER", str(after)), folder) == "20"
+
+
+def test_rows_are_shared_out_as_far_as_there_are_threads(tmp_path):
+    """Threads that serve on when the main one has ended, and what runs at exit, cannot have any more."""
+    script = """
+import atexit
+def late():
+    print(np.array_equal(fused.top_labels(None, logits), want))
+def served():
+    threading.main_thread().join()
+    late()
+assert np.array_equal(fused.top_labels(None, logits), want)
+atexit.register(late)
+threading.Thread(target=served).start()
+"""
+    assert run_script(PREPARE + script, tmp_path).split() == ["True", "True"]
+
+
+def test_an_error_in_one_thread_ends_the_others(monkeypatch):
+    share_out(monkeypatch, 3, 70 * 7)
+    logits = np.zeros((70 * 400, 7))
+    done = []
+
+    def work(_, rows):
+        if rows.start == 0:
+            raise MemoryError
+        done.append(rows.start)
+        time.sleep(0.001)
+        return -1
+
+    with pytest.raises(MemoryError):
+        fused._share_out(logits, work)
+    before = len(done)
+    time.sleep(0.05)
+    assert len(done) <= before + 3
+    assert len(done) < 200

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import product
 
@@ -473,3 +477,25 @@ def test_filled_sets_do_not_wind_the_level_up():
         level.update(False)
         misses += 1
     assert misses <= 21
+
+
+def test_threads_may_share_a_monitor():
+    """Equal batches in any order are one sequence; each bet needs the state that the one before it left."""
+    rows = np.array([True] * 4 + [False])
+    shared, alone = Monitor(2000, 0.9), Monitor(2000, 0.9)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: shared.update(rows), range(400)))
+    finally:
+        sys.setswitchinterval(before)
+    for _ in range(400):
+        alone.update(rows)
+    assert shared.to_dict() == alone.to_dict()
+
+
+def test_a_monitor_travels():
+    monitor = Monitor(100, 0.9).update([True, False])
+    again = pickle.loads(pickle.dumps(monitor))
+    assert again.update([True]).to_dict() == copy.deepcopy(monitor).update([True]).to_dict()

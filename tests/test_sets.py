@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -398,3 +400,16 @@ def test_sets_of_a_real_prediction_hold_the_most_plausible_first() -> None:
     scores = evicp.LAC().scores(logits)
     for row, members in enumerate(sets):
         assert sorted(members, key=lambda k: (scores[row, k], -logits[row, k], k)) == list(members)
+
+
+@pytest.mark.parametrize("travel", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_what_has_travelled_is_as_read_only_as_before(travel, rows):
+    groups = np.arange(80) % 2
+    grouped, weighted = evicp.calibrate(*rows, by=groups), evicp.calibrate(*rows, weights=1.0 + groups)
+    sets = grouped.predict(rows[0], 0.9, groups=groups)
+    for one in (grouped, weighted, sets):
+        assert travel(one) == one
+    arrays = [travel(grouped).scores, travel(grouped).groups.counts, travel(weighted).weights.rows]
+    for array in (*arrays, travel(sets).labels, travel(sets).offsets):
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 0

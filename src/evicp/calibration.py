@@ -123,6 +123,8 @@ class _Batch(NamedTuple):
 class Calibrator:
     """Calibration in batches or shards: only the scores are kept (with the rows' groups and weights, if any).
 
+    It is for one thread at a time: give each its own, and `merge` them.
+
     Parameters
     ----------
     score, class_weights, class_names : as for `calibrate`
@@ -175,7 +177,8 @@ class Calibrator:
         stays = kernels.on_device(self.score, logits) is not None
         array: Any = (checks.as_device_logits if stays else checks.as_logits)(logits, self.n_classes)
         truth = checks.as_labels(labels, *array.shape, class_names=self._class_names)
-        checks.as_class_names(self._class_names, array.shape[1])
+        checks.same_columns(logits, checks.as_class_names(self._class_names, array.shape[1]))
+        checks.same_order(logits, groups=groups, weights=weights)
         before = next((batch for batch in self._batches if len(batch.scores)), None)
         if not stays and before is not None:
             array = kernels.in_precision_of(before.arithmetic, self.score, array)
@@ -332,6 +335,8 @@ class Calibration:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", checks.owned(self.scores))
+
+    __setstate__ = checks.restore_frozen
 
     @property
     def n(self) -> int:
@@ -493,6 +498,7 @@ class Calibration:
         is_smoothed = self._is_smoothed(smoothed)
         if is_smoothed:
             self._check_smoothed(confidence)
+        checks.same_order(logits, groups=groups, weights=weights)
         if not is_smoothed and kernels.on_device(self.score, logits) is not None:
             from evicp import device
 
@@ -502,7 +508,7 @@ class Calibration:
             about = [self.no_sets(exact, confidence, filled=not allow_empty) for exact in coverages]
             there: Any = device.predict(self.score, tensor, asked, about)
             return there
-        own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
+        own, array = self.alike(self._as_logits(logits))
         if is_smoothed:
             own._warn_of_lost_ties(self)
         steps = limits.as_steps(smoothed, self.score, array) if is_smoothed else None
@@ -526,6 +532,12 @@ class Calibration:
             checks.warn_if_probabilities(logits)
         else:
             warn_suspicious([self.score], logits)
+
+    def _as_logits(self, logits: Any) -> NDArray[Any]:
+        """New rows, in the order of the calibration's classes."""
+        array = checks.as_logits(logits, self.n_classes, row_allowed=True)
+        checks.same_columns(logits, self.class_names)
+        return array
 
     def alike(self, logits: NDArray[Any]) -> tuple[Calibration, NDArray[Any]]:
         """The calibration, and new logits, such that their scores can be compared.
@@ -668,9 +680,10 @@ class Calibration:
         ([[1.0, 0.5, 0.25]], [[0.625, 0.25, 0.125]])
         """
         is_smoothed = self._is_smoothed(smoothed)
+        checks.same_order(logits, labels=labels, groups=groups, weights=weights)
         if not is_smoothed and kernels.on_device(self.score, logits) is not None:
             return self._device_p_values(logits, labels, groups, weights)
-        own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
+        own, array = self.alike(self._as_logits(logits))
         if is_smoothed and own is not self:
             own._warn_of_lost_ties(self)
         if labels is None:
@@ -739,7 +752,7 @@ class Calibration:
                 f"online p-values are those of one exchangeable sequence; this calibration is not marginal but "
                 f"{self.guarantee}. Use p_values and extended."
             )
-        own, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
+        own, array = self.alike(self._as_logits(logits))
         truth = checks.as_labels(labels, *array.shape, class_names=self.class_names)
         scores = kernels.label_scores(self.score, array, truth)
         joining = scores if own is self else limits.raised(scores, self.score)
@@ -798,7 +811,7 @@ class Calibration:
         logits : (n, K), or one (K,) row
         groups : (n,) groups of the rows, for a calibration by="group"
         """
-        _, array = self.alike(checks.as_logits(logits, self.n_classes, row_allowed=True))
+        _, array = self.alike(self._as_logits(logits))
         if self.groups is None or not self.has_row_groups:
             raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")
         return np.array(self.groups.names)[self._group_numbers(array, groups, None)[:, 0]]

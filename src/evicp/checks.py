@@ -64,6 +64,23 @@ def is_on_device(value: Any) -> bool:
     return _is_torch(value) and value.device.type not in ("cpu", "meta")
 
 
+def same_columns(logits: Any, class_names: tuple[str, ...] | None) -> None:
+    """Refuse a frame, or a row of one, that names its classes as they are named here, but in another order."""
+    if class_names is None or isinstance(logits, np.ndarray):
+        return
+    columns = getattr(logits, "columns", None)
+    if columns is None and getattr(logits, "ndim", 0) == 1 and hasattr(logits, "iloc"):
+        columns = logits.index
+    if columns is None or tuple(columns) == class_names or len(columns) != len(class_names):
+        return
+    if set(columns) == set(class_names):
+        k = next(k for k, (column, name) in enumerate(zip(columns, class_names, strict=True)) if column != name)
+        raise LogitsError(
+            f"logits have the class names as columns, in another order: column {k} is {columns[k]!r}, class {k} is "
+            f"{class_names[k]!r}. Pass logits[list(class_names)]."
+        )
+
+
 def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
     """An array or tensor of shape (n, K)."""
     if array.ndim == 1 and row_allowed:
@@ -90,6 +107,8 @@ def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
         raise InputTypeError(
             f"logits must be real numbers; got dtype {array.dtype}. Pass the classifier's raw outputs as floats."
         )
+    if array.dtype.kind == "f" and array.dtype.char not in "efdg":  # of other packages, such as eight bits
+        return array.astype(np.float32)
     if array.dtype.kind in "iu" or array.dtype.itemsize > 8:
         with np.errstate(over="ignore"):  # an extended double beyond the range becomes inf, which is refused by name
             return array.astype(np.float64)
@@ -177,6 +196,7 @@ def as_labelled(
     """Logits as by `as_logits`, and the labels of their rows."""
     same_rows(logits, labels)
     array = as_logits(logits, n_classes)
+    same_columns(logits, as_class_names(class_names, array.shape[1]))
     return array, as_labels(labels, *array.shape, class_names=class_names)
 
 
@@ -219,15 +239,24 @@ def as_features(features: Any, what: str = "features", *, n: int | None = None, 
     return array
 
 
+def same_order(logits: Any, **row_wise: Any) -> None:
+    """Rows are paired by their place: frames should have them in one order."""
+    index = getattr(logits, "index", None)
+    if not hasattr(index, "equals"):
+        return
+    for what, values in row_wise.items():
+        other = getattr(values, "index", None)
+        if hasattr(other, "equals") and _reordered(index, other):
+            warn(
+                f"the rows of logits and {what} have the same index in another order, and are paired by their place. "
+                f"Pass {what}.loc[logits.index] if the index says which belong together.",
+                SuspiciousInputWarning,
+            )
+
+
 def same_rows(logits: Any, labels: Any) -> None:
-    """Rows are paired by their place: two tensors must be on one device, two frames should have rows in one order."""
-    first, second = (getattr(x, "index", None) for x in (logits, labels))
-    if hasattr(first, "equals") and hasattr(second, "equals") and _reordered(first, second):
-        warn(
-            "the rows of logits and labels have the same index in another order, and are paired by their place. "
-            "Pass labels.loc[logits.index] if the index says which belong together.",
-            SuspiciousInputWarning,
-        )
+    """Logits and labels are paired by their place, and two tensors must be on one device."""
+    same_order(logits, labels=labels)
     devices = [str(x.device) for x in (logits, labels) if _is_torch(x)]
     if len(set(devices)) > 1:
         raise InputTypeError(
@@ -286,7 +315,8 @@ def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
 
 def as_array(value: Any, what: str) -> NDArray[Any]:
     """Anything array-like as a NumPy array, without a copy where possible."""
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    parts = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
         raise InputTypeError(
             f"{what} must not be masked: the values under a mask are unknown. Pass {what}.filled(...)."
         )
@@ -351,8 +381,8 @@ def _from_frame(frame: Any, what: str) -> NDArray[Any]:
     if array.dtype.kind in kinds:
         return array
     columns = []
-    for name in frame.columns:
-        column = _from_column(frame[name])
+    for place, name in enumerate(frame.columns):  # names may be there twice
+        column = _from_column(frame.iloc[:, place] if hasattr(frame, "iloc") else frame[name])
         if column.dtype.kind not in kinds:
             raise InputTypeError(
                 f"{what} must have {wanted} columns only; column {name!r} has dtype {column.dtype}. "
@@ -446,7 +476,10 @@ def as_probability(value: Any, what: str) -> float:
         value, int | float | np.integer | np.floating | Fraction | Decimal
     ):
         raise InputTypeError(f"{what} must be a number between 0 and 1; got {value!r}.")
-    result = float(value)
+    try:
+        result = float(value)
+    except (OverflowError, ValueError):  # beyond all doubles, or no number at all
+        result = np.nan
     if not 0 < result < 1:
         raise InputError(f"{what} must be strictly between 0 and 1; got {value}.")
     return result
@@ -548,6 +581,11 @@ def frozen(array: NDArray[Element]) -> NDArray[Element]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def restore_frozen(result: Any, state: dict[str, Any]) -> None:
+    """For `__setstate__`: what is unpickled or copied is as read-only as it was."""
+    result.__dict__.update({name: frozen(x) if isinstance(x, np.ndarray) else x for name, x in state.items()})
 
 
 def is_many(coverage: Any) -> bool:

@@ -380,6 +380,8 @@ class Partition:
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", checks.frozen(self.counts))
 
+    __setstate__ = checks.restore_frozen
+
     def part(self, scores: F64, group: int) -> F64:
         """The ascending scores of one group."""
         start = int(self.counts[:group].sum())

@@ -484,6 +484,7 @@ class Evaluator:
             sets = sets.cpu()
         truth = as_sets(sets).numbers(labels)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
+        checks.same_order(logits, groups=groups)
         of_row = None if groups is None else checks.as_groups(groups, len(sets)).astype(str)
         return self._add(_Tally.of(sets.sizes, sets.holds(truth), truth, ranks, of_row, sets.n_classes), sets[:0])
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import exp, log
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,14 @@ class Monitor:
         self._log_e = self._largest_log_e = 0.0
         self._log_active: F64 | None = None
         self._gaps: I64 | None = None
+        self._lock = Lock()  # each bet depends on all before it
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = Lock()
 
     def update(self, covered: Any) -> Monitor:
         """Add labels that have arrived.
@@ -187,12 +196,13 @@ class Monitor:
         covered : whether each one's set held it, one bool or (m,) of them: `sets.contains(labels)`
         """
         array = _as_covered(covered)
-        if self._gaps is not None:
-            raise InputError("this monitor is fed with p-values; use another one for covered labels.")
-        for start in range(0, len(array), _AT_ONCE):
-            part = array[start : start + _AT_ONCE]
-            null = polya_odds(part, self.n, self.k, self.seen, self.covered)
-            self._bet(log_bets_on_misses(part, null, self.k, self.n), int(part.sum()))
+        with self._lock:
+            if self._gaps is not None:
+                raise InputError("this monitor is fed with p-values; use another one for covered labels.")
+            for start in range(0, len(array), _AT_ONCE):
+                part = array[start : start + _AT_ONCE]
+                null = polya_odds(part, self.n, self.k, self.seen, self.covered)
+                self._bet(log_bets_on_misses(part, null, self.k, self.n), int(part.sum()))
         return self
 
     def update_p_values(self, p_values: Any) -> Monitor:
@@ -205,8 +215,6 @@ class Monitor:
         p = np.atleast_1d(checks.as_array(p_values, "p_values"))
         if p.dtype.kind != "f" and p.size:
             raise InputTypeError(f"p_values must be real numbers; got dtype {p.dtype}.")
-        if self._gaps is None and self.seen:
-            raise InputError("this monitor is fed with covered labels; use another one for p-values.")
         scaled = p * (self.n + 1.0)
         gaps = np.rint(scaled)
         if p.ndim != 1 or not np.all((np.abs(scaled - gaps) < 1e-3) & (gaps >= 1) & (gaps <= self.n + 1)):
@@ -214,16 +222,19 @@ class Monitor:
                 f"p_values must be multiples of 1 / (n + 1) in (0, 1], n = {self.n}; take them from "
                 "calibration.p_values(logits, labels)."
             )
-        if not len(gaps):
-            return self
-        counts = np.zeros(self.n + 1, np.int64) if self._gaps is None else self._gaps
-        self._gaps = counts
-        for start in range(0, len(gaps), _AT_ONCE):
-            part = gaps[start : start + _AT_ONCE]
-            sequential = sequential_p_values(part.astype(np.int64) - 1, counts, self.seed, self.seen)
-            # A label is covered exactly if its p-value, gap / (n + 1), is more than 1 - k / (n + 1).
-            covered = int(np.sum(part > self.n + 1 - self.k))
-            self._bet(log_bets_on_small(sequential, self.k / (self.n + 1)), covered)
+        with self._lock:
+            if self._gaps is None and self.seen:
+                raise InputError("this monitor is fed with covered labels; use another one for p-values.")
+            if not len(gaps):
+                return self
+            counts = np.zeros(self.n + 1, np.int64) if self._gaps is None else self._gaps
+            self._gaps = counts
+            for start in range(0, len(gaps), _AT_ONCE):
+                part = gaps[start : start + _AT_ONCE]
+                sequential = sequential_p_values(part.astype(np.int64) - 1, counts, self.seed, self.seen)
+                # A label is covered exactly if its p-value, gap / (n + 1), is more than 1 - k / (n + 1).
+                covered = int(np.sum(part > self.n + 1 - self.k))
+                self._bet(log_bets_on_small(sequential, self.k / (self.n + 1)), covered)
         return self
 
     def _bet(self, log_bets: F64, covered: int) -> None:

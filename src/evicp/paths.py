@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
@@ -32,6 +33,8 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        with suppress(OSError):  # a private file stays private; a new one is as private as files are here
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         temporary.replace(target)
         _sync_directory(target.parent)
     except ConnectionError:  # a caller's pipe or socket: a file on disk has none
@@ -61,6 +64,10 @@ def as_path(path: Any) -> Path:
         raise InputTypeError(f"a path must be a string or a pathlib.Path; got {path!r} ({type(path).__name__}).")
     if "\0" in (text := os.fsdecode(path)):
         raise FileError(f"a path must not hold a NUL character; got {text!r}.")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise FileError(f"a path must be text that file names can have here; got {text!r}.") from error
     return Path(text)
 
 

@@ -66,6 +66,8 @@ class PredictionSets:
         for name in ("offsets", "labels"):
             object.__setattr__(self, name, checks.frozen(getattr(self, name)))
 
+    __setstate__ = checks.restore_frozen
+
     @classmethod
     def from_mask(
         cls,

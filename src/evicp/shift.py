@@ -74,6 +74,8 @@ class Weights:
         if self.classes is not None:
             object.__setattr__(self, "classes", checks.owned(self.classes))
 
+    __setstate__ = checks.restore_frozen
+
     def of_new(self, n: int, given: Any) -> F64:
         """The weights of new points: of each label, (1, K), or of each row, (n, 1)."""
         if self.classes is not None:

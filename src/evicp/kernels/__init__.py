@@ -21,6 +21,7 @@ from evicp import checks
 from evicp.arrays import F64, I32, I64, Bools
 from evicp.errors import EvicpWarning, InputError, installed
 from evicp.kernels import _numpy
+from evicp.kernels._loading import undisturbed
 
 _BACKENDS = ("auto", "numba", "numpy")
 _chosen = os.environ.get("EVICP_BACKEND", "auto").lower()
@@ -40,10 +41,10 @@ def backend(name: str) -> Iterator[None]:
 
 
 @cache
-def _fused() -> ModuleType | None:
+def _fused() -> Any:
     """The Numba backend, imported on first use; None where Numba is missing, or, with a warning, does not load."""
     try:
-        return import_module("evicp.kernels._numba")
+        return undisturbed(import_module, "evicp.kernels._numba")
     except ImportError as error:
         if installed("numba"):
             checks.warn(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from importlib import import_module
 from math import factorial, inf, log
 from typing import Any, NamedTuple, TypeVar, cast
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.arrays import F64, I32, I64
+from evicp.kernels._loading import Cache, undisturbed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -636,9 +638,12 @@ def _composed(function: Function) -> Function:
 def _kernel(function: Function) -> Function:
     """A compiled entry point, cached on disk; where no folder can be written to, compiled once a process."""
     try:
-        return cast("Function", njit(cache=True, nogil=True, **_OPTIONS)(function))
+        kernel = njit(cache=True, nogil=True, **_OPTIONS)(function)
+        kernel._cache = Cache(kernel._cache)
     except RuntimeError:
-        return cast("Function", njit(nogil=True, **_OPTIONS)(function))
+        kernel = njit(nogil=True, **_OPTIONS)(function)
+    kernel._compile_for_args = partial(undisturbed, kernel._compile_for_args)  # which is not on the way of later calls
+    return cast("Function", kernel)
 
 
 # ---------------------------------------------------------------------------------------------------------------

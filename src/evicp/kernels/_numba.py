@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def threads() -> int:
     wanted = os.environ.get("EVICP_THREADS")
     if wanted is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not wanted.isdigit() or int(wanted) < 1:
+    if not wanted.isdecimal() or int(wanted) < 1:
         raise InputError(f"EVICP_THREADS must be a whole number of at least 1; got {wanted!r}.")
     return int(wanted)
 
@@ -99,17 +100,24 @@ def _share_out(logits: NDArray[Any], work: Callable[[NDArray[Any], slice], int])
     step = max(1, size // n_classes)
     starts = iter(range(0, n, step))
     bad: list[int] = []
+    ended = Event()
 
     def drain() -> None:
         for start in starts:  # shared: each thread takes the next block, in order, so none before a bad one is left out
             rows = slice(start, min(start + step, n))
-            row = work(_ready(logits[rows]), rows)
+            try:
+                row = work(_ready(logits[rows]), rows)
+            except BaseException:  # of one thread, Ctrl-C among them: the others need not go on
+                ended.set()
+                raise
             if row >= 0:
                 bad.append(start + row)
-            if bad:
+            if bad or ended.is_set():
                 break
 
-    waiting = [_pool(helpers).submit(drain) for _ in range(min(helpers, (n - 1) // step))]
+    waiting: list[Future[None]] = []
+    with suppress(RuntimeError):  # no more threads, or none any more: those that there are do the work
+        waiting.extend(_pool(helpers).submit(drain) for _ in range(min(helpers, (n - 1) // step)))
     drain()
     for future in waiting:
         if not future.cancel():  # a helper that has not begun is not waited for: the pool may be busy with other calls
