@@ -481,6 +481,11 @@ def test_evaluate_gives_the_librarys_figures(runs: dict[str, Run], folder: Path)
     assert runs["evaluate labels"].json["accuracy"] is None  # and labels alone say nothing of the logits
 
 
+def test_evaluate_says_which_interval_is_which(runs: dict[str, Run]) -> None:
+    assert "of the coverage, from these rows alone\n" in runs["evaluate"].out
+    assert runs["evaluate"].out.endswith("], which at least 95 % of runs at the promised coverage give\n")
+
+
 def test_evaluate_predicts_as_predict_does(runs: dict[str, Run], folder: Path) -> None:
     loaded = evicp.load(folder / "cal.safetensors")
     with np.load(folder / "test.npz") as data:

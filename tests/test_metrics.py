@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from fractions import Fraction
 from math import ceil
@@ -363,16 +364,42 @@ def test_to_dict_is_plain_json(evaluation: evicp.Evaluation) -> None:
 
 def test_it_prints_as_tables(evaluation: evicp.Evaluation) -> None:
     text = repr(evaluation)
-    assert f"{evaluation.coverage:.4f} [" in text
-    assert "asked 0.9" in text
+    assert f"{evaluation.coverage:.4f}, asked 0.9\n" in text
+    low, high = evaluation.coverage_interval
+    assert f"95 % interval     [{low:.4f}, {high:.4f}] of the coverage, from these rows alone\n" in text
     assert f" ({evaluation.singleton_coverage:.2%} of these right)" in text
-    assert f"(smallest stratum {evaluation.sscv_smallest_count} rows)" in text
     assert text.count("\n\n") == 2
     assert max(map(len, text.splitlines())) < 100
     assert evaluation.to_markdown().count("\n| --- |") == 3
     for line in evaluation.to_markdown().splitlines():
         assert not line or (line.startswith("| ") and line.endswith(" |"))
     assert evaluation._repr_html_().count("<table>") == 3
+
+
+@pytest.mark.parametrize(
+    ("min_count", "text"),
+    [
+        (1, "0.500 at sizes 0-1 (over 0-1, 4-10; smallest 1 row)"),
+        (2, "0.250 at sizes 4-10 (over 4-10; smallest 4 rows)"),
+    ],
+)
+def test_sscv_names_its_worst_range_and_what_it_pools(min_count: int, text: str) -> None:
+    """Sizes 5 and 8 are apart in the table of sizes; SSCV takes 3 of 4 for them, and 1 of 1 below."""
+    sets = sets_of([[0], range(5), range(5), range(8), range(8)], 30, Fraction(1, 2))
+    evaluation = evicp.evaluate(sets, [0, 1, 2, 20, 3], min_count=min_count)
+    assert ["SSCV", text] in evaluation._summary()
+    nothing = dataclasses.replace(evaluation, sscv=None, sscv_smallest_count=None)
+    assert ["SSCV", "-"] in nothing._summary()
+
+
+def test_the_worst_class_is_named() -> None:
+    sets = sets_of([[0], [0, 1], [1]], 3, Fraction(3, 4))
+    assert ["worst class", "0.000 (class 2, 1 row)"] in evicp.evaluate(sets, [0, 0, 2])._summary()
+    named = dataclasses.replace(sets, class_names=("cat", "dog", "axolotl"))
+    evaluation = evicp.evaluate(named, [0, 0, 2])
+    assert ["worst class", "0.000 (2 axolotl, 1 row)"] in evaluation._summary()
+    assert ["class gap", "0.500, the mean distance of classes from 0.75"] in evaluation._summary()
+    assert evaluation.class_coverage.names == metrics.class_coverage(named, [0, 0, 2]).names == named.class_names
 
 
 def test_equal_rows_in_any_order_give_equal_figures() -> None:

@@ -270,6 +270,14 @@ def test_what_cannot_be_reported_says_so(call: Callable[..., Any], message: str)
         call(logits, labels, evicp.calibrate(logits, labels))
 
 
+def test_the_report_of_an_evaluation_knows_its_class_names() -> None:
+    logits, labels = make(60, 4)
+    sets = evicp.calibrate(logits[:30], labels[:30], class_names=HOSTILE[:4]).predict(logits[30:], 0.8)
+    evaluation = evicp.evaluate(sets, labels[30:])
+    assert report.of_evaluation(evaluation).data["classes"]["names"] == list(HOSTILE[:4])
+    assert report.of_evaluation(evaluation, class_names=list("abcd")).data["classes"]["names"] == list("abcd")
+
+
 def test_two_calibrations_of_a_kind_keep_apart() -> None:
     logits, labels = make(90, 4)
     first, second = evicp.calibrate(logits[:30], labels[:30]), evicp.calibrate(logits[30:60], labels[30:60])

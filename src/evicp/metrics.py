@@ -16,7 +16,7 @@ from evicp.arrays import F64, I64, Bools
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.sets import PredictionSets
 from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, trade_off, violation
-from evicp.tables import html_table, markdown_table, text_table
+from evicp.tables import html_table, markdown_table, rows_text, text_table
 
 __all__ = [
     "ClassCoverage",
@@ -89,6 +89,7 @@ class ClassCoverage:
     counts: I64
     mean_size: F64
     target: Fraction
+    names: tuple[str, ...] | None = None
 
     @property
     def mean_gap(self) -> float:
@@ -104,6 +105,10 @@ class ClassCoverage:
     def worst(self) -> float:
         """The coverage of the worst class."""
         return float(self.coverage[self.worst_class])
+
+    def label(self, number: int) -> str:
+        """A class as text, with its name where that is known: "class 32", "32 tailed frog"."""
+        return f"class {number}" if self.names is None else f"{number} {self.names[number]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +224,8 @@ def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | Non
 def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
     """Coverage of each class, and the mean size of its rows' sets."""
     truth = _some(as_sets(sets)).numbers(labels)
-    return _class_coverage(_Counts.of(truth, sets.holds(truth), sets.sizes, sets.n_classes), sets.coverage)
+    counts = _Counts.of(truth, sets.holds(truth), sets.sizes, sets.n_classes)
+    return replace(_class_coverage(counts, sets.coverage), names=sets.class_names)
 
 
 def _some(rows: _Rows) -> _Rows:
@@ -357,28 +363,39 @@ class Evaluation:
     def _summary(self) -> list[list[str]]:
         low, high = self.coverage_interval
         classes = self.class_coverage
-        worst_count = classes.counts[classes.worst_class]
+        worst = f"{classes.label(classes.worst_class)}, {rows_text(int(classes.counts[classes.worst_class]))}"
         right = "" if self.singleton_coverage is None else f" ({self.singleton_coverage:.2%} of these right)"
         rows = [
             ["rows", f"{self.n:,}"],
-            ["coverage", f"{self.coverage:.4f} [{low:.4f}, {high:.4f}], asked {float(self.target):g}"],
+            ["coverage", f"{self.coverage:.4f}, asked {float(self.target):g}"],
+            [
+                f"{100 * self.confidence:g} % interval",
+                f"[{low:.4f}, {high:.4f}] of the coverage, from these rows alone",
+            ],
             ["mean size", f"{self.mean_size:.3f}"],
             [
                 "median size",
                 f"{self.median_size:g} (" + ", ".join(f"{q}: {v:g}" for q, v in self.size_quantiles.items()) + ")",
             ],
             ["empty, one label", f"{self.empty_share:.2%}, {self.singleton_share:.2%}{right}"],
-            [
-                "SSCV",
-                "-" if self.sscv is None else f"{self.sscv:.3f} (smallest stratum {self.sscv_smallest_count:,} rows)",
-            ],
+            ["SSCV", self._sscv_text()],
             ["SAT", _figure(self.sat)],
-            [
-                "worst class",
-                f"{classes.worst:.3f} (class {classes.worst_class}, {worst_count} rows); gap {classes.mean_gap:.3f}",
-            ],
+            ["worst class", f"{classes.worst:.3f} ({worst})"],
+            ["class gap", f"{classes.mean_gap:.3f}, the mean distance of classes from {float(self.target):g}"],
         ]
         return rows if self.accuracy is None else [*rows, ["top-1 accuracy", f"{self.accuracy:.4f}"]]
+
+    def _sscv_text(self) -> str:
+        """SSCV with what it is taken from: coarser ranges of size than those of the table, of those with rows."""
+        if self.sscv is None or self.sscv_smallest_count is None:
+            return "-"
+        fine, pooled = (Ranges.ending(ends, self.n_classes) for ends in (SIZE_ENDS, SSCV_ENDS))
+        rows = pooled.sums(np.array([s.count for s in self.size_strata]), fine)
+        hits = pooled.sums(np.array([round((s.coverage or 0.0) * s.count) for s in self.size_strata]), fine)
+        used = np.flatnonzero(rows >= self.sscv_smallest_count)  # smaller ones were left out
+        worst = used[np.abs(hits[used] / rows[used] - float(self.target)).argmax()]
+        about = f"over {', '.join(pooled.labels[i] for i in used)}; smallest {rows_text(self.sscv_smallest_count)}"
+        return f"{self.sscv:.3f} at sizes {pooled.labels[worst]} ({about})"
 
     def _stratum_rows(self, strata: tuple[Stratum, ...]) -> list[list[str]]:
         return [[s.label, f"{s.count:,}", _figure(s.coverage), _figure(s.mean_size, 2)] for s in strata]
@@ -521,6 +538,7 @@ class Evaluator:
         by_group = None if groups is None else _group_coverage(groups, like.coverage)
         return replace(
             result,
+            class_coverage=replace(result.class_coverage, names=like.class_names),
             group_coverage=by_group,
             target_confidence=like.confidence,
             guarantee=like.guarantee,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from evicp import checks
 from evicp.arrays import I32, I64, Bools
 from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
+from evicp.tables import rows_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -360,8 +361,7 @@ class SetsSummary:
         return self.labels / self.rows if self.rows else None
 
     def __repr__(self) -> str:
-        rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
-        head = f"{rows} of {self.like.n_classes:,} classes, coverage {float(self.like.coverage):g}"
+        head = f"{rows_text(self.rows)} of {self.like.n_classes:,} classes, coverage {float(self.like.coverage):g}"
         if self.mean_size is None:
             return head
         return (

@@ -6,7 +6,16 @@ import unicodedata
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["html_table", "markdown_table", "text_table"]
+__all__ = ["html_table", "markdown_table", "rows_text", "text_table"]
+
+
+def rows_text(count: int) -> str:
+    """A number of rows in words.
+
+    >>> rows_text(1), rows_text(1200)
+    ('1 row', '1,200 rows')
+    """
+    return "1 row" if count == 1 else f"{count:,} rows"
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

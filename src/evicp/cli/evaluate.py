@@ -168,7 +168,8 @@ def _why_not(sets: str, evaluation: Evaluation) -> str:
 
 
 def _sentence(promise: dict[str, Any]) -> str:
-    return f"observed {verdict_line(promise)}" + (", where at least 95 % of runs lie" if "low" in promise else "")
+    law = ", which at least 95 % of runs at the promised coverage give" if "low" in promise else ""
+    return f"observed {verdict_line(promise)}{law}"
 
 
 def _as_dict(evaluation: Evaluation, promise: dict[str, Any] | None) -> dict[str, Any]:

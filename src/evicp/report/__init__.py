@@ -196,7 +196,8 @@ def of_evaluation(
     """A report of one evaluation: the same page at its one coverage, without what needs the logits."""
     if not isinstance(evaluation, Evaluation):
         raise InputTypeError(f"a report needs an Evaluation; got a {type(evaluation).__name__}.")
-    data = payload.of_evaluation(evaluation, checks.as_class_names(class_names, evaluation.n_classes))
+    names = evaluation.class_coverage.names if class_names is None else class_names
+    data = payload.of_evaluation(evaluation, checks.as_class_names(names, evaluation.n_classes))
     lead = f"{evaluation.n:,} test rows, {evaluation.n_classes:,} classes, coverage {float(evaluation.target):g}."
     return _report(title, lead, data, 0, date)
 
