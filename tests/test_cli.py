@@ -481,6 +481,20 @@ def test_evaluate_gives_the_librarys_figures(runs: dict[str, Run], folder: Path)
     assert runs["evaluate labels"].json["accuracy"] is None  # and labels alone say nothing of the logits
 
 
+def test_the_table_of_a_plan_agrees_with_its_sentence(runs: dict[str, Run]) -> None:
+    sentence, _, head, *lines = runs["plan"].out.splitlines()
+    assert head.split() == ["rows", "within", "0.05", "95", "%", "from", "95", "%", "to"]
+    shares = {line.split()[0]: float(line.split()[1]) for line in lines[: lines.index("")]}
+    assert shares[sentence.split()[0]] >= 0.95 > shares["100"]
+    table = {str(row["rows"]): row["within"] for row in runs["plan json"].json["table"]}
+    assert table == pytest.approx({rows.replace(",", ""): share for rows, share in shares.items()}, abs=5e-5)
+
+
+def test_a_plan_shows_no_figures_where_every_set_would_be_full(folder: Path) -> None:
+    lines = evicp_process(["plan", "-c", "0.999", "-t", "0.001"], folder).out.splitlines()
+    assert [line.split() for line in lines if line.startswith("100 ")] == [["100", "-", "-", "-"]]
+
+
 def test_evaluate_says_which_interval_is_which(runs: dict[str, Run]) -> None:
     assert "of the coverage, from these rows alone\n" in runs["evaluate"].out
     assert runs["evaluate"].out.endswith("], which at least 95 % of runs at the promised coverage give\n")

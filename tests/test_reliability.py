@@ -14,7 +14,7 @@ import scipy.stats
 
 from evicp import Reliability, plan, reliability
 from evicp.errors import CoverageError, InputError, InputTypeError
-from evicp.reliability import beta_binomial_cdf
+from evicp.reliability import beta_binomial_cdf, share_within
 from oracles import reference_rank
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99, Fraction(2, 3))
@@ -240,6 +240,13 @@ def test_the_plan_is_the_smallest_n_from_which_on_the_promise_holds(coverage, to
     fewer_are_finite = reference_rank(got - 1, exact) <= got - 1
     assert not fewer_are_finite or concentration(got - 1, exact, tolerance) < confidence
     assert all(concentration(n, exact, tolerance) >= confidence for n in range(got, bound, max(1, bound // 200)))
+
+
+def test_the_share_within_a_tolerance_is_the_beta_laws():
+    for n in (9, 100, 3449, 3450):
+        assert share_within(n, 0.9, 0.01) == pytest.approx(concentration(n, Fraction(9, 10), 0.01), rel=1e-12)
+    assert share_within(3449, 0.9, 0.01) < 0.95 <= share_within(3450, 0.9, 0.01)
+    assert [share_within(8, 0.9, tolerance) for tolerance in (0.05, 0.2)] == [0.0, 1.0]  # full sets cover all
 
 
 def test_a_plan_with_extreme_confidence_looks_far_enough():

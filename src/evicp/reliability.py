@@ -29,6 +29,7 @@ __all__ = [
     "pac_rank",
     "plan",
     "rows_needed",
+    "share_within",
     "threshold_rank",
 ]
 
@@ -351,6 +352,20 @@ def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95)
     # which is within 1 / (n + 1) of coverage, half for straying from it.
     safe = int(2 * log(6 / (1 - confidence)) / tolerance**2)
     return smallest if smallest > safe else _last_missing(smallest, safe, exact, tolerance, confidence) + 1
+
+
+def share_within(n: int, coverage: float | Fraction, tolerance: float) -> float:
+    """The share of calibration sets of n rows whose coverage lies within the tolerance of what was asked.
+
+    >>> share_within(853, 0.9, tolerance=0.02) < 0.95 <= share_within(854, 0.9, tolerance=0.02)
+    True
+    """
+    law = Reliability(n, coverage)
+    tolerance = checks.as_probability(tolerance, "tolerance")
+    if not law.l:  # every set is full
+        return float(1 - law.coverage <= tolerance)
+    rows = np.array([law.n])
+    return float(_concentration(rows, rows, law.coverage, tolerance)[0])
 
 
 def _last_missing(smallest: int, safe: int, coverage: Fraction, tolerance: float, confidence: float) -> int:

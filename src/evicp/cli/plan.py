@@ -8,7 +8,7 @@ import typer
 
 import evicp
 from evicp.cli.common import Coverage, Json, examples, print_json, print_table, print_text, progress
-from evicp.reliability import Reliability, rows_needed
+from evicp.reliability import Reliability, rows_needed, share_within
 
 __all__ = ["plan"]
 
@@ -31,7 +31,11 @@ def plan(
         rows = evicp.plan(coverage, tolerance, confidence)
     smallest = rows_needed(coverage)
     laws = [Reliability(n, coverage) for n in sorted({smallest, 100, 300, 1000, 3000, 10_000, 30_000, rows}) if n >= 1]
-    table = [{"rows": law.n, "interval": list(law.interval(confidence))} for law in laws]
+    within = [share_within(law.n, coverage, tolerance) for law in laws]
+    table = [
+        {"rows": law.n, "within": share, "interval": list(law.interval(confidence))}
+        for law, share in zip(laws, within, strict=True)
+    ]
     if as_json:
         print_json(
             {
@@ -48,6 +52,15 @@ def plan(
         f"{rows:,} calibration rows: from there on, coverage lies within {tolerance:g} of {coverage:g} for at least "
         f"{confidence:g} of calibration sets.\n"
     )
-    lines = [[f"{law.n:,}", *(f"{end:.4f}" for end in law.interval(confidence))] for law in laws]
-    print_table(["rows", "from", "to"], lines, bold=f"{rows:,}")
-    print_text(f"\nBelow {smallest:,} rows no finite threshold can promise {coverage:g}: every set would be full.")
+    lines = [
+        [f"{law.n:,}", *(f"{x:.4f}" if law.l else "-" for x in (share, *law.interval(confidence)))]
+        for law, share in zip(laws, within, strict=True)
+    ]
+    central = f"{100 * confidence:g} %"
+    print_table(["rows", f"within {tolerance:g}", f"{central} from", f"{central} to"], lines, bold=f"{rows:,}")
+    print_text(
+        f"\nwithin {tolerance:g}: the share of calibration sets whose coverage is that near to {coverage:g}.\n"
+        f"from, to: where the middle {central} of them lie, as many below as above; "
+        "an end may lie outside the tolerance."
+    )
+    print_text(f"Below {smallest:,} rows no finite threshold can promise {coverage:g}: every set would be full.")
