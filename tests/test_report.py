@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import evicp
 from evicp import kernels, report
@@ -270,6 +271,20 @@ def test_what_cannot_be_reported_says_so(call: Callable[..., Any], message: str)
         call(logits, labels, evicp.calibrate(logits, labels))
 
 
+@pytest.mark.parametrize("confidence", [0.95, 0.5])
+def test_how_many_classes_chance_alone_puts_below(confidence: float) -> None:
+    """Every number of hits of every class, by its probability and its interval; few rows cannot be below at all."""
+    counts, coverage = np.array([0, 1, 2, 3, 5, 5, 17, 400]), np.array([0.5, 0.873, 0.9, 0.999])
+    expected = np.zeros(len(coverage))
+    for count in counts[counts > 0].tolist():
+        hits = np.arange(count + 1)
+        high = np.array([clopper_pearson(h, count, confidence)[1] for h in hits.tolist()])
+        for p, asked in enumerate(coverage):
+            expected[p] += scipy.stats.binom.pmf(hits, count, asked)[high < asked].sum()
+    assert payload.below_by_chance(counts, coverage, confidence) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert payload.below_by_chance(np.array([1] * 500), np.array([0.9]), 0.95).tolist() == [0.0]
+
+
 def test_the_report_of_an_evaluation_knows_its_class_names() -> None:
     logits, labels = make(60, 4)
     sets = evicp.calibrate(logits[:30], labels[:30], class_names=HOSTILE[:4]).predict(logits[30:], 0.8)
@@ -412,6 +427,14 @@ def test_the_classes_are_the_librarys_worst_first(
     assert numbers[0] == min(np.flatnonzero(classes.coverage == classes.worst), key=lambda k: (-classes.counts[k], k))
     low, high = clopper_pearson(round(classes.worst * classes.counts[numbers[0]]), int(classes.counts[numbers[0]]))
     assert rows[0][4] == f"{low:.3f} to {high:.3f}"
+    below = sum(
+        clopper_pearson(round(share * count), count)[1] < 0.9
+        for share, count in zip(classes.coverage.tolist(), classes.counts.tolist(), strict=True)
+    )
+    chance = float(payload.below_by_chance(classes.counts, np.array([0.9]), 0.95)[0])
+    sentence = f"For {below} of 30 the whole interval lies below it; chance alone would give about {chance:.1f}."
+    assert chance < 0.95  # else it is rounded further
+    assert sentence in page.tab.inner_text("#classes-aside")
     page.tab.click("#table-classes th:nth-child(2) button")  # by rows
     counts = [int(row[1]) for row in page.table("table-classes")]
     assert counts == sorted(counts)

@@ -265,9 +265,9 @@
     const all = classRows();
     const gap = all.reduce((sum, row) => sum + Math.abs(row.coverage - asked()), 0) / all.length;
     const below = all.filter((row) => row.high < asked()).length;
-    const chance = Math.round((1 - data.confidence) * 50 * 10) / 10;
+    const chance = data.classes.below_by_chance.values[state.position];
     $("classes-aside").textContent = `${plural(all.length, "class", "classes")} with test rows; mean distance from the coverage asked for ${fixed(gap, 3)}. ` +
-      `For ${below ? whole(below) : "none"} of them the whole interval lies below it; by chance alone it would for about ${chance} %. A class with few rows says little.`;
+      `For ${whole(below)} of ${whole(all.length)} the whole interval lies below it; chance alone would give about ${+chance.toFixed(chance < 0.95 ? 1 : 0)}. A class with few rows says little.`;
     const wanted = state.find.toLocaleLowerCase();
     const found = sortClasses(all.filter((row) => `${row.label} ${row.name}`.toLocaleLowerCase().includes(wanted)));
     const pages = Math.max(1, Math.ceil(found.length / PAGE));

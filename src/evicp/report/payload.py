@@ -140,11 +140,31 @@ def _class_intervals(counts: I64, confidence: float) -> Json:
     }
 
 
-def _classes(labels_counts: I64, names: Sequence[str] | None, confidence: float) -> Json:
+def below_by_chance(counts: I64, coverage: F64, confidence: float) -> F64:
+    """Of classes that are all covered as asked, how many have an interval below it, on average; (P,) as `coverage`.
+
+    h hits of c lie below where P(Binomial(c, coverage) <= h) is less than the interval's tail. With few rows no h does.
+
+    >>> below_by_chance(np.array([10] * 1000 + [1] * 1000), np.array([0.9]), 0.95).round(1)
+    array([12.8])
+    """
+    from scipy.special import bdtr, bdtrik
+
+    tail = (1 - confidence) / 2
+    sizes, classes = np.unique(counts[counts > 0], return_counts=True)
+    rows = sizes[:, None].astype(np.float64)
+    some = (1 - coverage) ** rows < tail  # else even none of c is not below, and there is no such h
+    most = np.ceil(bdtrik(tail, rows, np.where(some, coverage, 0.5))) - 1  # the largest whole h below the real solution
+    result: F64 = classes @ np.where(some, bdtr(np.maximum(most, 0), sizes[:, None], coverage), 0.0)
+    return result
+
+
+def _classes(labels_counts: I64, names: Sequence[str] | None, grid: Sequence[Fraction], confidence: float) -> Json:
     return {
         "counts": pack(labels_counts),
         "names": None if names is None else list(names),
         "intervals": _class_intervals(labels_counts, confidence),
+        "below_by_chance": pack(below_by_chance(labels_counts, np.array([float(c) for c in grid]), confidence)),
     }
 
 
@@ -227,7 +247,7 @@ def of_curves(
         "laws": [promise.law(len(labels), head.grid, confidence) for promise in promises],
         "rows_needed": None if needed is None else pack(needed),
         "methods": [_method(curve, labels, law, confidence) for curve, law in zip(curves, laws, strict=True)],
-        "classes": _classes(np.bincount(labels, minlength=n_classes), class_names, confidence),
+        "classes": _classes(np.bincount(labels, minlength=n_classes), class_names, head.grid, confidence),
         "explorer": None if explored is None else _explorer(explored),
     }
 
@@ -283,7 +303,7 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
         "laws": [] if promise is None else [promise.law(m, [e.target], e.confidence)],
         "rows_needed": None,
         "methods": [method],
-        "classes": _classes(counts, class_names, e.confidence),
+        "classes": _classes(counts, class_names, [e.target], e.confidence),
         "explorer": None,
     }
 
