@@ -803,7 +803,7 @@ def test_a_certificate_promises_in_every_group(calibration):
     assert certificate.n == calibration.n
     content = json.loads(certificate.to_json())
     assert content["groups"][0]["name"] == certificate.groups[0].name
-    assert f"smallest group      {smallest.name}, {smallest.n} rows" in str(certificate)
+    assert f"smallest group        {smallest.name}, {smallest.n} rows" in str(certificate)
     assert "0.8 in every" in str(certificate)
     assert "single classes" not in certificate.caveat
     assert certificate.to_html().count("<tr>") == len(certificate._lines())
@@ -813,7 +813,7 @@ def test_a_certificate_names_eight_of_many_groups_without_a_threshold():
     given = np.arange(40) % 20
     certificate = ignoring_small(calibrate(*make(40), by=given).certificate, 0.9)
     named = ", ".join(map(str, range(8)))
-    assert f"without threshold   20, too few rows: {named} and 12 more" in str(certificate)
+    assert f"without threshold     20, too few rows: {named} and 12 more" in str(certificate)
 
 
 def test_a_certificate_names_the_groups_without_a_threshold():
@@ -821,7 +821,7 @@ def test_a_certificate_names_the_groups_without_a_threshold():
     keep = (y != 2) & ((y != 5) | (np.cumsum(y == 5) <= 4))
     calibration = calibrate(z[keep], y[keep], by="class", class_names=list("abcdefg"))
     certificate = ignoring_small(calibration.certificate, 0.9)
-    assert "without threshold   2, too few rows: c, f" in str(certificate)
+    assert "without threshold     2, too few rows: c, f" in str(certificate)
     assert np.isfinite(certificate.threshold)
     none, few = certificate.groups[2], certificate.groups[5]
     assert (none.n, none.threshold, none.expected_coverage) == (0, np.inf, 1.0)

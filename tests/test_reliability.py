@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from evicp import Reliability, plan, reliability
+from evicp import ECP, RAPS, SAPS, Reliability, TopK, plan, reliability
 from evicp.errors import CoverageError, InputError, InputTypeError
 from evicp.reliability import beta_binomial_cdf, share_within
 from oracles import reference_rank
@@ -271,9 +271,10 @@ def plain_certificate(**others) -> reliability.Certificate:
 
 
 def said(certificate: reliability.Certificate) -> dict[str, str]:
-    """What a certificate says, by the names of its lines."""
-    lines = [line[2:].split("  ", 1) for line in str(certificate).splitlines()[1:-1]]
-    return {name: value.strip() for name, value in lines}
+    """What a certificate says, by the names of its lines: all of it is printed, in whatever lines."""
+    words = str(certificate).split()
+    assert words == " ".join(["Coverage certificate", *map(" ".join, certificate._lines()), certificate.caveat]).split()
+    return dict(certificate._lines())
 
 
 def test_a_certificate_claims_no_confidence_unless_told():
@@ -286,9 +287,9 @@ def test_what_a_certificate_says_line_by_line():
     assert said(plain) == {
         "coverage asked for": "0.9",
         "calibration rows n": "1,999",
-        "threshold": "1.25 (score 1,800 of 1,999 in ascending order)",
+        "threshold (ln score)": "1.25 (score 1,800 of 1,999 in ascending order)",
         "expected coverage": "0.900000 over calibration sets",
-        "95% interval": "[0.8800, 0.9200] (Beta law of coverage given the calibration set)",
+        "95 % interval": "[0.8800, 0.9200] (Beta law of coverage given the calibration set)",
         "gamma": "0.890000 (Theorem 2: belief mass of coverage, not a statistical confidence)",
         "U_C": "0.001 (Theorem 2: 2 / (n + 1))",
         "score": "ecp",
@@ -296,7 +297,32 @@ def test_what_a_certificate_says_line_by_line():
         "checksum": "abc",
         "made by": "evicp 1, today",
     }
-    assert "\n  classes             1,000\n" in str(plain)  # in columns
+    assert "\n  classes               1,000\n" in str(plain)  # in columns
+
+
+def test_a_certificate_is_a_hundred_columns_wide():
+    parameters = RAPS().plain_parameters()
+    tied = str(plain_certificate(score="raps", parameters=parameters, tied=True, checksum="f" * 90)).splitlines()
+    assert [line for line in tied if len(line) > 100] == [f"{' ' * 22}{'f' * 90}"]
+    assert "  threshold           1.25 (score 1,800 of 1,999 in ascending order)" in tied  # no logarithm
+    (first,) = (i for i, line in enumerate(tied) if line.startswith("  95 % interval       [0.8800, 0.9200] (Beta law"))
+    assert tied[first + 1].startswith(" " * 22)
+    assert tied[first + 1].endswith(" so that coverage is at least this)")
+    assert tied[-1] == "  or groups, nor about shifted data."
+
+
+@pytest.mark.parametrize(
+    ("score", "line"),
+    [
+        (ECP(base_rates=(0.25,) * 4), "base_rates (4 numbers), temperature 1, stabilizer 1e-08"),
+        (ECP(utility=np.abs, stabilizer="scaled"), "temperature 1, stabilizer scaled, utility custom"),
+        (SAPS(lam=0.2), "saps: lam 0.2, randomized yes"),
+        (TopK(), "topk"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_the_parameters_of_a_score_are_words(score, line):
+    assert line in reliability.score_line(score.name, score.plain_parameters())
 
 
 @pytest.mark.parametrize(
@@ -305,20 +331,27 @@ def test_what_a_certificate_says_line_by_line():
         (
             {"tied": True},
             {
-                "95% interval": "[0.8800, 0.9200] (Beta law of coverage given the calibration set; scores tie at the "
+                "95 % interval": "[0.8800, 0.9200] (Beta law of coverage given the calibration set; scores tie at the "
                 "threshold, so that coverage is at least this)"
             },
         ),
-        ({"threshold": np.inf}, {"threshold": "none: 1,999 rows are too few, and every set is full"}),
+        (
+            {"threshold": np.inf},
+            {
+                "threshold (ln score)": "none: 1,999 rows are too few, and every set is full",
+                "95 % interval": "-",
+                "gamma": "-",
+            },
+        ),
         (
             {"effective_n": 1234.56},
             {
                 "effective rows": "1234.6",
                 "as uncertain as": "1,999 equally weighted rows, whose figures are below",
-                "threshold": "1.25 (for a new row of average weight)",
+                "threshold (ln score)": "1.25 (for a new row of average weight)",
             },
         ),
-        ({"parameters": {"k": 3}}, {"score": "ecp {'k': 3}"}),
+        ({"parameters": {"k": 3}}, {"score": "ecp: k 3"}),
         ({"chosen_on": 1234}, {"score chosen on": "1,234 other rows, which were not calibrated"}),
         (
             {"observed": {"coverage": 0.9, "m": 1000, "low": 0.88, "high": 0.92, "compatible": True, "kept": True}},
@@ -367,7 +400,7 @@ def test_what_a_certificate_rests_on():
         in_folds = dataclasses.replace(certificate, folds=5)
         assert in_folds.caveat.startswith("The rows were scored in 5 folds, by other models")
         assert in_folds.caveat.endswith(certificate.caveat)
-        assert str(in_folds).endswith(in_folds.caveat)
+        assert " ".join(str(in_folds).split()).endswith(in_folds.caveat)
 
 
 def test_the_plan_grows_as_the_tolerance_shrinks():

@@ -467,7 +467,20 @@ def test_the_certificate_is_the_librarys(page: Page, reported: tuple[Path, list[
         )
         assert f"{word} {observed['low']:.4f} to {observed['high']:.4f}" in lines["observed coverage"]
         assert lines["n needed for ± 1 %"].startswith(f"{evicp.plan(coverage, 0.01):,} calibration rows")
-        assert float(lines["threshold"].split()[0]) == pytest.approx(expected.threshold, rel=1e-5)
+        assert float(lines["threshold (ln score)"].split()[0]) == pytest.approx(expected.threshold, rel=1e-5)
+
+
+def test_the_certificate_of_full_sets_has_no_interval(browser: Any, tmp_path: Path) -> None:
+    logits, labels = make(60, 4)
+    calibration = evicp.calibrate(logits[:30], labels[:30])
+    quiet(report.build, logits[30:], labels[30:], calibration).write(tmp_path / "few.html")
+    page = Page(browser, tmp_path / "few.html")
+    page.move_to(0.99)
+    lines = dict(page.table("table-certificate"))
+    assert (lines["95 % interval"], lines["gamma"]) == (NOTHING, NOTHING)
+    expected = dict(quiet(calibration.certificate, 0.99)._lines())
+    assert lines["score"] == expected["score"] == "ecp: evidence relu, temperature 1, stabilizer 1e-08"
+    page.context.close()
 
 
 def test_page_and_certificate_name_the_same_group(
@@ -482,7 +495,7 @@ def test_page_and_certificate_name_the_same_group(
         lines = dict(page.table("table-certificate"))
         assert lines["smallest group"].startswith(f"{group.name}: {group.n} calibration rows")
         assert lines["expected coverage"].startswith(f"{certificate.expected_coverage:.6f}")
-        assert lines["gamma"].startswith(f"{certificate.gamma:.6f}")
+        assert lines["gamma"].startswith(NOTHING if group.threshold == np.inf else f"{certificate.gamma:.6f}")
         named.add(group.name)
     assert len(named) > 1
     page.move_to(0.9, 0)

@@ -372,8 +372,8 @@ def test_a_certificate_of_weights_says_what_it_is():
     rows = shift.equal_rows(calibration.scores, calibration.weights.rows, certificate.threshold, 0.9)
     assert certificate.coverage_interval == evicp.Reliability(round(rows), 0.9).interval()
     assert "an approximation" in certificate.caveat
-    assert f"effective rows      {certificate.effective_n:.1f}\n" in str(certificate)
-    assert f"as uncertain as     {round(rows):,} equally weighted rows" in str(certificate)
+    assert f"effective rows        {certificate.effective_n:.1f}\n" in str(certificate)
+    assert f"as uncertain as       {round(rows):,} equally weighted rows" in str(certificate)
     assert "(for a new row of average weight)" in str(certificate)
     classes = calibrate(z, y, class_weights=np.ones(K)).certificate(0.9)
     assert classes.threshold == calibrate(z, y).threshold(0.9)

@@ -7,11 +7,12 @@ threshold among the calibration scores.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, comb, log
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -439,6 +440,9 @@ def weakest(groups: tuple[GroupPromise, ...]) -> GroupPromise:
     return min(groups, key=lambda group: (group.threshold == np.inf, group.n))
 
 
+_GAMMA = "Theorem 2: belief mass of coverage, not a statistical confidence"
+
+
 @dataclass(frozen=True, repr=False)
 class Certificate:
     """What may be promised for one calibration and one coverage, and what it was computed from.
@@ -525,8 +529,9 @@ class Certificate:
         law = "Beta law of coverage given the calibration set"
         if self.tied:
             law += "; scores tie at the threshold, so that coverage is at least this"
+        full = self.threshold == np.inf and self.effective_n is None  # where there are weights, lighter rows are not
         place = f"{self.threshold:.6g} (score {self.rank:,} of {n:,} in ascending order)"
-        if self.threshold == np.inf:
+        if full:
             place = f"none: {n:,} rows are too few, and every set is full"
         if self.effective_n is not None:
             found = f"{self.threshold:.6g}" if self.threshold < np.inf else "none: its set is full"
@@ -535,12 +540,12 @@ class Certificate:
             ("coverage asked for", f"{self.coverage:g}{_where(self.by)}{sure}"),
             ("calibration rows n", f"{self.n:,}"),
             *self._group_lines(),
-            ("threshold", place),
+            ("threshold (ln score)" if self.score == "ecp" else "threshold", place),
             ("expected coverage", f"{self.expected_coverage:.6f} over calibration sets"),
-            (f"{self.confidence:.0%} interval", f"[{low:.4f}, {high:.4f}] ({law})"),
-            ("gamma", f"{self.gamma:.6f} (Theorem 2: belief mass of coverage, not a statistical confidence)"),
+            (f"{100 * self.confidence:g} % interval", "-" if full else f"[{low:.4f}, {high:.4f}] ({law})"),
+            ("gamma", "-" if full else f"{self.gamma:.6f} ({_GAMMA})"),
             ("U_C", f"{self.uncertainty:.2g} (Theorem 2: 2 / (n + 1))"),
-            ("score", f"{self.score} {self.parameters}" if self.parameters else self.score),
+            ("score", score_line(self.score, self.parameters)),
             ("classes", f"{self.n_classes:,}"),
         ]
         if self.chosen_on is not None:
@@ -573,8 +578,8 @@ class Certificate:
 
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self._lines())
-        body = "\n".join(f"  {name:<{width}}  {value}" for name, value in self._lines())
-        return f"Coverage certificate\n{body}\n  {self.caveat}"
+        body = [_wrapped(f"  {name:<{width}}  {value}", width + 4) for name, value in self._lines()]
+        return "\n".join(["Coverage certificate", *body, _wrapped(f"  {self.caveat}", 2)])
 
     __repr__ = __str__
 
@@ -589,6 +594,29 @@ class Certificate:
         return f"{table}<p>{escape(self.caveat)}</p>"
 
     _repr_html_ = to_html
+
+
+def _wrapped(line: str, indent: int, width: int = 100) -> str:
+    """A line as several of at most so many columns, the further ones indented; a word that is longer stays whole."""
+    return fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def score_line(name: str, parameters: Mapping[str, Any]) -> str:
+    """A score with all of its parameters that have a value, in words.
+
+    >>> score_line("ecp", {"evidence": "relu", "base_rates": (0.25,) * 4, "temperature": 1.0, "utility": None})
+    'ecp: evidence relu, base_rates (4 numbers), temperature 1'
+    """
+    listed = ", ".join(f"{key} {_plain(value)}" for key, value in parameters.items() if value is not None)
+    return f"{name}: {listed}" if listed else name
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"({len(value):,} numbers)"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def caveat(by: str | None, *, weighted: bool, folds: int | None = None) -> str:

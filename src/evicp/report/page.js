@@ -184,21 +184,19 @@
       ["coverage asked for", coverageText(asked()), asked()],
       [law.group === null ? "calibration rows n" : "smallest group", law.group === null ? whole(n) : `${law.group[p]}: ${plural(n, "calibration row", "calibration rows")} of ${whole(method.n)}; the lines below are for it`, n],
       ["expected coverage", `${fixed(rank / (n + 1), 6)} over calibration sets`, rank / (n + 1)],
-      [`${confidence} interval`, `${fixed(law.low.values[p], 4)} to ${fixed(law.high.values[p], 4)} (Beta law of coverage given the calibration set)`, law.low.values[p]],
-      ["gamma", `${fixed((n - l) / (n + 1), 6)} (belief mass of coverage, Theorem 2; not a statistical confidence)`, (n - l) / (n + 1)],
+      [`${confidence} interval`, l ? `${fixed(law.low.values[p], 4)} to ${fixed(law.high.values[p], 4)} (Beta law of coverage given the calibration set)` : "–", law.low.values[p]],
+      ["gamma", l ? `${fixed((n - l) / (n + 1), 6)} (belief mass of coverage, Theorem 2; not a statistical confidence)` : "–", (n - l) / (n + 1)],
       ["U_C", `${(2 / (n + 1)).toPrecision(2)} (Theorem 2: 2 / (n + 1))`, 2 / (n + 1)],
       ["observed coverage", `${fixed(now.coverage, 4)} on ${whole(data.m)} rows${now.band ? `: ${verdictOf(now)} ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}` : ", all groups together"}`, now.coverage],
     ];
     if (method.threshold) {
       const threshold = method.threshold.values[p];
       const place = threshold === Infinity ? "infinite: more rows are needed for this coverage" : `${+threshold.toPrecision(6)} (score ${whole(rank)} of ${whole(n)} in ascending order)`;
-      lines.splice(2, 0, ["threshold", place, threshold]);
+      lines.splice(2, 0, [method.score === "ecp" ? "threshold (ln score)" : "threshold", place, threshold]);
     }
     if (data.rows_needed) lines.push([law.group === null ? "n needed for ± 1 %" : "n needed for ± 1 % in a group", neededText(data.rows_needed.values[p]), data.rows_needed.values[p]]);
     return lines;
   }
-
-  const plain = (value) => (Array.isArray(value) ? `(${value.length} numbers)` : typeof value === "number" ? +value.toPrecision(6) : value);
 
   function neededText(rows) {
     return `${plural(rows, "calibration row", "calibration rows")}, so that ${confidence} of calibrations cover within 0.01 of it`;
@@ -210,8 +208,7 @@
     $("assumption").textContent = method.caveat || "";
     if (!method.law) return;
     const lines = certificateLines(method, now);
-    const parameters = Object.entries(method.parameters || {}).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${plain(value)}`).join(", ");
-    lines.push(["score", `${method.score || method.name}${parameters ? `: ${parameters}` : ""}`], ["classes", whole(data.n_classes), data.n_classes]);
+    lines.push(["score", method.described || method.name], ["classes", whole(data.n_classes), data.n_classes]);
     if (method.by) lines.push(["a threshold for each", method.by]);
     if (method.checksum) lines.push(["checksum", method.checksum]);
     lines.push(["made by", `evicp ${data.version}, ${data.date}`]);

@@ -20,7 +20,7 @@ from evicp.arrays import F64, I64
 from evicp.calibration import Calibration
 from evicp.certificates import is_tied
 from evicp.metrics import Evaluation
-from evicp.reliability import Reliability, caveat, conformal_rank
+from evicp.reliability import Reliability, caveat, conformal_rank, score_line
 from evicp.report.curves import GRID, Curves, Method
 from evicp.report.explorer import Explored
 from evicp.strata import SIZE_ENDS, Ranges, intervals
@@ -155,8 +155,8 @@ def below_by_chance(counts: I64, coverage: F64, confidence: float) -> F64:
     rows = sizes[:, None].astype(np.float64)
     some = (1 - coverage) ** rows < tail  # else even none of c is not below, and there is no such h
     most = np.ceil(bdtrik(tail, rows, np.where(some, coverage, 0.5))) - 1  # the largest whole h below the real solution
-    result: F64 = classes @ np.where(some, bdtr(np.maximum(most, 0), sizes[:, None], coverage), 0.0)
-    return result
+    chance: F64 = np.where(some, bdtr(np.maximum(most, 0), sizes[:, None], coverage), 0.0)
+    return classes.astype(np.float64) @ chance
 
 
 def _classes(labels_counts: I64, names: Sequence[str] | None, grid: Sequence[Fraction], confidence: float) -> Json:
@@ -180,7 +180,7 @@ def _score_facts(name: str, method: Method, law: int | None) -> Json:
         "by": by,
         "caveat": caveat(by, weighted=method.weights is not None, folds=method.folds),
         "score": method.score.name,
-        "parameters": method.score.plain_parameters(),
+        "described": score_line(method.score.name, method.score.plain_parameters()),
         "checksum": artifact.checksum(method),
     }
 
