@@ -142,6 +142,35 @@ def test_class_names_are_shown():
     assert "in set" not in text
 
 
+def test_decimals_stand_under_one_another_in_eighty_columns():
+    """Probabilities that differ by orders of magnitude have as many digits; a huge logit does not widen the table."""
+    rng = np.random.default_rng(3)
+    explanation = explain(4 * rng.normal(size=1000), threshold=-3.0, class_names=[f"name {i}" for i in range(1000)])
+    head, _, *lines = explanation.table(top=20).splitlines()
+    assert max(map(len, [head, *lines, *explanation.note.splitlines()])) <= 80
+    assert len({tuple(i for i, c in enumerate(line) if c == ".") for line in lines}) == 1
+    assert " belief  Dirichlet p  softmax  ln score  in set" in head
+    assert repr(explanation).endswith(
+        "softmax: the network's probability, at the score's temperature.\n"
+        "Dirichlet p: spread over all 1,000 labels, so it is small where these are many."
+    )
+    assert "1e+30" in explain([1e30, 2.0]).table()
+
+
+def test_a_users_utility_is_not_called_softmax():
+    text = repr(explain([2.0, 1.0, -1.0], ECP(utility=np.abs)))
+    assert "softmax" not in text
+    assert "  Dirichlet p  utility  ln score" in text
+
+
+def test_a_notebook_shows_the_explanation_as_text():
+    page = explain([2.0, 1.0], class_names=["<script>alert(1)</script>", "b"])._repr_html_()
+    assert "0 &lt;script&gt;alert(1)&lt;/script&gt;</td>" in page
+    assert "<script>" not in page
+    assert "uncertainty u = 0.4000</caption>" in page
+    assert "<p>softmax: the network&#x27;s probability" in page
+
+
 def test_one_row_of_either_shape():
     assert np.array_equal(explain([[2.0, 1.0, -1.0]]).score, explain(np.array([2.0, 1.0, -1.0])).score)
 

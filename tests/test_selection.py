@@ -320,7 +320,8 @@ def test_summaries(rows: Any) -> None:
     assert f"{np.median(sizes):.3f} ({np.std(sizes):.3f})" in text
     assert text.endswith("over 5 splits: 150 rows calibrated, 350 tested. Temperature 1.")
     assert comparison.to_markdown().splitlines()[2].startswith("| ecp | ")
-    assert "<td>ecp</td>" in comparison._repr_html_()
+    assert ">ecp</td>" in comparison._repr_html_()
+    assert f'text-align:right;padding:0 .5em">{np.median(sizes):.3f} (' in comparison._repr_html_()
 
 
 def test_a_metric_that_is_undefined_everywhere(rows: Any) -> None:

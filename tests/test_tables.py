@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -77,3 +78,14 @@ def test_html_cells_are_text(cell: str) -> None:
     reader.close()
     assert reader.tags == ["table", "tr", "th", "th", "tr", "td", "td"]
     assert reader.text[-2:] == [cell, "1"]
+    captioned = Reader()
+    captioned.feed(html_table(["name"], [["1"]], caption=cell))
+    assert captioned.tags == ["table", *(["caption"] if cell else []), "tr", "th", "tr", "td"]
+    assert cell in captioned.text
+
+
+def test_html_numbers_are_to_the_right() -> None:
+    """Inline: a notebook has no stylesheet of ours."""
+    table = html_table(["name", "size", "note", "set"], [["ecp", "2.1", "the best", "7"]], left=(3,))
+    for cell, side in (("ecp", "left"), ("2.1", "right"), ("the best", "left"), ("7", "left"), ("size", "right")):
+        assert re.search(rf'<t[dh] style="text-align:{side};padding:[^"]+">{cell}</t', table)

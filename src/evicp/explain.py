@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from evicp.arrays import F64, I64, Bools
 from evicp.calibration import Calibration, Coverage
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.scores import ECP
-from evicp.tables import text_table
+from evicp.tables import html_table, text_table
 
 __all__ = ["Explanation", "explain", "explain_set"]
 
@@ -54,6 +55,7 @@ class Explanation:
     uncertainty: float
     threshold: float | F64 | None = None
     class_names: tuple[str, ...] | None = None
+    utility_name: str = "softmax"
 
     @property
     def in_set(self) -> Bools | None:
@@ -76,17 +78,31 @@ class Explanation:
 
     def table(self, top: int = 10) -> str:
         """The best `top` labels as text, and which of them are in the set where a threshold is known."""
-        head = ["label", "logit", "evidence", "belief", "probability", "surprisal", "utility", "rank", "ln score"]
+        return text_table(*self._table(top))
+
+    @property
+    def note(self) -> str:
+        """What the two probabilities of the table are."""
+        own = (
+            "softmax: the network's probability, at the score's temperature.\n"
+            if self.utility_name == "softmax"
+            else ""
+        )
+        return f"{own}Dirichlet p: spread over all {len(self.score):,} labels, so it is small where these are many."
+
+    def _table(self, top: int = 10) -> tuple[list[str], list[list[str]]]:
+        head = ["label", "logit", "evidence", "belief", "Dirichlet p", self.utility_name, "ln score"]
         if isinstance(self.threshold, np.ndarray):
             head.append("threshold")
         if self.threshold is not None:
             head.append("in set")
-        return text_table(head, [self._row(int(label)) for label in self.order[:top]])
+        return head, [self._row(int(label)) for label in self.order[:top]]
 
     def _row(self, label: int) -> list[str]:
         name = f"{label} {self.class_names[label]}" if self.class_names else str(label)
-        values = (self.logit, self.evidence, self.belief, self.probability, self.surprisal, self.utility)
-        row = [name, *(f"{value[label]:.4g}" for value in values), str(self.rank[label]), f"{self.score[label]:.4f}"]
+        sizes = [_fixed(value[label], 3) for value in (self.logit, self.evidence)]
+        shares = [_fixed(value[label], 5) for value in (self.belief, self.probability, self.utility)]
+        row = [name, *sizes, *shares, f"{self.score[label]:.4f}"]
         if isinstance(self.threshold, np.ndarray):
             row.append(f"{self.threshold[label]:.4f}")
         if self.in_set is not None:
@@ -94,7 +110,15 @@ class Explanation:
         return row
 
     def __repr__(self) -> str:
-        return f"{self.headline}\n{self.table()}"
+        return f"{self.headline}\n{self.table()}\n{self.note}"
+
+    def _repr_html_(self) -> str:
+        return f"{html_table(*self._table(), caption=self.headline)}<p>{escape(self.note)}</p>"
+
+
+def _fixed(value: float, digits: int) -> str:
+    """A number with so many decimals, which stand under one another; a huge one with fewer."""
+    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.4g}"
 
 
 def explain(
@@ -115,11 +139,13 @@ def explain(
 
     >>> explain([2.0, 1.0, -1.0])
     uncertainty u = 0.5000
-    label  logit  evidence  belief  probability  surprisal  utility  rank  ln score
-    -----  -----  --------  ------  -----------  ---------  -------  ----  --------
-    0          2         2  0.3333          0.5     0.6931   0.7054     0   -7.2455
-    1          1         1  0.1667       0.3333      1.099   0.2595     1   -4.5686
-    2         -1         0       0       0.1667      1.792  0.03512     2    0.0000
+    label   logit  evidence   belief  Dirichlet p  softmax  ln score
+    -----  ------  --------  -------  -----------  -------  --------
+    0       2.000     2.000  0.33333      0.50000  0.70538   -7.2455
+    1       1.000     1.000  0.16667      0.33333  0.25950   -4.5686
+    2      -1.000     0.000  0.00000      0.16667  0.03512    0.0000
+    softmax: the network's probability, at the score's temperature.
+    Dirichlet p: spread over all 3 labels, so it is small where these are many.
     """
     score = ECP() if score is None else score
     if not isinstance(score, ECP):
@@ -151,6 +177,7 @@ def explain(
         uncertainty=float(u[0, 0]),
         threshold=_as_threshold(threshold, n_classes),
         class_names=checks.as_class_names(class_names, n_classes),
+        utility_name="softmax" if score.utility is None else "utility",
     )
 
 

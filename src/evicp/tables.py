@@ -29,9 +29,18 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     columns = list(zip(head, *rows, strict=True))
     widths = [max(map(_width, column)) for column in columns]
-    right = [i > 0 and not any(" " in cell for cell in column[1:]) for i, column in enumerate(columns)]
+    right = _to_right(columns)
     lines = [list(head), ["-" * width for width in widths], *rows]
     return "\n".join(_line(cells, widths, right) for cells in lines)
+
+
+def _to_right(columns: Sequence[Sequence[str]]) -> list[bool]:
+    """Whether each column is aligned to the right: not the first, and none with sentences; "1.2 (0.1)" is a number."""
+    return [i > 0 and not any(map(_is_sentence, column[1:])) for i, column in enumerate(columns)]
+
+
+def _is_sentence(cell: str) -> bool:
+    return " " in cell and any(map(str.isalpha, cell))
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -69,11 +78,23 @@ def _markdown_cell(cell: str) -> str:
     return " ".join(cell.replace("|", "\\|").split())
 
 
-def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table, every cell escaped."""
-    lines = [_html_row("th", head), *(_html_row("td", row) for row in rows)]
-    return f"<table>{''.join(lines)}</table>"
+def html_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", *, left: Sequence[int] = ()
+) -> str:
+    """An HTML table with its caption, all text escaped; aligned like `text_table`, the columns in `left` to the left.
+
+    >>> html_table(["score"], [["a < b"]])
+    '<table><tr><th style="text-align:left;padding:0 .5em">score</th></tr>\
+<tr><td style="text-align:left;padding:0 .5em">a &lt; b</td></tr></table>'
+    """
+    right = [to_right and i not in left for i, to_right in enumerate(_to_right(list(zip(head, *rows, strict=True))))]
+    title = f'<caption style="text-align:left">{escape(caption)}</caption>' if caption else ""
+    lines = [_html_row("th", head, right), *(_html_row("td", row, right) for row in rows)]
+    return f"<table>{title}{''.join(lines)}</table>"
 
 
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+def _html_row(tag: str, cells: Sequence[str], right: Sequence[bool]) -> str:
+    def side(to_right: bool) -> str:
+        return f'style="text-align:{"right" if to_right else "left"};padding:0 .5em"'
+
+    return f"<tr>{''.join(f'<{tag} {side(r)}>{escape(c)}</{tag}>' for c, r in zip(cells, right, strict=True))}</tr>"

@@ -43,7 +43,7 @@ def explain(
     top: Annotated[int, typer.Option(help="How many labels to show.", min=1)] = 10,
     as_json: Json = False,
 ) -> None:
-    """Evidence, belief, probability, surprisal, utility and cost of the best labels of one row, and who is in.
+    """Evidence, belief, Dirichlet probability, softmax and cost of the best labels of one row, and who is in.
 
     The calibration must be of the evidential score, and marginal or by class.
     """
@@ -60,7 +60,7 @@ def explain(
         return
     print_text(f"row {row}, coverage {coverage:g}")
     print_text(f"{explanation.headline}\n")
-    print_text(explanation.table(top))
+    print_text(f"{explanation.table(top)}\n\n{explanation.note}")
 
 
 def _as_dict(explanation: Explanation, top: int) -> dict[str, Any]:
