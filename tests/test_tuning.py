@@ -15,7 +15,7 @@ import pytest
 
 import evicp
 from evicp.errors import ArtifactError, InputError, InputTypeError, LogitsError, ScoreError, SuspiciousInputWarning
-from evicp.tuning import AUTO, GRIDS, Auto, auto, split_off
+from evicp.tuning import AUTO, GRIDS, Auto, Candidate, Tuning, auto, split_off
 
 LEVELS = [Fraction(n, 100) for n in (88, 89, 90, 91, 92)]
 
@@ -112,9 +112,19 @@ def test_a_result_prints_and_becomes_json(rows: Any) -> None:
     assert text.endswith("These rows are used up: calibrate and test on others.")
     assert tuning.best.describe() in tuning.to_markdown()
     assert "<table" in tuning._repr_html_()
+    for shown in (text, tuning.to_markdown(), tuning._repr_html_()):
+        assert "ordered by lead in SAT: an average over" in shown
+        assert "size, SSCV and SAT are those on all rows." in shown
     content = json.loads(json.dumps(tuning.to_dict(), allow_nan=False))
     assert content["best"] == tuning.best.describe()
     assert len(content["candidates"]) == len(tuning.candidates) == 8
+
+
+def test_a_lead_of_nothing_has_no_minus_sign() -> None:
+    lac = evicp.LAC()
+    leads = [Candidate(lac, 2.0, 0.1, 0.4, lead, 0.01) for lead in (-0.0, -4e-5, -6e-5)]
+    tuning = Tuning(lac, "why", tuple(leads), "sat", Fraction(9, 10), 100)
+    assert [row[4] for row in tuning.table()[1]] == ["+0.0000", "+0.0000", "-0.0001"]
 
 
 def test_input_is_left_alone_and_results_repeat(rows: Any) -> None:

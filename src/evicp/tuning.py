@@ -120,29 +120,37 @@ class Tuning:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The head and the rows of the printed table."""
-        head = ["score", "size", "SSCV", "SAT", f"lead in {self.by}", "standard error"]
+        head = ["score", "size", "SSCV", "SAT", f"lead in {_NAMES[self.by]}", "standard error"]
         rows = [
             [
                 ("* " if c.score == self.best else "") + c.score.describe(),
                 f"{c.size:.3f}",
                 f"{c.sscv:.3f}",
                 f"{c.sat:.3f}",
-                f"{c.lead:+.4f}",
+                f"{c.lead:+z.4f}",
                 f"{c.standard_error:.4f}",
             ]
             for c in self.candidates
         ]
         return head, rows
 
+    @property
+    def caption(self) -> str:
+        """What the columns are of, and why the order of the rows is not that of the figure they are chosen by."""
+        return (
+            f"At coverage {float(self.coverage):g}, ordered by lead in {_NAMES[self.by]}: an average over several "
+            f"coverages and over samples that leave a tenth of the rows out. size, SSCV and SAT are those on all rows."
+        )
+
     def __repr__(self) -> str:
-        return f"{text_table(*self.table())}\n{self.why}"
+        return f"{text_table(*self.table())}\n{self.caption}\n{self.why}"
 
     def to_markdown(self) -> str:
         """The candidates as a Markdown table, and why the best was chosen."""
-        return f"{markdown_table(*self.table())}\n\n{self.why}"
+        return f"{markdown_table(*self.table())}\n\n{self.caption}\n\n{self.why}"
 
     def _repr_html_(self) -> str:
-        return f"{html_table(*self.table())}<p>{escape(self.why)}</p>"
+        return f"{html_table(*self.table(), caption=self.caption)}<p>{escape(self.why)}</p>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -446,7 +454,7 @@ _NAMES: Mapping[Metric, str] = MappingProxyType({"size": "size", "sscv": "SSCV",
 
 def _lead(judged: _Judged, other: _Judged) -> str:
     lead, error = _paired(judged, other)
-    return f"{lead:.4f} (standard error {error:.4f})"
+    return f"{lead:z.4f} (standard error {error:.4f})"
 
 
 # ---------------------------------------------------------------------------------------------------------------

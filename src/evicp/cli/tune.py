@@ -57,11 +57,9 @@ def tune(
         print_json(result.to_dict())
         return
     head, lines = result.table()
-    print_table(
-        head, lines, title=f"Candidates at coverage {coverage:g}, best {by} first", bold=f"* {result.best.describe()}"
-    )
+    print_table(head, lines, bold=f"* {result.best.describe()}")
     next_step = f"evicp calibrate OTHER_ROWS --score '{result.best.describe()}' -o cal.safetensors"
-    print_text(f"\n{result.why}\nNext: {next_step}")
+    print_text(f"\n{result.caption}\n\n{result.why}\nNext: {next_step}")
 
 
 def _parse_grid(texts: list[str] | None) -> dict[str, list[Any]] | None:
