@@ -846,3 +846,24 @@ def test_a_share_of_misses_is_noticed_where_it_is_built_in():
     calibration = calibrate(3 * np.eye(3).repeat(20, 0), np.arange(3).repeat(20), "lac")
     with pytest.warns(SuspiciousInputWarning, match=r"Did you mean 0\.9"):
         calibration.label_thresholds(0.1)
+
+
+def test_a_notebook_shows_what_a_calibration_is():
+    def hostile(z):
+        return z
+
+    hostile.__name__ = "<script>alert(1)</script>"
+    z, y = make(60)
+    plain = calibrate(z, y, hostile)._repr_html_()
+    assert "<script>" not in plain
+    assert re.findall(r">([^<]*)</td>", plain) == [
+        *("score", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        *("rows", "60"),
+        *("classes", f"{z.shape[1]}"),
+        *("guarantee", "marginal"),
+    ]
+    grouped = evicp.calibrate(z, y, by=np.arange(60) % 3)
+    others = dataclasses.replace(grouped, chosen_on=1234, folds=5)._repr_html_()
+    for fact in ("by group", "3", "1,234 other rows", "5"):
+        assert f">{fact}</td>" in others
+    assert ">effective rows</td>" in evicp.calibrate(z, y, weights=np.ones(60))._repr_html_()

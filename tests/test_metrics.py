@@ -373,7 +373,8 @@ def test_it_prints_as_tables(evaluation: evicp.Evaluation) -> None:
     assert evaluation.to_markdown().count("\n| --- |") == 3
     for line in evaluation.to_markdown().splitlines():
         assert not line or (line.startswith("| ") and line.endswith(" |"))
-    assert evaluation._repr_html_().count("<table>") == 3
+    assert evaluation._repr_html_().count("<table>") == evaluation._repr_html_().count("<caption") == 3
+    assert ">By the number of labels in the set</caption>" in evaluation._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -398,6 +399,9 @@ def test_the_worst_class_is_named() -> None:
     named = dataclasses.replace(sets, class_names=("cat", "dog", "axolotl"))
     evaluation = evicp.evaluate(named, [0, 0, 2])
     assert ["worst class", "0.000 (2 axolotl, 1 row)"] in evaluation._summary()
+    hostile = evicp.evaluate(dataclasses.replace(sets, class_names=("a", "b", "<b>")), [0, 0, 2], groups=list("xyz"))
+    assert "0.000 (2 &lt;b&gt;, 1 row)</td>" in hostile._repr_html_()
+    assert ">By group, the one covered least first</caption>" in hostile._repr_html_()
     assert ["class gap", "0.500, the mean distance of classes from 0.75"] in evaluation._summary()
     assert evaluation.class_coverage.names == metrics.class_coverage(named, [0, 0, 2]).names == named.class_names
 

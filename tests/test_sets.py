@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -413,3 +414,22 @@ def test_what_has_travelled_is_as_read_only_as_before(travel, rows):
     for array in (*arrays, travel(sets).labels, travel(sets).offsets):
         with pytest.raises(ValueError, match="read-only"):
             array[:] = 0
+
+
+def test_a_notebook_shows_the_first_sets_as_text() -> None:
+    page = SETS._repr_html_()
+    cells = re.findall(r">([^<]*)</t[dh]>", page)
+    assert cells[:3] == ["row", "size", "set"]
+    assert cells[3:9] == ["0", "2", "日本, dog", "1", "0", "(empty)"]
+    assert "naïve, &quot;quoted&quot;, &lt;b&gt;, dog, cat, 日本</td>" in page
+    assert "<b>" not in page
+    assert "more" not in page
+    assert "6 rows of 5 classes, coverage 0.9; mean size 1.50" in page
+
+
+def test_a_notebook_shows_no_more_than_ten_sets_of_eight_labels() -> None:
+    cells = re.findall(r">([^<]*)</td>", sets_of([list(range(12)), *([[3]] * 1499)], 12)._repr_html_())
+    assert cells[:3] == ["0", "12", "0, 1, 2, 3, 4, 5, 6, 7 and 4 more"]
+    assert cells[-6:] == ["9", "1", "3", "and 1,490 more", "", ""]
+    assert len(cells) == 3 * 11
+    assert "0 rows of 5 classes" in sets_of([])._repr_html_()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -9,6 +12,7 @@ from scipy.special import log_softmax
 
 from evicp import fit_temperature, kernels
 from evicp.errors import InputTypeError, LabelsError, LogitsError, SuspiciousInputWarning
+from evicp.temperature import TemperatureFit
 
 
 def sample(n: int, n_classes: int, sharpness: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -190,3 +194,15 @@ def test_the_derivatives_are_derivatives(cpu_backend):
         assert value == pytest.approx(nll(z, labels, 1 / beta), rel=1e-12)
         assert first == pytest.approx((above[0] - below[0]) / (2 * h), rel=1e-6, abs=1e-9)
         assert second == pytest.approx((above[1] - below[1]) / (2 * h), rel=1e-6, abs=1e-9)
+
+
+def test_a_notebook_shows_before_and_after():
+    fit = TemperatureFit(0.66217, 1.17701, 0.85501, 0.24661, 0.04251, 1500, at_edge=False)
+    page = fit._repr_html_()
+    assert re.findall(r">([^<]*)</td>", page) == [
+        *("temperature", "1.0000", "0.6622"),
+        *("NLL", "1.1770", "0.8550"),
+        *("ECE", "0.2466", "0.0425"),
+    ]
+    assert "Temperature from 1,500 rows</caption>" in page
+    assert "at the edge of the search" in dataclasses.replace(fit, at_edge=True)._repr_html_()

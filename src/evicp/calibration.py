@@ -21,6 +21,7 @@ from evicp.reliability import Certificate, Reliability
 from evicp.scores import ECP, Score, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
+from evicp.tables import html_table
 
 if TYPE_CHECKING:
     from evicp.metrics import Evaluation
@@ -891,6 +892,19 @@ class Calibration:
         kind += "" if self.chosen_on is None else f"; {self.chosen_on:,} other rows chose the score"
         kind += "" if self.folds is None else f"; scored in {self.folds:,} folds"
         return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
+
+    def _repr_html_(self) -> str:
+        facts = [["score", self.score.describe()], ["rows", f"{self.n:,}"], ["classes", f"{self.n_classes:,}"]]
+        facts.append(["guarantee", self.guarantee if self.groups is None else f"by {self.guarantee}"])
+        if self.groups is not None:
+            facts.append(["groups", f"{len(self.groups.counts):,}"])
+        if self.weights is not None:
+            facts.append(["effective rows", f"{self.effective_n:.1f}"])
+        if self.chosen_on is not None:
+            facts.append(["score chosen on", f"{self.chosen_on:,} other rows"])
+        if self.folds is not None:
+            facts.append(["folds", f"{self.folds}"])
+        return html_table(["Calibration", ""], facts, left=(1,))
 
 
 def _warn_of_low_coverage(coverage: Fraction) -> None:

@@ -21,8 +21,9 @@ from evicp import checks, kernels, limits
 from evicp.arrays import F64, I64
 from evicp.clusters import cluster_classes
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
-from evicp.reliability import rows_needed, some_of, threshold_rank
+from evicp.reliability import rows_needed, threshold_rank
 from evicp.scores import Score
+from evicp.tables import some_of
 
 __all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups"]
 

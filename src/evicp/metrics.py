@@ -432,7 +432,16 @@ class Evaluation:
         return report.of_evaluation(self).to_html()
 
     def _repr_html_(self) -> str:
-        return "".join(html_table(head, rows) for head, rows in self._tables())
+        return "".join(html_table(head, rows, caption=_CAPTIONS[head[0]]) for head, rows in self._tables())
+
+
+#: What tells the tables of an evaluation apart where they stand on top of each other, by their first columns.
+_CAPTIONS = {
+    "metric": "All rows",
+    "size": "By the number of labels in the set",
+    "difficulty": "By difficulty, the rank of the true label among the logits",
+    "group": "By group, the one covered least first",
+}
 
 
 def evaluate(

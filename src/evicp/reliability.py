@@ -7,7 +7,7 @@ threshold among the calibration scores.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -20,6 +20,7 @@ import numpy as np
 from evicp import checks
 from evicp.arrays import F64, I64
 from evicp.errors import InputError
+from evicp.tables import some_of
 
 __all__ = [
     "Certificate",
@@ -170,15 +171,6 @@ def verdict_line(observed: dict[str, Any]) -> str:
         return f"{seen}: {verdict} [{observed['low']:.4f}, {observed['high']:.4f}]"
     named = f" ({some_of(observed['incompatible'])})" if observed["incompatible"] else ""
     return f"{seen}: {observed['groups']:,} groups {verdict}{named}"
-
-
-def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
-    """Eight names at most, and how many more there are.
-
-    >>> some_of("abcdefghij")
-    'a, b, c, d, e, f, g, h and 2 more'
-    """
-    return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from evicp import checks
 from evicp.arrays import I32, I64, Bools
 from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
-from evicp.tables import rows_text
+from evicp.tables import html_table, rows_text, some_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,6 +220,10 @@ class PredictionSets:
             raise InputError("these sets have no class names; give class_names to calibrate.")
         return [self.class_names[label] for label in self[row]]
 
+    def listed(self, row: int | np.integer[Any]) -> str:
+        """One row's set for people: its first labels, by name where names are known, and how many more."""
+        return some_of(self[row].tolist() if self.class_names is None else self.names(row)) or "(empty)"
+
     @overload
     def to_lists(self, *, names: Literal[False] = ...) -> list[list[int]]: ...
     @overload
@@ -277,6 +281,11 @@ class PredictionSets:
 
     def __repr__(self) -> str:
         return f"PredictionSets({SetsSummary.of(self)})"
+
+    def _repr_html_(self, shown: int = 10) -> str:
+        rows = [[str(row), f"{len(self[row]):,}", self.listed(row)] for row in range(min(shown, len(self)))]
+        rest = [[f"and {len(self) - shown:,} more", "", ""]] if len(self) > shown else []
+        return html_table(["row", "size", "set"], [*rows, *rest], caption=str(SetsSummary.of(self)), left=(2,))
 
 
 def _about(coverage: Any, n_classes: int, score: Any, n_calibration: Any, class_names: Any) -> dict[str, Any]:

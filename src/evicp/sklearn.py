@@ -15,9 +15,9 @@ from evicp.calibration import Calibration, Coverage, calibrate
 from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.groups import ByGroup, as_groups
 from evicp.metrics import Evaluation, Evaluator
-from evicp.reliability import some_of
 from evicp.scores import Score, as_score
 from evicp.sets import PredictionSets
+from evicp.tables import some_of
 
 try:
     from sklearn import get_config

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any
 
-__all__ = ["html_table", "markdown_table", "rows_text", "text_table"]
+__all__ = ["html_table", "markdown_table", "rows_text", "some_of", "text_table"]
 
 
 def rows_text(count: int) -> str:
@@ -16,6 +17,15 @@ def rows_text(count: int) -> str:
     ('1 row', '1,200 rows')
     """
     return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
+    """Eight names at most, and how many more there are.
+
+    >>> some_of("abcdefghij")
+    'a, b, c, d, e, f, g, h and 2 more'
+    """
+    return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from evicp import checks, kernels
 from evicp.arrays import I64
 from evicp.errors import LabelsError, LogitsError, SuspiciousInputWarning
+from evicp.tables import html_table, rows_text
 
 __all__ = ["TemperatureFit", "fit_temperature"]
 
@@ -47,6 +48,16 @@ class TemperatureFit:
             f"T = {self.temperature:.4f} from {self.n:,} rows: NLL {self.nll_before:.4f} -> {self.nll_after:.4f}, "
             f"ECE {self.ece_before:.4f} -> {self.ece_after:.4f}"
         )
+
+    def _repr_html_(self) -> str:
+        pairs = {
+            "temperature": (1.0, self.temperature),
+            "NLL": (self.nll_before, self.nll_after),
+            "ECE": (self.ece_before, self.ece_after),
+        }
+        rows = [[name, f"{before:.4f}", f"{after:.4f}"] for name, (before, after) in pairs.items()]
+        edge = ", at the edge of the search" if self.at_edge else ""
+        return html_table(["", "before", "after"], rows, caption=f"Temperature from {rows_text(self.n)}{edge}")
 
 
 def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:

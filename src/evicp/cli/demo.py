@@ -138,8 +138,6 @@ def _print_sets(sets: PredictionSets, sample: LogitsSample, rows: Any, shown: in
     lines = []
     for i in by_size[np.linspace(0, len(sets) * 0.97, shown).astype(int)].tolist():
         truth = sample.labels[rows[i]]
-        names = sets.names(i)
-        listed = ", ".join(names[:8]) + (f", ... ({len(names)} labels)" if len(names) > 8 else "")
-        lines.append([sample.class_names[truth], "yes" if truth in sets[i] else "no", listed or "(empty)"])
+        lines.append([sample.class_names[truth], "yes" if truth in sets[i] else "no", sets.listed(i)])
     head = ["true label", "covered", "prediction set"]
     print_table(head, lines, title="A few sets, most plausible label first", left=(1, 2))
