@@ -26,6 +26,7 @@ from evicp.metrics import clopper_pearson
 from evicp.reliability import weakest
 from evicp.report import payload
 from evicp.report.curves import GRID, Curves, curves_of
+from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges
 
 pytest.importorskip("plotly")
 
@@ -285,6 +286,14 @@ def test_how_many_classes_chance_alone_puts_below(confidence: float) -> None:
     assert payload.below_by_chance(np.array([1] * 500), np.array([0.9]), 0.95).tolist() == [0.0]
 
 
+def test_the_page_says_where_sscv_and_the_figure_by_size_differ() -> None:
+    """Written out in the page's text; should the ranges change, so must the sentence."""
+    assert set(SIZE_ENDS) - set(SSCV_ENDS) == {6}
+    assert Ranges.ending(SSCV_ENDS, 1000).labels[2] == "4-10"
+    text = report.split(*make(60, 4), ["ecp"]).to_html()
+    assert "It pools sizes 4 to 10, as the paper does; the figure by size splits them at 6." in text
+
+
 def test_the_report_of_an_evaluation_knows_its_class_names() -> None:
     logits, labels = make(60, 4)
     sets = evicp.calibrate(logits[:30], labels[:30], class_names=HOSTILE[:4]).predict(logits[30:], 0.8)
@@ -518,6 +527,8 @@ def test_the_explorer_shows_the_librarys_sets(
         )
         if len(sets[row]) <= 10:
             assert sorted(name.split(". ", 1)[1] for name in shown) == sorted(names[label] for label in sets[row])
+        heads = page.tab.eval_on_selector_all("#table-row thead th", "cells => cells.map(c => c.textContent)")
+        assert heads[:5] == ["label", "evidence", "belief", "Dirichlet p", "utility"]
         limit = page.tab.inner_text("#table-row tr.limit")
         assert f"with {len(sets[row])} label" in limit
 
@@ -598,6 +609,13 @@ def test_it_fits_the_screen_in_light_and_dark(
     assert len(boxes) == 4
     ordered = sorted(boxes)
     assert all(upper[1] <= lower[0] + 4 for upper, lower in pairwise(ordered)), "the names of the lines overlap"
+    assert page.tab.inner_text("#names-size") == ""  # all names fit beside their lines
+    # The figures by set size stand on the page's own colour, which the line of the coverage asked for does not cross.
+    grounds = page.tab.eval_on_selector_all(
+        "#chart-strata .annotation rect.bg", "all => all.map(r => getComputedStyle(r).fill)"
+    )
+    assert grounds
+    assert set(grounds) == {page.tab.evaluate("getComputedStyle(document.body).backgroundColor")}
     page.tab.click("#theme")
     assert page.tab.evaluate("document.documentElement.dataset.theme") != scheme
     assert page.complaints == []
@@ -617,7 +635,7 @@ def unhandy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize("width", [1400, 375])
 def test_long_names_and_broken_promises_stay_on_the_page(browser: Any, unhandy: Path, width: int) -> None:
     page = Page(browser, unhandy, width)
     assert page.tab.evaluate("document.documentElement.scrollWidth") <= width
@@ -631,6 +649,8 @@ def test_long_names_and_broken_promises_stay_on_the_page(browser: Any, unhandy: 
     assert cut == []
     named = page.tab.eval_on_selector_all("#chart-size .annotation-text", "all => all.map(t => t.textContent)")
     assert sum(name.endswith("\N{HORIZONTAL ELLIPSIS}") for name in named) == 2
+    full = page.tab.eval_on_selector_all("#names-size span", "all => all.map(s => s.textContent)")
+    assert full == ["M" * 40, "ecp(evidence=softplus, stabilizer=scaled, temperature=1.25)"]
     label, choice = (page.tab.locator(selector).bounding_box() for selector in ("label[for=row]", "#row"))
     assert choice["y"] <= label["y"] + label["height"] / 2 <= choice["y"] + choice["height"]
     assert page.complaints == []

@@ -580,7 +580,8 @@ class Certificate:
         from html import escape
 
         rows = "".join(
-            f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines()
+            f"<tr><th scope='row' style='text-align:left'>{escape(name)}</th><td>{escape(value)}</td></tr>"
+            for name, value in self._lines()
         )
         table = f"<table class='evicp-certificate'><caption>Coverage certificate</caption>{rows}</table>"
         return f"{table}<p>{escape(self.caveat)}</p>"

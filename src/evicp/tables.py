@@ -98,7 +98,7 @@ def html_table(
 <tr><td style="text-align:left;padding:0 .5em">a &lt; b</td></tr></table>'
     """
     right = [to_right and i not in left for i, to_right in enumerate(_to_right(list(zip(head, *rows, strict=True))))]
-    title = f'<caption style="text-align:left">{escape(caption)}</caption>' if caption else ""
+    title = f'<caption style="text-align:left;padding:.8em .5em .2em">{escape(caption)}</caption>' if caption else ""
     lines = [_html_row("th", head, right), *(_html_row("td", row, right) for row in rows)]
     return f"<table>{title}{''.join(lines)}</table>"
 

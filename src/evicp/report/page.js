@@ -346,6 +346,7 @@
   }
 
   const INGREDIENTS = ["evidence", "belief", "probability", "utility"];
+  const titleOf = (part) => (part === "probability" ? "Dirichlet p" : part);
 
   function rowLine(row, item, largest) {
     const line = element("tr", null, { class: item.inside ? "in" : "out" });
@@ -354,7 +355,7 @@
     line.append(name);
     INGREDIENTS.forEach((part) => {
       const value = explorer.ingredients[part].at(row.index, item.column);
-      line.append(meterCell(part, short(value), largest[part] > 0 ? value / largest[part] : 0));
+      line.append(meterCell(titleOf(part), short(value), largest[part] > 0 ? value / largest[part] : 0));
     });
     const [low, high] = largest.score;
     const share = Number.isFinite(item.score) ? (high > low ? (item.score - low) / (high - low) : 0) : 1;
@@ -397,7 +398,7 @@
     largest.score = [Math.min(...scores), Math.max(...scores)];
     const top = element("thead");
     const line = element("tr");
-    ["label", ...INGREDIENTS, costName()].forEach((title) => line.append(element("th", title, { scope: "col" })));
+    ["label", ...INGREDIENTS.map(titleOf), costName()].forEach((title) => line.append(element("th", title, { scope: "col" })));
     top.append(line);
     const body = element("tbody");
     const beyond = row.size - inside.length;
@@ -422,7 +423,7 @@
     const nextOut = beyond > 0 ? undefined : outside[0];
     if (lastIn && !beyond) parts.push(`${className(lastIn.label)} is the last label in: its score ${fixed(lastIn.score, 3)} is at most ${current().by ? "its threshold" : `the threshold ${thresholdText()}`}.`);
     if (nextOut) parts.push(`${className(nextOut.label)} is the first one out: its score is ${fixed(nextOut.score, 3)}; it enters ${entersAt(nextOut)}.`);
-    if (lastIn && nextOut) parts.push(`Against the last one in it has ${ratio(row, "probability", nextOut, lastIn)} times the probability and ${ratio(row, "utility", nextOut, lastIn)} times the utility.`);
+    if (lastIn && nextOut) parts.push(`Against the last one in it has ${ratio(row, "probability", nextOut, lastIn)} times the Dirichlet p and ${ratio(row, "utility", nextOut, lastIn)} times the utility.`);
     const truth = outside.find((item) => item.truth);
     if (truth && truth !== nextOut) parts.push(`The true label, at place ${truth.place + 1}, enters ${entersAt(truth)}.`);
     return parts.join(" ");
@@ -465,7 +466,7 @@
   const stretch = (c) => -Math.log10(1 - c);
   const across = data.grid.map(stretch);
   const coverageAxis = () => {
-    const wanted = narrow() ? [0.5, 0.8, 0.9, 0.95, 0.99, 0.999] : [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999];
+    const wanted = narrow() ? [0.5, 0.8, 0.9, 0.99, 0.999] : [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999];
     return { title: { text: "coverage asked for" }, automargin: false, tickangle: 0, range: [across[0] - 0.03, across[last] + 0.05], tickvals: wanted.map(stretch), ticktext: wanted.map(String) };
   };
 
@@ -529,6 +530,13 @@
       xref: "paper", x: 1, xanchor: "left", xshift: 4, yref: "paper", yanchor: "middle", y: y / height, text: safe(shortened(methods[i].name, room)), showarrow: false,
       font: { color: lineColour(i), size: 12 }, hovertext: safe(methods[i].name),
     }));
+    // Names that do not fit beside their lines stand in full below the chart.
+    const cut = methods.some((method) => textWidth(method.name) > room);
+    $("names-size").replaceChildren(...(cut ? methods : []).map((method, i) => {
+      const name = element("span", method.name);
+      name.style.color = lineColour(i);
+      return name;
+    }));
     annotations.push({ x: stretch(asked()), y: Math.log10(sizes[state.method][state.position] || 1), text: `<b>${sizeText(sizes[state.method][state.position])}</b>`, showarrow: false, xshift: -6, yshift: 14, xanchor: "right", font: { color: colour("ink"), size: 13 }, bgcolor: colour("paper"), borderpad: 1 });
     draw("chart-size", traces, {
       shapes: [vertical(stretch(asked()), "other")], annotations, margin: { l: 52, r: room + 14, t: 12, b: 44 }, xaxis: coverageAxis(),
@@ -583,13 +591,14 @@
     })).map((row) => ({ ...row, coverage: row.count ? row.hits / row.count : null }));
     const used = rows.filter((row) => row.count);
     const place = (row) => `${row.range}<br>${whole(row.count)}`;
+    // On paper of their own: the line of the coverage asked for must not strike them through.
+    const annotations = used.map((row) => ({ x: place(row), y: row.coverage, text: row.coverage.toFixed(3), showarrow: false, xanchor: "left", xshift: 6, yshift: 12, font: { size: narrow() ? 10 : 11, color: colour("ink") }, bgcolor: colour("paper"), borderpad: 1 }));
     draw("chart-strata", [{
-      type: "scatter", mode: "markers+text", x: used.map(place), y: used.map((row) => row.coverage), text: used.map((row) => row.coverage.toFixed(3)),
-      textposition: "top right", textfont: { size: 11, color: colour("ink") }, cliponaxis: false, marker: { size: 9, color: colour("accent") },
+      type: "scatter", mode: "markers", x: used.map(place), y: used.map((row) => row.coverage), cliponaxis: false, marker: { size: 9, color: colour("accent") },
       error_y: { type: "data", symmetric: false, array: used.map((row) => row.high - row.coverage), arrayminus: used.map((row) => row.coverage - row.low), color: colour("accent"), thickness: 1.5, width: 4 },
       hovertemplate: "%{y:.4f}<extra></extra>",
     }], {
-      shapes: [horizontal(asked(), "soft")], margin: { l: 52, r: 40, t: 12, b: 56 },
+      shapes: [horizontal(asked(), "soft")], annotations, margin: { l: 52, r: 40, t: 12, b: 56 },
       xaxis: { type: "category", title: { text: "labels in the set, and rows", standoff: 4 }, showgrid: false, categoryorder: "array", categoryarray: rows.map(place), range: [-0.5, rows.length - 0.5], tickvals: rows.map(place), tickangle: 0, tickfont: { size: narrow() ? 10 : 12 } },
       yaxis: { title: { text: "coverage" }, range: [Math.max(-0.02, Math.min(asked(), ...used.map((row) => row.low)) - 0.03), 1.07], tickvals: [0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1] },
     }, `Coverage by set size: ${used.map((row) => `${row.range}: ${row.coverage.toFixed(3)} of ${row.count} rows`).join("; ")}.`);
