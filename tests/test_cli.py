@@ -495,6 +495,13 @@ def test_a_plan_shows_no_figures_where_every_set_would_be_full(folder: Path) -> 
     assert [line.split() for line in lines if line.startswith("100 ")] == [["100", "-", "-", "-"]]
 
 
+def test_tables_come_with_what_their_columns_are(runs: dict[str, Run]) -> None:
+    assert "ordered by lead in SAT: an average over" in runs["tune text"].out
+    assert "  Dirichlet p  softmax  ln score  in set\n" in runs["explain"].out
+    assert "\nsoftmax: the network's probability, at the score's temperature.\nDirichlet p: " in runs["explain"].out
+    assert {"probability", "utility", "surprisal", "rank"} <= set(runs["explain json"].json["labels"][0])
+
+
 def test_evaluate_says_which_interval_is_which(runs: dict[str, Run]) -> None:
     assert "of the coverage, from these rows alone\n" in runs["evaluate"].out
     assert runs["evaluate"].out.endswith("], which at least 95 % of runs at the promised coverage give\n")
