@@ -39,6 +39,7 @@ class Explanation:
     uncertainty : u of the row, one number (Eq. 3)
     threshold : the largest score in the set, one number or one per label; None where it is not known
     class_names : K names, or None
+    utility_name : what the utility is called in tables
     """
 
     logit: F64
