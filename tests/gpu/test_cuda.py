@@ -171,6 +171,21 @@ def test_every_guarantee_has_the_sets_of_the_cpu() -> None:
                 assert abs(own.sizes.sum() - plain.sizes.sum()) <= 0.001 * plain.sizes.sum(), (score, made, coverage)
 
 
+def test_p_values_say_the_same_as_sets() -> None:
+    """Of a sure network, whose scores lie closer together than backends may differ."""
+    rng = np.random.default_rng(0)
+    labels, rows = rng.integers(0, 5, 260), np.arange(260) % 2
+    logits = (0.1 * rng.normal(size=(260, 5)) + 20 * np.eye(5)[labels]).astype(np.float32)
+    z, y = torch.tensor(logits, device="cuda"), torch.tensor(labels, device="cuda")
+    ways = [({"by": rows[:200]}, {"groups": rows[200:]}), ({"by": "class"}, {}), ({}, {})]
+    ways.append(({"weights": 1.0 + rows[:200]}, {"weights": 1.0 + rows[200:]}))
+    for score in ("lac", "ecp", "margin"):
+        for how, of_new in ways:
+            calibration = evicp.calibrate(z[:200], y[:200], score, **how)
+            p = torch.as_tensor(calibration.p_values(z[200:], **of_new)).cpu()
+            assert torch.equal(p > 0.5 + 1e-12, calibration.predict(z[200:], 0.5, **of_new).mask().cpu())
+
+
 def test_the_rest() -> None:
     z = hard_rows(200, 1000)
     agreement.ranks_are_exact(z, "cuda")
