@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,46 +82,6 @@ class Block(NamedTuple):
     start: int
     logits: NDArray[Any]
     labels: NDArray[Any] | None
-
-
-class Part(Protocol):
-    """One file of rows."""
-
-    @property
-    def path(self) -> Path | None:
-        """Where the file is; None of arrays in memory."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of its logits."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of its logits."""
-        ...
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether its rows have labels."""
-        ...
-
-    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
-        """Logits and labels (or None), at most `step` rows at a time."""
-        ...
-
-    def whole(self) -> LogitsFile:
-        """All logits and labels."""
-        ...
-
-    def whole_labels(self) -> NDArray[Any] | None:
-        """All labels, without the logits; None where there are none."""
-        ...
-
-    def with_labels(self, labels: Stored | None) -> Part:
-        """The same logits with other labels, or none."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +190,10 @@ class ParquetPart:
     def with_labels(self, labels: Stored | None) -> ParquetPart:
         """The same logits with other labels, or none."""
         return dataclasses.replace(self, own_labels=False, labels=None if labels is None else labels.whole())
+
+
+#: One file of rows.
+Part = ArrayPart | ParquetPart
 
 
 @dataclass(frozen=True, eq=False)
