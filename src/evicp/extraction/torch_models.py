@@ -15,20 +15,7 @@ from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform
 from evicp.extraction.torch_modules import Device, load_weights, module_network, seeded
 
-__all__ = ["PAPER_NETWORKS", "factory_network", "lite_network", "timm_network", "torchvision_network"]
-
-#: The nine networks of the ECP paper, by their names in torchvision.
-PAPER_NETWORKS = (
-    "resnext101_32x8d",
-    "resnet152",
-    "resnet101",
-    "resnet50",
-    "resnet18",
-    "densenet161",
-    "vgg16",
-    "shufflenet_v2_x1_0",
-    "inception_v3",
-)
+__all__ = ["factory_network", "lite_network", "timm_network", "torchvision_network"]
 
 _WEIGHT_FILES = (".pth", ".pt", ".bin", ".safetensors")
 
