@@ -13,7 +13,7 @@ from typing import Any
 
 from evicp.errors import FileError, InputTypeError
 
-__all__ = ["as_path", "atomic_path", "format_of", "natural_key", "readable", "remove_unfinished"]
+__all__ = ["as_path", "atomic_path", "format_of", "natural_key", "readable", "remove_unfinished", "write_whole"]
 
 
 @contextmanager
@@ -42,6 +42,12 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
         _unfinished.discard(temporary)
         with suppress(OSError):
             temporary.unlink()
+
+
+def write_whole(path: str | PathLike[str], content: str | bytes) -> None:
+    """Write a file that fits into memory, atomically; text in UTF-8."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 #: The temporary files of this process.

@@ -30,8 +30,9 @@ from evicp.cli.common import (
     progress,
 )
 from evicp.cli.inputs import Rows, labels_of, read_class_names, read_rows
-from evicp.cli.outputs import csv_text, json_text, write_text
+from evicp.cli.outputs import csv_text, json_text
 from evicp.errors import InputError
+from evicp.paths import write_whole
 from evicp.scores import USUAL
 from evicp.selection import Comparison
 
@@ -155,12 +156,12 @@ def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how:
         )
         page.write(target)
     elif target.suffix == ".md":
-        write_text(target, result.to_markdown() + "\n")
+        write_whole(target, result.to_markdown() + "\n")
     elif target.suffix == ".csv":
         metrics = result.to_dict()["scores"]
         lines = [
             [name, metric, v["median"], v["mean"], v["std"]] for name, m in metrics.items() for metric, v in m.items()
         ]
-        write_text(target, csv_text(["score", "metric", "median", "mean", "std"], lines))
+        write_whole(target, csv_text(["score", "metric", "median", "mean", "std"], lines))
     else:
-        write_text(target, json_text(result.to_dict()))
+        write_whole(target, json_text(result.to_dict()))

@@ -35,10 +35,10 @@ from evicp.cli.inputs import (
     require_groups,
     require_same_names,
 )
-from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
+from evicp.cli.outputs import csv_text, json_text, metric_rows
 from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
-from evicp.paths import format_of
+from evicp.paths import format_of, write_whole
 from evicp.reliability import verdict_line
 from evicp.report.page import require_plotly
 
@@ -181,8 +181,8 @@ def _write(evaluation: Evaluation, promise: dict[str, Any] | None, target: Path)
 
         report.of_evaluation(evaluation).write(target)
     elif target.suffix == ".md":
-        write_text(target, evaluation.to_markdown() + (f"\n\n{_sentence(promise)}\n" if promise is not None else "\n"))
+        write_whole(target, evaluation.to_markdown() + (f"\n\n{_sentence(promise)}\n" if promise is not None else "\n"))
     elif target.suffix == ".csv":
-        write_text(target, csv_text(["metric", "value"], metric_rows(_as_dict(evaluation, promise))))
+        write_whole(target, csv_text(["metric", "value"], metric_rows(_as_dict(evaluation, promise))))
     else:
-        write_text(target, json_text(_as_dict(evaluation, promise)))
+        write_whole(target, json_text(_as_dict(evaluation, promise)))

@@ -28,7 +28,7 @@ from evicp.cli.inputs import (
 )
 from evicp.errors import FileError, InputError
 from evicp.groups import ByClass
-from evicp.paths import atomic_path
+from evicp.paths import write_whole
 
 __all__ = ["monitor"]
 
@@ -84,8 +84,7 @@ def monitor(
                 _feed(watch, loaded, block, truth, part, group, p_values)
             advance(len(block))
     if state is not None:
-        with atomic_path(state) as temporary:
-            temporary.write_text(json.dumps({**watched, **watch.to_dict()}), encoding="utf-8")
+        write_whole(state, json.dumps({**watched, **watch.to_dict()}))
     if as_json:
         print_json(_summary(watch))
     else:

@@ -14,10 +14,9 @@ from typing import Any
 
 from evicp.cli.common import STREAM, json_text
 from evicp.files import SETS, SetsFile, set_lines, write_set_lines
-from evicp.paths import atomic_path
 from evicp.sets import PredictionSets, SetsSummary
 
-__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "csv_text", "json_text", "set_lines", "write_text"]
+__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "csv_text", "json_text", "set_lines"]
 
 
 def csv_text(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -25,12 +24,6 @@ def csv_text(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows([head, *rows])
     return file.getvalue()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write text, whole or not at all."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def print_set_lines(sets: PredictionSets, first_row: int) -> None:

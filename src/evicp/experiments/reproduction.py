@@ -17,7 +17,7 @@ from evicp.experiments.published import DATASETS
 from evicp.experiments.tables import Measured, PaperTable, Ranking, build_tables, rankings
 from evicp.experiments.trials import LEAKS, PROTOCOLS, Network, run_trials
 from evicp.files import read_logits
-from evicp.paths import atomic_path
+from evicp.paths import write_whole
 
 __all__ = ["DATASETS", "Reproduction", "as_network", "embedded_network", "read_network", "reproduce"]
 
@@ -117,8 +117,7 @@ class Reproduction:
         refuse_existing(target, content, force=force)
         target.mkdir(parents=True, exist_ok=True)
         for name, data in content.items():
-            with atomic_path(target / name) as temporary:
-                temporary.write_bytes(data)
+            write_whole(target / name, data)
         return [target / name for name in content]
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from evicp.arrays import I64
 from evicp.errors import FileError
-from evicp.paths import atomic_path
+from evicp.paths import atomic_path, write_whole
 from evicp.stored import companion, companions
 
 __all__ = ["UNKNOWN", "Parts", "Shard", "Stacked", "check_output", "read_manifest", "write_arrays", "write_manifest"]
@@ -223,8 +223,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
 def file_digest(path: Path) -> str:

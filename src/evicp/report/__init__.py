@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
+from html import escape
 from os import PathLike
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from evicp import checks, kernels
 from evicp.calibration import Calibration, calibrate
 from evicp.errors import InputError, InputTypeError
 from evicp.metrics import Evaluation
+from evicp.paths import write_whole
 from evicp.report import payload
 from evicp.report.curves import GRID, Method, curves_of
 from evicp.report.explorer import LISTED, explore
@@ -53,16 +55,10 @@ class Report:
 
     def write(self, path: str | PathLike[str]) -> None:
         """Write the page to one file, atomically."""
-        from evicp.paths import atomic_path
-
-        page = self.to_html()
-        with atomic_path(path) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        write_whole(path, self.to_html())
 
     def _repr_html_(self) -> str:
         """The page inside a frame of its own, so that it and the notebook leave each other alone."""
-        from html import escape
-
         source = escape(self.to_html(), quote=True)
         return (
             f'<iframe srcdoc="{source}" title="{escape(self.title)}" style="width:100%;height:900px;border:0"></iframe>'
