@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,16 @@ from typing import Any
 
 from evicp.errors import FileError, InputTypeError
 
-__all__ = ["as_path", "atomic_path", "format_of", "natural_key", "readable", "remove_unfinished", "write_whole"]
+__all__ = [
+    "as_path",
+    "atomic_path",
+    "format_of",
+    "natural_key",
+    "readable",
+    "refuse_target",
+    "remove_unfinished",
+    "write_whole",
+]
 
 
 @contextmanager
@@ -87,6 +96,15 @@ def natural_key(name: str) -> list[str | int]:
     """
     pieces = re.split("([0-9]+)", name)
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
+
+
+def refuse_target(path: Path, suffixes: Sequence[str]) -> None:
+    """Raise, before any work is done, where a file cannot be written, or has none of the suffixes that are known."""
+    if path.suffix not in suffixes:
+        raise FileError(f"cannot write {path}: unknown suffix {path.suffix!r}; known are {', '.join(suffixes)}.")
+    _refuse_special(path, "write")
+    if not path.parent.is_dir():
+        raise FileError(f"cannot write {path}: there is no directory {path.parent}. Create it first.")
 
 
 def _refuse_special(path: Path, act: str) -> None:

@@ -26,7 +26,7 @@ from evicp.errors import FileError
 from evicp.paths import atomic_path, write_whole
 from evicp.stored import companion, companions
 
-__all__ = ["UNKNOWN", "Parts", "Shard", "Stacked", "check_output", "read_manifest", "write_arrays", "write_manifest"]
+__all__ = ["SUFFIXES", "UNKNOWN", "Parts", "Shard", "Stacked", "read_manifest", "write_arrays", "write_manifest"]
 
 #: The value of a setting that cannot be told, and so is never the same as that of an earlier run.
 UNKNOWN = "cannot be told"
@@ -123,16 +123,6 @@ class Parts:
 
 # ---------------------------------------------------------------------------------------------------------------
 # Manifests
-
-
-def check_output(output: Path) -> None:
-    """Refuse an output that cannot be written, before any work is done."""
-    if output.suffix not in SUFFIXES:
-        raise FileError(f"cannot write {output}: unknown suffix {output.suffix!r}; known are {', '.join(SUFFIXES)}.")
-    if output.is_dir():
-        raise FileError(f"cannot write {output}: it is a directory. Give a file name.")
-    if not output.parent.is_dir():
-        raise FileError(f"cannot write {output}: there is no directory {output.parent}. Create it first.")
 
 
 def refuse_companions(output: Path, written: Sequence[str], *, force: bool) -> None:
