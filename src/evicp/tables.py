@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import unicodedata
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
-__all__ = ["html_table", "markdown_table", "text_table"]
+__all__ = ["csv_table", "html_table", "markdown_table", "text_table"]
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -58,6 +61,13 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _markdown_cell(cell: str) -> str:
     return " ".join(cell.replace("|", "\\|").split())
+
+
+def csv_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Comma-separated values with a header line."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([head, *rows])
+    return file.getvalue()
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

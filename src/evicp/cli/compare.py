@@ -30,11 +30,12 @@ from evicp.cli.common import (
     progress,
 )
 from evicp.cli.inputs import Rows, labels_of, read_class_names, read_rows
-from evicp.cli.outputs import csv_text, json_text
+from evicp.cli.outputs import json_text
 from evicp.errors import InputError
 from evicp.paths import write_whole
 from evicp.scores import USUAL
 from evicp.selection import Comparison
+from evicp.tables import csv_table
 
 __all__ = ["CalibrationRows", "Temperature", "compare", "parse_row_count", "parse_temperature"]
 
@@ -162,6 +163,6 @@ def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how:
         lines = [
             [name, metric, v["median"], v["mean"], v["std"]] for name, m in metrics.items() for metric, v in m.items()
         ]
-        write_whole(target, csv_text(["score", "metric", "median", "mean", "std"], lines))
+        write_whole(target, csv_table(["score", "metric", "median", "mean", "std"], lines))
     else:
         write_whole(target, json_text(result.to_dict()))

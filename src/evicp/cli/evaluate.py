@@ -35,12 +35,13 @@ from evicp.cli.inputs import (
     require_groups,
     require_same_names,
 )
-from evicp.cli.outputs import csv_text, json_text, metric_rows
+from evicp.cli.outputs import json_text, metric_rows
 from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
 from evicp.paths import format_of, write_whole
 from evicp.reliability import verdict_line
 from evicp.report.page import require_plotly
+from evicp.tables import csv_table
 
 __all__ = ["evaluate"]
 
@@ -183,6 +184,6 @@ def _write(evaluation: Evaluation, promise: dict[str, Any] | None, target: Path)
     elif target.suffix == ".md":
         write_whole(target, evaluation.to_markdown() + (f"\n\n{_sentence(promise)}\n" if promise is not None else "\n"))
     elif target.suffix == ".csv":
-        write_whole(target, csv_text(["metric", "value"], metric_rows(_as_dict(evaluation, promise))))
+        write_whole(target, csv_table(["metric", "value"], metric_rows(_as_dict(evaluation, promise))))
     else:
         write_whole(target, json_text(_as_dict(evaluation, promise)))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -16,14 +15,7 @@ from evicp.cli.common import STREAM, json_text
 from evicp.files import SETS, SetsFile, set_lines, write_set_lines
 from evicp.sets import PredictionSets, SetsSummary
 
-__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "csv_text", "json_text", "set_lines"]
-
-
-def csv_text(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A CSV document with a header line."""
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows([head, *rows])
-    return file.getvalue()
+__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "json_text", "set_lines"]
 
 
 def print_set_lines(sets: PredictionSets, first_row: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ import numpy as np
 from evicp.experiments.published import DATASETS, TABLES, TableSettings, figures, lookup
 from evicp.experiments.trials import PROTOCOLS, Method, Network, Outcome, Protocol, Trials
 from evicp.metrics import Evaluation, Stratum
-from evicp.tables import markdown_table
+from evicp.tables import csv_table, markdown_table
 
 __all__ = ["Line", "Measured", "PaperTable", "Ranking", "Summary", "build_tables", "rankings"]
 
@@ -143,10 +141,7 @@ class PaperTable:
 
     def to_csv(self) -> str:
         """The same cells as comma-separated values."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([self._head(), *self.rows()])
-        return file.getvalue()
+        return csv_table(self._head(), self.rows())
 
     def to_json(self) -> str:
         """Every line with every trial."""
