@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from evicp.experiments.published import DATASETS, TABLES, TableSettings, figures, lookup
+from evicp.experiments.published import DATASETS, EFFICIENCY, TABLES, TableSettings, figures, lookup
 from evicp.experiments.trials import PROTOCOLS, Method, Network, Outcome, Protocol, Trials
 from evicp.metrics import Evaluation, Stratum
 from evicp.tables import csv_table, markdown_table
@@ -239,9 +239,7 @@ def _lines(settings: TableSettings, name: str, measured: Measured | None) -> lis
             for method in settings.methods
             for metric in settings.metrics
         ]
-    first = [_line(settings, name, Method(""), "accuracy", measured)] if "coverage" in settings.metrics[:1] else []
-    if settings.number == 8:
-        first = []
+    first = [_line(settings, name, Method(""), "accuracy", measured)] if settings.metrics == EFFICIENCY else []
     return [
         *first,
         *(_line(settings, name, Method(*m), metric, measured) for m in settings.methods for metric in settings.metrics),
