@@ -170,6 +170,15 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1, show: Callable[
     return f"Did you mean {', '.join(map(show, close))}?" if close else ""
 
 
+def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
+    """Eight names at most, and how many more there are.
+
+    >>> some_of("abcdefghij")
+    'a, b, c, d, e, f, g, h and 2 more'
+    """
+    return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
+
+
 def as_labelled(
     logits: Any, labels: Any, n_classes: int | None = None, *, class_names: Any = None
 ) -> tuple[NDArray[Any], I64]:

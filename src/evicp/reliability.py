@@ -7,7 +7,7 @@ threshold among the calibration scores.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -156,17 +156,8 @@ def verdict_line(observed: dict[str, Any]) -> str:
     if "low" in observed:
         verdict = "MORE than" if observed["kept"] and not observed["compatible"] else f"{verdict} with"
         return f"{seen}: {verdict} [{observed['low']:.4f}, {observed['high']:.4f}]"
-    named = f" ({some_of(observed['incompatible'])})" if observed["incompatible"] else ""
+    named = f" ({checks.some_of(observed['incompatible'])})" if observed["incompatible"] else ""
     return f"{seen}: {observed['groups']:,} groups {verdict}{named}"
-
-
-def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
-    """Eight names at most, and how many more there are.
-
-    >>> some_of("abcdefghij")
-    'a, b, c, d, e, f, g, h and 2 more'
-    """
-    return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
 
 
 @dataclass(frozen=True)
@@ -481,7 +472,7 @@ class Certificate:
         full = [group.name for group in self.groups if group.threshold == np.inf]
         lines = [("groups", f"{len(self.groups):,}, each with a threshold of its own")]
         if full:
-            lines.append(("without threshold", f"{len(full):,}, too few rows: {some_of(full)}"))
+            lines.append(("without threshold", f"{len(full):,}, too few rows: {checks.some_of(full)}"))
         return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]
 
     @property

@@ -15,7 +15,6 @@ from evicp.calibration import Calibration, Coverage, calibrate
 from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.groups import ByGroup, as_groups
 from evicp.metrics import Evaluation, Evaluator
-from evicp.reliability import some_of
 from evicp.scores import Score, as_score
 from evicp.sets import PredictionSets
 
@@ -69,7 +68,7 @@ def _decisions(estimator: Any, X: Any) -> F64 | None:
 
 def _listed(values: Iterable[Any]) -> str:
     """Some values as text, the first eight of them."""
-    return some_of(list(values), repr)
+    return checks.some_of(list(values), repr)
 
 
 def _compares_pairs(estimator: Any) -> bool:

@@ -124,9 +124,8 @@ def _feed(
 def _require_group(path: str, calibration: Calibration, group: str | None) -> None:
     """Raise where it is not said which of a calibration's groups to watch."""
     if calibration.groups is not None and group is None:
-        names = calibration.groups.names
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError(f"{path} has a threshold per {calibration.guarantee}: name one with --group ({shown}).")
+        names = checks.some_of(calibration.groups.names)
+        raise InputError(f"{path} has a threshold per {calibration.guarantee}: name one with --group ({names}).")
 
 
 def _continued(watch: evicp.Monitor, watched: Mapping[str, Any], state: str | None) -> evicp.Monitor:
