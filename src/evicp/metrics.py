@@ -497,19 +497,19 @@ def evaluate_counts(
     sizes: I64,
     covered: Bools,
     labels: I64,
-    difficulty: I64 | None,
+    difficulty: I64,
     *,
     n_classes: int,
     target: Fraction,
     score: str,
-    n_calibration: int | None = None,
+    n_calibration: int | None,
     min_count: int = 1,
-    confidence: float = 0.95,
 ) -> Evaluation:
     """`evaluate` from set sizes and hits, where no sets were ever made."""
     tally = _Tally.of(_some(sizes), covered, labels, difficulty, None, n_classes)
-    about = {"target": target, "score": score, "n_calibration": n_calibration}
-    return _evaluation(tally, **about, min_count=min_count, confidence=confidence)  # type: ignore[arg-type]
+    return _evaluation(
+        tally, target=target, score=score, n_calibration=n_calibration, min_count=min_count, confidence=0.95
+    )
 
 
 @dataclass(frozen=True, eq=False)
