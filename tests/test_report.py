@@ -167,8 +167,7 @@ def test_the_caveat_of_a_weighted_evaluation() -> None:
 
 
 def test_planned_rows_are_the_planners() -> None:
-    planned = payload.rows_needed(GRID)
-    assert planned is not None
+    planned = payload.planned_rows()
     assert len(planned) == len(GRID)
     for position in (0, 17, 250, 399, 400, 401, 450, 489, 490, 498):
         assert planned[position] == evicp.plan(GRID[position], 0.01)
