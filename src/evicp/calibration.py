@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property, reduce
 from os import PathLike
@@ -802,7 +802,7 @@ class Calibration:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Calibration):
             return NotImplemented
-        names = ("score", "n_classes", "class_names", "groups", "weights", "chosen_on", "arithmetic", "folds")
+        names = (field.name for field in fields(Calibration) if field.name != "scores")
         same = all(getattr(self, name) == getattr(other, name) for name in names)
         return same and np.array_equal(self.scores, other.scores)
 
