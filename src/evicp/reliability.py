@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
+from html import escape
 from math import ceil, comb, log
 from typing import Any
 
@@ -489,8 +490,6 @@ class Certificate:
 
     def to_html(self) -> str:
         """The certificate as an HTML fragment."""
-        from html import escape
-
         rows = "".join(
             f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines()
         )
