@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.calibration import Calibration, Calibrator, Coverage
+from evicp.checks import ClassNames
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.files import (
     LOGITS_SUFFIXES,
@@ -40,7 +41,7 @@ from evicp.files import (
 )
 from evicp.metrics import Evaluation, Evaluator
 from evicp.paths import as_path, format_of, natural_key
-from evicp.scores import Score
+from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.stored import HeldArray, RawArray, Stored, companion, companions, open_npy
 
@@ -465,7 +466,7 @@ def row_wise(values: Any, rows: Rows, what: str) -> None:
 
 
 def calibrator_for(
-    rows: Rows, score: Any, by: Any, class_weights: Any, class_names: Sequence[str] | None
+    rows: Rows, score: ScoreLike, by: Any, class_weights: Any, class_names: ClassNames | None
 ) -> Calibrator:
     """An empty calibrator for labelled rows, with their own class names unless others are given."""
     if not rows.has_labels:
@@ -476,13 +477,13 @@ def calibrator_for(
 
 def calibrate(
     rows: Rows | str | PathLike[str],
-    score: str | Score | Callable[..., Any] = "ecp",
+    score: ScoreLike = "ecp",
     *,
     by: Any = None,
     groups: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: ClassNames | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Calibrate on labelled rows on disk; of n rows only the scores stay in memory.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
@@ -18,7 +18,7 @@ from evicp.arrays import F64, I32, I64
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
-from evicp.scores import ECP, Score, as_score
+from evicp.scores import ECP, Score, ScoreLike, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
 
@@ -39,12 +39,12 @@ _ENOUGH_TO_JUDGE = 32
 def calibrate(
     logits: Any,
     labels: Any,
-    score: str | Score | Callable[[F64], Any] = "ecp",
+    score: ScoreLike = "ecp",
     *,
     by: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: Sequence[str] | Mapping[Any, str] | None = None,
+    class_names: checks.ClassNames | None = None,
 ) -> Calibration:
     """Score the true labels of calibration rows; any coverage can be asked for afterwards.
 
@@ -138,11 +138,11 @@ class Calibrator:
 
     def __init__(
         self,
-        score: str | Score | Callable[[F64], Any] = "ecp",
+        score: ScoreLike = "ecp",
         *,
         by: Any = None,
         class_weights: Any = None,
-        class_names: Sequence[str] | Mapping[Any, str] | None = None,
+        class_names: checks.ClassNames | None = None,
     ) -> None:
         self.score = as_score(score)
         self.by = as_groups(by)

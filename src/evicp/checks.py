@@ -494,6 +494,10 @@ def rates_for(rates: tuple[float, ...], n_classes: int) -> F64:
     return np.array(rates)
 
 
+#: A name for each class in their order, or by class number.
+ClassNames = Sequence[str] | Mapping[Any, str]
+
+
 def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
     """Class names as a tuple of K strings; of a mapping from class numbers, such as Hugging Face's id2label, too."""
     if names is None:

@@ -27,7 +27,7 @@ from evicp.blocks import ArrayPart, Part, Progress, Rows, as_rows, calibrator_fo
 from evicp.calibration import Calibration, Calibrator, Coverage
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.files import SetsFile, typed
-from evicp.scores import Score
+from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.stored import HeldArray, PackedArray, RawArray, Stored
 
@@ -114,10 +114,10 @@ def _one_processor() -> Iterator[None]:
 
 def calibrate(
     dataset: Any,
-    score: str | Score | Callable[..., Any] = "ecp",
+    score: ScoreLike = "ecp",
     *,
     by: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     logits: str = "logits",
     labels: str = "labels",
     groups: str | None = None,
@@ -441,13 +441,13 @@ def _each(work: Callable[..., Any], shares: Iterator[_Share], *common: Any) -> G
 
 def calibrate_files(
     rows: Rows | str | PathLike[str],
-    score: str | Score | Callable[..., Any] = "ecp",
+    score: ScoreLike = "ecp",
     *,
     by: Any = None,
     groups: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """`evicp.blocks.calibrate` on a cluster: every worker reads its own rows, which must lie where all can read them.

@@ -391,7 +391,11 @@ SCORES: Mapping[str, type[Score]] = MappingProxyType(
 USUAL = ("ecp", "lac", "aps", "raps")
 
 
-def as_score(score: str | Score | Callable[[F64], Any], *, conformal: bool = True) -> Score:
+#: A score by name, as it is, or as a function of logits to scores.
+ScoreLike = str | Score | Callable[[F64], Any]
+
+
+def as_score(score: ScoreLike, *, conformal: bool = True) -> Score:
     """A score from its name, from the text in which it describes itself, an instance, or a user's callable.
 
     >>> as_score("las")

@@ -16,10 +16,10 @@ from evicp.arrays import F64, I64
 from evicp.calibration import warn_suspicious
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.metrics import Evaluation, evaluate_counts
-from evicp.scores import USUAL, Base, Score, as_score
+from evicp.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
-from evicp.tuning import Auto, ScoreLike, Tuned, rows_to_choose, with_temperature
+from evicp.tuning import Auto, Tuned, rows_to_choose, with_temperature
 
 __all__ = ["Comparison", "as_row_count", "compare"]
 

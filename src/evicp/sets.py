@@ -74,7 +74,7 @@ class PredictionSets:
         coverage: float | Fraction,
         score: str = "custom",
         n_calibration: int | None = None,
-        class_names: Sequence[str] | Mapping[Any, str] | None = None,
+        class_names: checks.ClassNames | None = None,
     ) -> PredictionSets:
         """Sets made elsewhere, as a matrix of membership: `evaluate` can then judge them.
 
@@ -107,7 +107,7 @@ class PredictionSets:
         coverage: float | Fraction,
         score: str = "custom",
         n_calibration: int | None = None,
-        class_names: Sequence[str] | Mapping[Any, str] | None = None,
+        class_names: checks.ClassNames | None = None,
     ) -> PredictionSets:
         """Sets made elsewhere, as a list of labels per row: `evaluate` can then judge them.
 

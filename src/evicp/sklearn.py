@@ -15,7 +15,7 @@ from evicp.calibration import Calibration, Coverage, calibrate
 from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.groups import ByGroup, as_groups
 from evicp.metrics import Evaluation, Evaluator
-from evicp.scores import Score, as_score
+from evicp.scores import ScoreLike, as_score
 from evicp.sets import PredictionSets
 
 try:
@@ -192,7 +192,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def __init__(
         self,
         estimator: Any = None,
-        score: str | Score | Callable[..., Any] | None = None,
+        score: ScoreLike | None = None,
         coverage: Coverage = 0.9,
         cv: Any = 0.2,
         random_state: int | None = 0,

@@ -11,7 +11,7 @@ Report('Prediction sets', ecp and lac, 100 test rows)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -30,7 +30,7 @@ from evicp.report import payload
 from evicp.report.curves import GRID, Method, curves_of
 from evicp.report.explorer import LISTED, explore
 from evicp.report.page import assemble
-from evicp.scores import USUAL, Base, Score, as_score
+from evicp.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.selection import as_row_count
 from evicp.temperature import fit_temperature
 from evicp.tuning import with_temperature
@@ -75,7 +75,7 @@ def build(
     calibrations: Method | Sequence[Method] | Mapping[str, Method],
     *,
     coverage: float | Fraction = 0.9,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     title: str = "Prediction sets",
     note: str = "",
     confidence: float = 0.95,
@@ -130,12 +130,12 @@ def build(
 def split(
     logits: Any,
     labels: Any,
-    scores: Sequence[str | Score | Callable[..., Any]] = USUAL,
+    scores: Sequence[ScoreLike] = USUAL,
     *,
     calibration: float | int = 0.5,
     temperature: float | Literal["split"] = 1.0,
     seed: int = 0,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     note: str = "",
     **options: Any,
 ) -> Report:
@@ -185,7 +185,7 @@ def split(
 def of_evaluation(
     evaluation: Evaluation,
     *,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     title: str = "Prediction sets",
     date: str | None = None,
 ) -> Report:
@@ -246,5 +246,5 @@ def _temperature(temperature: float | str, logits: Any, labels: Any) -> float | 
     return None if temperature == 1.0 else temperature
 
 
-def _calibrated(logits: Any, labels: Any, rows: Any, score: Score, names: Sequence[str] | None) -> Calibration:
+def _calibrated(logits: Any, labels: Any, rows: Any, score: Score, names: checks.ClassNames | None) -> Calibration:
     return calibrate(logits[rows], labels[rows], score, class_names=names)
