@@ -204,6 +204,12 @@ class Calibrator:
             raise InputError("weights must be given with every batch or with none.")
         return None if weights is None else shift.as_weights(weights, len(labels))
 
+    def empty(self) -> Calibrator:
+        """A calibrator made as this one, without its rows: for a worker that sends its `content` back."""
+        made = copy(self)
+        made._batches = []
+        return made
+
     def content(self) -> tuple[F64, NDArray[Any], F64 | None, str]:
         """What is kept so far, to be sent elsewhere, as one batch."""
         if not self._batches:

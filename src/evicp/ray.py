@@ -141,10 +141,8 @@ def calibrate(
     workers : how many at once; by default as many as there are processors, or GPUs for a model
     gpus : of each worker; by default 1 for a model where the cluster has any, else 0
     """
-    class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
     calibrator = Calibrator(score, by=by, class_names=class_names)
-    like = {"score": calibrator.score, "by": calibrator.by, "class_names": class_names}
-    work = partial(_score_batch, like=like, logits=logits, labels=labels, groups=groups)
+    work = partial(_score_batch, like=calibrator.empty(), logits=logits, labels=labels, groups=groups)
     scored = _mapped(dataset, work, model, inputs, batch_rows, workers, gpus)
     with _own_errors():
         for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -154,10 +152,10 @@ def calibrate(
 
 
 def _score_batch(
-    batch: Any, made: Any = None, *, like: dict[str, Any], logits: str, labels: str, groups: str | None
+    batch: Any, made: Any = None, *, like: Calibrator, logits: str, labels: str, groups: str | None
 ) -> Any:
     """A table of rows, with the logits a model has made of them if one has, to a table of their scores."""
-    calibrator = Calibrator(**like)
+    calibrator = like.empty()
     with _one_processor(), _in_batch():
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
@@ -458,12 +456,9 @@ def calibrate_files(
     score, by, groups, weights, class_weights, class_names, progress : as for `evicp.blocks.calibrate`
     """
     source = as_rows(rows)
-    class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
     calibrator = calibrator_for(source, score, by, class_weights, class_names)
-    names = source.class_names if class_names is None else class_names
-    like = {"score": calibrator.score, "by": calibrator.by, "class_weights": class_weights, "class_names": names}
     shares = _shares(source, {"groups": groups, "weights": weights})
-    with closing(_each(_score_share, shares, like)) as contents:
+    with closing(_each(_score_share, shares, calibrator.empty())) as contents:
         for content in contents:
             calibrator.restore(*content)
             if progress is not None:
@@ -471,9 +466,9 @@ def calibrate_files(
     return calibrator.finish()
 
 
-def _score_share(share: _Share, like: dict[str, Any]) -> tuple[Any, ...]:
+def _score_share(share: _Share, like: Calibrator) -> tuple[Any, ...]:
     """The scores of a share of the rows, as `Calibrator.restore` takes them."""
-    calibrator = Calibrator(**like)
+    calibrator = like.empty()
     share.each(calibrator.update)
     return *calibrator.content(), calibrator.n_classes
 
