@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -413,6 +414,7 @@ class Evaluator:
         self.confidence = confidence
         self._like: PredictionSets | None = None
         self._tally: _Tally | None = None
+        self._members = [self]  # whose rows are counted here
 
     def update(
         self, sets: PredictionSets, labels: Any, logits: Any = None, *, difficulty: Any = None, groups: Any = None
@@ -427,12 +429,17 @@ class Evaluator:
 
     def merge(self, *others: Evaluator) -> Evaluator:
         """Add what other evaluators have seen."""
-        everyone = (self, *others)
-        if len(set(map(id, everyone))) < len(everyone):
+        for other in others:
+            if not isinstance(other, Evaluator):
+                raise InputTypeError(f"only an Evaluator can be merged; got a {type(other).__name__}.")
+        members = [member for one in (self, *others) for member in one._members]
+        if len(set(members)) < len(members):
             raise InputError("an evaluator cannot be merged twice: its rows would count twice.")
+        whole = copy(self)  # so that one that does not fit changes nothing
         for other in others:
             if other._tally is not None and other._like is not None:
-                self._add(other._tally, other._like)
+                whole._add(other._tally, other._like)
+        self._tally, self._like, self._members = whole._tally, whole._like, members
         return self
 
     def _add(self, tally: _Tally, like: PredictionSets) -> Evaluator:
