@@ -452,10 +452,10 @@ def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
     return int(value)
 
 
-def as_seed(value: Any, what: str = "seed") -> int:
+def as_seed(value: Any) -> int:
     """A whole number of 32 bits."""
-    if as_count(value, what, at_least=0) >= 2**32:
-        raise InputError(f"{what} must be below 2^32; got {value}.")
+    if as_count(value, "seed", at_least=0) >= 2**32:
+        raise InputError(f"seed must be below 2^32; got {value}.")
     return int(value)
 
 
