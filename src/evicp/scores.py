@@ -72,13 +72,9 @@ class Score:
 
 
 def _short(value: Any) -> str:
-    return (
-        "..."
-        if isinstance(value, tuple) or callable(value)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, tuple) or callable(value):
+        return "..."
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _masked(scores: F64, z: F64) -> F64:

@@ -138,7 +138,7 @@ def _print_first(sets: PredictionSets, rows: int, labels: int = 8) -> None:
     for row in range(len(sets)):
         members = sets.names(row) if sets.class_names is not None else [str(label) for label in sets[row]]
         more = f", ... ({len(members)} labels)" if len(members) > labels else ""
-        lines.append([", ".join(members[:labels]) + more or "(empty)", str(row), str(len(members))])
-    print_table(["row", "size", "set"], [[row, size, members] for members, row, size in lines], left=(2,))
+        lines.append([str(row), str(len(members)), ", ".join(members[:labels]) + more or "(empty)"])
+    print_table(["row", "size", "set"], lines, left=(2,))
     if rows > len(sets):
         print_text(f"... and {rows - len(sets):,} more rows; give --output to write them all\n")
