@@ -16,7 +16,7 @@ from evicp import checks, kernels
 from evicp.arrays import F64, I64, Bools
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.sets import PredictionSets
-from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, trade_off, violation
+from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, range_text, trade_off, violation
 from evicp.tables import html_table, markdown_table, text_table
 
 __all__ = [
@@ -61,7 +61,7 @@ class Stratum:
     @property
     def label(self) -> str:
         """The range as text, "2-3"."""
-        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+        return range_text(self.low, self.high)
 
 
 @dataclass(frozen=True, eq=False)
