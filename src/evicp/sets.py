@@ -340,11 +340,12 @@ class SetsSummary:
     largest: int
 
     @classmethod
-    def of(cls, sets: PredictionSets) -> SetsSummary:
-        """The summary of sets at hand."""
+    def of(cls, sets: PredictionSets, before: SetsSummary | None = None) -> SetsSummary:
+        """The summary of sets at hand, and of those before them."""
         sizes = sets.sizes
         empty, single = (int(np.sum(sizes == size)) for size in (0, 1))
-        return cls(sets[:0], len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
+        own = cls(sets[:0], len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
+        return own if before is None else before + own
 
     def __add__(self, other: SetsSummary) -> SetsSummary:
         added = {name: getattr(self, name) + getattr(other, name) for name in ("rows", "labels", "empty", "single")}

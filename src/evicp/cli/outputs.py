@@ -60,8 +60,7 @@ class JsonSets:
     def append(self, sets: PredictionSets, first_row: int) -> None:
         """Keep the sets of the next rows."""
         write_set_lines(self._lines, sets, first_row)
-        summary = SetsSummary.of(sets)
-        self._summary = summary if self._summary is None else self._summary + summary
+        self._summary = SetsSummary.of(sets, self._summary)
 
     def finish(self) -> None:
         """Write the document."""

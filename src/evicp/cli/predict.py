@@ -118,8 +118,7 @@ class _Shown:
         """Look at the sets of the next rows."""
         rows = 0 if self.summary is None else self.summary.rows
         self.first.append(sets if self._most is None else sets[: max(0, self._most - rows)])
-        summary = SetsSummary.of(sets)
-        self.summary = summary if self.summary is None else self.summary + summary
+        self.summary = SetsSummary.of(sets, self.summary)
 
 
 def _print(summary: SetsSummary, sets: PredictionSets | None, target: object, as_json: bool) -> None:
