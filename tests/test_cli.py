@@ -23,6 +23,7 @@ import pytest
 from rich.console import Console
 
 import evicp
+from evicp.blocks import located
 from evicp.cli import app, common, inputs
 from evicp.cli.common import plain
 from evicp.errors import EvicpError
@@ -851,7 +852,7 @@ def test_blocks_are_the_rows_and_name_where_they_start(tmp_path: Path, data: tup
     assert [start for start, _, _ in pieces] == [0, 5, 10, 15, 20]
     np.testing.assert_array_equal(np.concatenate([block for _, block, _ in pieces]), logits)
     np.testing.assert_array_equal(np.concatenate([truth for _, _, truth in pieces]), labels)
-    with pytest.raises(EvicpError, match=r"from 20 on: labels must be in"), inputs.located("file", 20):
+    with pytest.raises(EvicpError, match=r"from 20 on: labels must be in"), located("file", 20):
         evicp.calibrate(logits[20:], labels[20:] + 4)
 
 

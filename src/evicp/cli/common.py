@@ -47,6 +47,7 @@ __all__ = [
     "SetsConfidence",
     "check_output",
     "examples",
+    "json_text",
     "note",
     "parse_score",
     "print_json",

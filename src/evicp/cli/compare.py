@@ -10,6 +10,7 @@ import typer
 
 import evicp
 from evicp import checks
+from evicp.blocks import Rows
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -22,6 +23,7 @@ from evicp.cli.common import (
     Seed,
     check_output,
     examples,
+    json_text,
     note,
     parse_score,
     print_json,
@@ -29,8 +31,7 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import Rows, labels_of, read_class_names, read_rows
-from evicp.cli.outputs import json_text
+from evicp.cli.inputs import labels_of, read_class_names, read_rows
 from evicp.errors import InputError
 from evicp.paths import write_whole
 from evicp.scores import USUAL

@@ -9,6 +9,7 @@ import typer
 
 import evicp
 from evicp import blocks
+from evicp.blocks import Rows
 from evicp.calibration import Calibration
 from evicp.cli.common import (
     CalibrationCoverage,
@@ -20,6 +21,7 @@ from evicp.cli.common import (
     SetsConfidence,
     check_output,
     examples,
+    json_text,
     note,
     print_json,
     print_text,
@@ -28,14 +30,13 @@ from evicp.cli.common import (
 from evicp.cli.inputs import (
     Groups,
     Memory,
-    Rows,
     load_calibration,
     read_groups,
     read_rows,
     require_groups,
     require_same_names,
 )
-from evicp.cli.outputs import json_text, metric_rows
+from evicp.cli.outputs import metric_rows
 from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
 from evicp.paths import format_of, write_whole

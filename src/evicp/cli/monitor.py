@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 import evicp
 from evicp import checks
 from evicp.artifact import checksum
+from evicp.blocks import located
 from evicp.calibration import Calibration
 from evicp.cli.common import Coverage, Json, Labels, LogitsFiles, examples, print_json, print_text, progress
 from evicp.cli.inputs import (
     CalibrationFile,
     Groups,
     load_calibration,
-    located,
     read_groups,
     read_rows,
     require_groups,

@@ -15,7 +15,7 @@ from evicp.cli.common import STREAM, json_text
 from evicp.files import SETS, SetsFile, set_lines, write_set_lines
 from evicp.sets import PredictionSets, SetsSummary
 
-__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "json_text", "set_lines"]
+__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "is_stream", "metric_rows", "print_set_lines"]
 
 
 def print_set_lines(sets: PredictionSets, first_row: int) -> None:
