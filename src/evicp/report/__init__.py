@@ -152,6 +152,10 @@ def split(
     """
     array, truth = checks.as_labelled(logits, labels, class_names=class_names)
     temperature = checks.as_temperature(temperature, "split")
+    given = [as_score(score, conformal=False) for score in scores]
+    names = [score.describe() for score in given]
+    if len(set(names)) < len(names):
+        raise InputError(f"scores must differ; got {', '.join(names)}.")
     order = np.random.default_rng(checks.as_count(seed, "seed", at_least=0)).permutation(len(truth))
     tuning = order[: len(order) // 10] if temperature == "split" else order[:0]
     rest = order[len(tuning) :]
@@ -159,19 +163,15 @@ def split(
         raise InputError(f"{len(truth):,} rows are too few to split into calibration and test rows.")
     used = as_row_count(calibration, len(rest), "calibration")
     fitted = _temperature(temperature, array[tuning], truth[tuning])
-    chosen = [with_temperature(as_score(score, conformal=False), fitted) for score in scores]
+    mine, test = rest[:used], np.sort(rest[used:])
     methods: list[Method] = [
-        score if isinstance(score, Base) else _calibrated(array, truth, rest[:used], score, class_names)
-        for score in chosen
+        score if isinstance(score, Base) else calibrate(array[mine], truth[mine], score, class_names=class_names)
+        for score in (with_temperature(score, fitted) for score in given)
     ]
     if fitted is not None:
         note = (
             f"{note} Temperature {fitted:.3f}{', fitted on rows of its own' if temperature == 'split' else ''}.".strip()
         )
-    test = np.sort(rest[used:])
-    names = [as_score(score, conformal=False).describe() for score in scores]
-    if len(set(names)) < len(names):
-        raise InputError(f"scores must differ; got {', '.join(names)}.")
     return build(
         array[test],
         truth[test],
@@ -244,7 +244,3 @@ def _temperature(temperature: float | str, logits: Any, labels: Any) -> float | 
     if isinstance(temperature, str):
         return fit_temperature(logits, labels).temperature
     return None if temperature == 1.0 else temperature
-
-
-def _calibrated(logits: Any, labels: Any, rows: Any, score: Score, names: checks.ClassNames | None) -> Calibration:
-    return calibrate(logits[rows], labels[rows], score, class_names=names)
