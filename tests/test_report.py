@@ -25,6 +25,7 @@ from evicp.metrics import clopper_pearson
 from evicp.reliability import weakest
 from evicp.report import payload
 from evicp.report.curves import GRID, Curves, curves_of
+from evicp.report.explorer import explore
 
 pytest.importorskip("plotly")
 
@@ -119,6 +120,19 @@ def test_curves_by_groups_of_rows() -> None:
     for p in (0, 400, 480):
         sets = calibration.predict(new, GRID[p], groups=groups[300:])
         check_position(curve, p, evicp.evaluate(sets, truth, new), sets)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_explored_rows_have_the_sets_of_predict_in_another_precision(seed: int) -> None:
+    """Where all scores are equal, rounding alone would say who is in."""
+    row = 3 * np.random.default_rng(seed).normal(size=6).astype(np.float32)
+    logits, labels = np.tile(row, (100, 1)), np.full(100, row.argmax())
+    calibration = evicp.calibrate(logits, labels, "lac")
+    new = logits[:20].astype(np.float64)
+    curve = curves_of("lac", calibration, new, labels[:20], np.ones(20, np.int64))
+    explored = explore(new, labels[:20], [curve], 20)
+    for position in (0, 400, 480):
+        assert explored.sizes[0, :, position].tolist() == calibration.predict(new, GRID[position]).sizes.tolist()
 
 
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:

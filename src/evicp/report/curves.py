@@ -17,7 +17,7 @@ from evicp.groups import group_thresholds
 from evicp.scores import Base, Score
 from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, trade_off, violation
 
-__all__ = ["GRID", "Curves", "Limits", "Method", "curves_of"]
+__all__ = ["GRID", "Curves", "Limits", "Method", "alike", "curves_of"]
 
 Method = Calibration | Base
 
@@ -142,6 +142,11 @@ class Limits:
         return sizes
 
 
+def alike(method: Method, logits: NDArray[Any]) -> tuple[Method, NDArray[Any]]:
+    """A method, and logits, such that scores and thresholds can be compared: see `Calibration.alike`."""
+    return (method, logits) if isinstance(method, Base) else method.alike(logits)
+
+
 def limits_of(method: Method, logits: NDArray[Any], groups: Any) -> Limits:
     """The thresholds of a method at each coverage of the slider; Base takes the coverage itself."""
     everyone = np.zeros((1, 1), np.int64)
@@ -161,9 +166,7 @@ def curves_of(
     name: str, method: Method, logits: NDArray[Any], labels: I64, difficulty: I64, groups: Any = None
 ) -> Curves:
     """One score on the test rows, block by block: nothing larger than a block is kept."""
-    scoring = method
-    if not isinstance(scoring, Base):
-        scoring, logits = scoring.alike(logits)
+    scoring, logits = alike(method, logits)
     n_classes, positions = logits.shape[1], len(GRID)
     limits = limits_of(scoring, logits, groups)
     bins, strata = histogram_bins(n_classes), Ranges.ending(SIZE_ENDS, n_classes, 1)
