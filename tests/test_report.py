@@ -135,6 +135,15 @@ def test_explored_rows_have_the_sets_of_predict_in_another_precision(seed: int) 
         assert explored.sizes[0, :, position].tolist() == calibration.predict(new, GRID[position]).sizes.tolist()
 
 
+def test_groups_are_for_the_calibrations_that_are_by_group() -> None:
+    logits, labels = make(500, 4)
+    groups = np.arange(500) % 2
+    ways = (groups[:300], "class", "uncertainty", None)
+    calibrations = [quiet(evicp.calibrate, logits[:300], labels[:300], by=by) for by in ways]
+    page = quiet(report.build, logits[300:], labels[300:], calibrations, groups=groups[300:])
+    assert [method["by"] for method in page.data["methods"]] == ["group", "class", "uncertainty", None]
+
+
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = make(500, 6)
     calibration = evicp.calibrate(logits[:200], labels[:200], by="uncertainty")

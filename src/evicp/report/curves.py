@@ -157,7 +157,8 @@ def limits_of(method: Method, logits: NDArray[Any], groups: Any) -> Limits:
     if method.groups is None:
         counts, numbers = np.array([method.n]), everyone
     else:
-        counts, numbers = method.groups.counts, method.groups.by.numbers(method.score, logits, groups)
+        given = groups if method.guarantee == "group" else None  # the other calibrations of a report do without
+        counts, numbers = method.groups.counts, method.groups.by.numbers(method.score, logits, given)
     thresholds = np.array([group_thresholds(method.scores, counts, coverage, None) for coverage in GRID])
     return Limits(method.score, thresholds, numbers)
 
