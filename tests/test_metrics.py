@@ -391,6 +391,12 @@ def test_nothing_to_evaluate() -> None:
     assert metrics.mean_size(sets_of([], 3)) is None
 
 
+@pytest.mark.parametrize(("option", "value"), [("min_count", 0), ("confidence", 1.5)])
+def test_an_evaluator_refuses_its_options_before_it_sees_a_row(option, value):
+    with pytest.raises(InputError, match=f"^{option} must be"):
+        metrics.Evaluator(**{option: value})
+
+
 def test_an_evaluator_is_not_merged_with_itself():
     sets = evicp.PredictionSets(np.array([0, 1]), np.array([0], np.int32), n_classes=2, coverage=Fraction(1, 2))
     one, two = (metrics.Evaluator().update(sets, [0]) for _ in range(2))

@@ -410,8 +410,8 @@ class Evaluator:
     """
 
     def __init__(self, *, min_count: int = 1, confidence: float = 0.95) -> None:
-        self.min_count = min_count
-        self.confidence = confidence
+        self.min_count = checks.as_count(min_count, "min_count")
+        self.confidence = checks.as_probability(confidence, "confidence")
         self._like: PredictionSets | None = None
         self._tally: _Tally | None = None
         self._members = [self]  # whose rows are counted here
@@ -605,7 +605,7 @@ def _evaluation(
         class_coverage=_class_coverage(tally.by_class, target),
         accuracy=None if ranks is None else int(ranks.rows[1]) / n,
         difficulty_strata=None if ranks is None else _strata(ranks, 1, SIZE_ENDS, confidence),
-        confidence=float(confidence),
+        confidence=confidence,
     )
 
 

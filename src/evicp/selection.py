@@ -170,6 +170,7 @@ def compare(
         raise LogitsError("compare needs labelled rows to split; got none.")
     exact = checks.as_coverage(coverage)
     trials, seed = checks.as_count(trials, "trials"), checks.as_count(seed, "seed", at_least=0)
+    min_count = checks.as_count(min_count, "min_count")
     methods = _unique_names(scores)
     # "auto" sees for itself which scores do well on these logits.
     warn_suspicious((m.score if isinstance(m, Tuned) else m for m in methods.values()), array)
