@@ -262,9 +262,10 @@ def _line(
     if found is None and metric == "count":
         found = lookup(settings.number, name, "APS/RAPS", metric, stratum=stratum)  # Table 4 prints one for both
     summaries, scale = {}, {}
-    for protocol in PROTOCOLS if measured is not None else ():
-        outcomes = measured.outcomes(protocol, method if method.name else Method("ECP"), settings.coverage)  # type: ignore[union-attr]
-        figure = _reader(settings, metric, stratum)
+    figure = _reader(settings, metric, stratum)
+    for protocol in PROTOCOLS:
+        asked = method if method.name else Method("ECP")  # accuracy is that of the network
+        outcomes = () if measured is None else measured.outcomes(protocol, asked, settings.coverage)
         values = [figure(outcome.evaluation) for outcome in outcomes]
         if any(x is not None for x in values):
             summaries[protocol] = Summary(tuple(np.nan if x is None else float(x) for x in values))
