@@ -348,6 +348,14 @@ def test_a_calibrator_goes_on_after_finish():
     assert np.array_equal(first.scores, kept)
 
 
+def test_an_empty_calibrator_is_made_alike_and_shares_no_rows():
+    z, y = make(60)
+    full = Calibrator("lac", by="class", class_names=[*"abcdef"]).update(z[:30], y[:30])
+    worker = full.empty().update(z[30:], y[30:])
+    assert (full.n, worker.n) == (30, 30)
+    assert full.restore(*worker.content(), 6).finish() == calibrate(z, y, "lac", by="class", class_names=[*"abcdef"])
+
+
 def test_merge_refuses_what_does_not_belong_together_and_changes_nothing():
     z, y = make(20)
     mine = Calibrator("lac").update(z, y)

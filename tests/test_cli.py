@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -22,6 +23,7 @@ import pytest
 from rich.console import Console
 
 import evicp
+from evicp.blocks import located
 from evicp.cli import app, common, inputs
 from evicp.cli.common import plain
 from evicp.errors import EvicpError
@@ -876,7 +878,7 @@ def test_blocks_are_the_rows_and_name_where_they_start(tmp_path: Path, data: tup
     assert [start for start, _, _ in pieces] == [0, 5, 10, 15, 20]
     np.testing.assert_array_equal(np.concatenate([block for _, block, _ in pieces]), logits)
     np.testing.assert_array_equal(np.concatenate([truth for _, _, truth in pieces]), labels)
-    with pytest.raises(EvicpError, match=r"from 20 on: labels must be in"), inputs.located("file", 20):
+    with pytest.raises(EvicpError, match=r"from 20 on: labels must be in"), located("file", 20):
         evicp.calibrate(logits[20:], labels[20:] + 4)
 
 
@@ -975,15 +977,16 @@ def test_no_input_is_overwritten_by_any_name(tmp_path: Path) -> None:
     for path in (file, shards / "1.npz", shards / "notes.html"):
         path.write_bytes(b"mine")
     (tmp_path / "link.npz").symlink_to(file)
+    check = partial(common.check_output, suffixes=(".csv", ".html", ".npz"))
     for target, source in ((file, file), (tmp_path / "link.npz", file), (file, tmp_path / "link.npz")):
         with pytest.raises(EvicpError, match="it is an input"):
-            common.check_output(target, force=True, inputs=(None, "-", str(source)))
+            check(target, force=True, inputs=(None, "-", str(source)))
     with pytest.raises(EvicpError, match="part of one"):
-        common.check_output(shards / ".." / "shards" / "1.npz", force=True, inputs=(str(shards),))
-    assert common.check_output(shards / "notes.html", force=True, inputs=(str(shards),)).name == "notes.html"
+        check(shards / ".." / "shards" / "1.npz", force=True, inputs=(str(shards),))
+    assert check(shards / "notes.html", force=True, inputs=(str(shards),)).name == "notes.html"
     with pytest.raises(EvicpError, match="it would be read as logits of"):
-        common.check_output(shards / "new.npz", force=False, inputs=(str(shards), "nowhere"))
-    assert common.check_output(shards / "new.csv", force=False, inputs=(str(shards), "nowhere")).name == "new.csv"
+        check(shards / "new.npz", force=False, inputs=(str(shards), "nowhere"))
+    assert check(shards / "new.csv", force=False, inputs=(str(shards), "nowhere")).name == "new.csv"
 
 
 def test_the_demo_replaces_its_own_report_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

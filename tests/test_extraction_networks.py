@@ -19,9 +19,10 @@ import evicp
 from evicp.cli import main
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError
+from evicp.experiments.published import NETWORKS
 from evicp.extraction import PAPER, Preprocess, extract, open_network, open_source
 from evicp.extraction.classes import imagenet_names
-from evicp.extraction.torch_models import PAPER_NETWORKS, _preset
+from evicp.extraction.torch_models import _preset
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -62,7 +63,7 @@ def images_of(folder: Path) -> list[Any]:
 # torchvision
 
 
-@pytest.mark.parametrize("name", PAPER_NETWORKS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_each_of_the_nine_networks_end_to_end(name, torchvision, synset_folders, tmp_path):
     from torchvision import transforms as T
 
@@ -83,7 +84,7 @@ def test_each_of_the_nine_networks_end_to_end(name, torchvision, synset_folders,
     assert network.settings["transform"]["size"] == (224, 224)
 
 
-@pytest.mark.parametrize("name", [*PAPER_NETWORKS, "vit_l_16", "efficientnet_v2_s", "swin_t"])
+@pytest.mark.parametrize("name", [*NETWORKS, "vit_l_16", "efficientnet_v2_s", "swin_t"])
 def test_the_weights_own_transforms_are_torchvisions_bit_for_bit(name, torchvision, synset_folders):
     for weights in torchvision.models.get_model_weights(name):
         theirs = weights.transforms()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 import evicp
 from evicp import PredictionSets, metrics
-from evicp.errors import InputError
+from evicp.errors import InputError, InputTypeError
 
 
 def sets_of(
@@ -421,6 +422,12 @@ def test_nothing_to_evaluate() -> None:
     assert metrics.mean_size(sets_of([], 3)) is None
 
 
+@pytest.mark.parametrize(("option", "value"), [("min_count", 0), ("confidence", 1.5)])
+def test_an_evaluator_refuses_its_options_before_it_sees_a_row(option, value):
+    with pytest.raises(InputError, match=f"^{option} must be"):
+        metrics.Evaluator(**{option: value})
+
+
 def test_an_evaluator_is_not_merged_with_itself():
     sets = evicp.PredictionSets(np.array([0, 1]), np.array([0], np.int32), n_classes=2, coverage=Fraction(1, 2))
     one, two = (metrics.Evaluator().update(sets, [0]) for _ in range(2))
@@ -429,3 +436,19 @@ def test_an_evaluator_is_not_merged_with_itself():
     with pytest.raises(InputError, match="an evaluator cannot be merged twice"):
         one.merge(two, two)
     assert one.merge(two).finish().n == 2
+    for mine, other in ((one, two), (two, one)):
+        with pytest.raises(InputError, match="an evaluator cannot be merged twice"):
+            mine.merge(other)
+    with pytest.raises(InputTypeError, match="only an Evaluator can be merged; got a Evaluation"):
+        one.merge(one.finish())
+    assert one.finish().n == 2
+
+
+def test_evaluators_that_do_not_fit_change_nothing():
+    sets = PredictionSets(np.array([0, 1, 3]), np.array([0, 1, 2], np.int32), n_classes=3, coverage=Fraction(1, 2))
+    mine, fits = (metrics.Evaluator().update(sets, [0, 0]) for _ in range(2))
+    other = metrics.Evaluator().update(replace(sets, coverage=Fraction(1, 3)), [0, 0])
+    with pytest.raises(InputError, match="batches must come from one calibration"):
+        mine.merge(fits, other)
+    assert mine.finish().n == 2
+    assert mine.merge(fits).finish().n == 4

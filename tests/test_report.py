@@ -26,6 +26,7 @@ from evicp.metrics import clopper_pearson
 from evicp.reliability import weakest
 from evicp.report import payload
 from evicp.report.curves import GRID, Curves, curves_of
+from evicp.report.explorer import explore
 from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges
 
 pytest.importorskip("plotly")
@@ -123,6 +124,28 @@ def test_curves_by_groups_of_rows() -> None:
         check_position(curve, p, evicp.evaluate(sets, truth, new), sets)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_explored_rows_have_the_sets_of_predict_in_another_precision(seed: int) -> None:
+    """Where all scores are equal, rounding alone would say who is in."""
+    row = 3 * np.random.default_rng(seed).normal(size=6).astype(np.float32)
+    logits, labels = np.tile(row, (100, 1)), np.full(100, row.argmax())
+    calibration = evicp.calibrate(logits, labels, "lac")
+    new = logits[:20].astype(np.float64)
+    curve = curves_of("lac", calibration, new, labels[:20], np.ones(20, np.int64))
+    explored = explore(new, labels[:20], [curve], 20)
+    for position in (0, 400, 480):
+        assert explored.sizes[0, :, position].tolist() == calibration.predict(new, GRID[position]).sizes.tolist()
+
+
+def test_groups_are_for_the_calibrations_that_are_by_group() -> None:
+    logits, labels = make(500, 4)
+    groups = np.arange(500) % 2
+    ways = (groups[:300], "class", "uncertainty", None)
+    calibrations = [quiet(evicp.calibrate, logits[:300], labels[:300], by=by) for by in ways]
+    page = quiet(report.build, logits[300:], labels[300:], calibrations, groups=groups[300:])
+    assert [method["by"] for method in page.data["methods"]] == ["group", "class", "uncertainty", None]
+
+
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = make(500, 6)
     calibration = evicp.calibrate(logits[:200], labels[:200], by="uncertainty")
@@ -169,8 +192,7 @@ def test_the_caveat_of_a_weighted_evaluation() -> None:
 
 
 def test_planned_rows_are_the_planners() -> None:
-    planned = payload.rows_needed(GRID)
-    assert planned is not None
+    planned = payload.planned_rows()
     assert len(planned) == len(GRID)
     for position in (0, 17, 250, 399, 400, 401, 450, 489, 490, 498):
         assert planned[position] == evicp.plan(GRID[position], 0.01)

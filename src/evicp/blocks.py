@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.calibration import Calibration, Calibrator, Coverage
+from evicp.checks import ClassNames
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.files import (
     LOGITS_SUFFIXES,
@@ -41,7 +42,7 @@ from evicp.files import (
 )
 from evicp.metrics import Evaluation, Evaluator
 from evicp.paths import as_path, format_of, natural_key
-from evicp.scores import Score
+from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.stored import HeldArray, RawArray, Stored, companion, companions, open_npy
 
@@ -83,46 +84,6 @@ class Block(NamedTuple):
     start: int
     logits: NDArray[Any]
     labels: NDArray[Any] | None
-
-
-class Part(Protocol):
-    """One file of rows."""
-
-    @property
-    def path(self) -> Path | None:
-        """Where the file is; None of arrays in memory."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of its logits."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of its logits."""
-        ...
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether its rows have labels."""
-        ...
-
-    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
-        """Logits and labels (or None), at most `step` rows at a time."""
-        ...
-
-    def whole(self) -> LogitsFile:
-        """All logits and labels."""
-        ...
-
-    def whole_labels(self) -> NDArray[Any] | None:
-        """All labels, without the logits; None where there are none."""
-        ...
-
-    def with_labels(self, labels: Stored | None) -> Part:
-        """The same logits with other labels, or none."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,6 +192,10 @@ class ParquetPart:
     def with_labels(self, labels: Stored | None) -> ParquetPart:
         """The same logits with other labels, or none."""
         return dataclasses.replace(self, own_labels=False, labels=None if labels is None else labels.whole())
+
+
+#: One file of rows.
+Part = ArrayPart | ParquetPart
 
 
 @dataclass(frozen=True, eq=False)
@@ -531,7 +496,7 @@ def same_names(known: Calibration | PredictionSets, rows: Rows, what: str) -> No
 
 
 def calibrator_for(
-    rows: Rows, score: Any, by: Any, class_weights: Any, class_names: Sequence[str] | None
+    rows: Rows, score: ScoreLike, by: Any, class_weights: Any, class_names: ClassNames | None
 ) -> Calibrator:
     """An empty calibrator for labelled rows, with their own class names unless others are given."""
     if not rows.has_labels:
@@ -542,13 +507,13 @@ def calibrator_for(
 
 def calibrate(
     rows: Rows | str | PathLike[str],
-    score: str | Score | Callable[..., Any] = "ecp",
+    score: ScoreLike = "ecp",
     *,
     by: Any = None,
     groups: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: ClassNames | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Calibrate on labelled rows on disk; of n rows only the scores stay in memory.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property, reduce
 from os import PathLike
@@ -18,7 +18,7 @@ from evicp.arrays import F64, I32, I64
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
-from evicp.scores import ECP, Score, as_score
+from evicp.scores import ECP, Score, ScoreLike, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
 from evicp.tables import html_table
@@ -40,12 +40,12 @@ _ENOUGH_TO_JUDGE = 32
 def calibrate(
     logits: Any,
     labels: Any,
-    score: str | Score | Callable[[F64], Any] = "ecp",
+    score: ScoreLike = "ecp",
     *,
     by: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: Sequence[str] | Mapping[Any, str] | None = None,
+    class_names: checks.ClassNames | None = None,
 ) -> Calibration:
     """Score the true labels of calibration rows; any coverage can be asked for afterwards.
 
@@ -145,11 +145,11 @@ class Calibrator:
 
     def __init__(
         self,
-        score: str | Score | Callable[[F64], Any] = "ecp",
+        score: ScoreLike = "ecp",
         *,
         by: Any = None,
         class_weights: Any = None,
-        class_names: Sequence[str] | Mapping[Any, str] | None = None,
+        class_names: checks.ClassNames | None = None,
     ) -> None:
         self.score = as_score(score)
         self.by = as_groups(by)
@@ -212,6 +212,12 @@ class Calibrator:
         if self._batches and (weights is None) != (self._batches[0].weights is None):
             raise InputError("weights must be given with every batch or with none.")
         return None if weights is None else shift.as_weights(weights, len(labels))
+
+    def empty(self) -> Calibrator:
+        """A calibrator made as this one, without its rows: for a worker that sends its `content` back."""
+        made = copy(self)
+        made._batches = []
+        return made
 
     def content(self) -> tuple[F64, NDArray[Any], F64 | None, str]:
         """What is kept so far, to be sent elsewhere, as one batch."""
@@ -880,7 +886,7 @@ class Calibration:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Calibration):
             return NotImplemented
-        names = ("score", "n_classes", "class_names", "groups", "weights", "chosen_on", "arithmetic", "folds")
+        names = (field.name for field in fields(Calibration) if field.name != "scores")
         same = all(getattr(self, name) == getattr(other, name) for name in names)
         return same and np.array_equal(self.scores, other.scores)
 

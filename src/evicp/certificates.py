@@ -24,11 +24,11 @@ __all__ = ["certify"]
 def certify(
     calibration: Calibration,
     coverage: float | Fraction,
-    evaluation: Evaluation | None = None,
+    evaluation: Evaluation | None,
     *,
-    confidence: float = 0.95,
-    pac: float | None = None,
-    date: str | None = None,
+    confidence: float,
+    pac: float | None,
+    date: str | None,
 ) -> Certificate:
     """The certificate of a calibration; see `Calibration.certificate`."""
     from evicp import __version__, artifact

@@ -190,6 +190,15 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1, show: Callable[
     return f"Did you mean {', '.join(map(show, close))}?" if close else ""
 
 
+def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
+    """Eight names at most, and how many more there are.
+
+    >>> some_of("abcdefghij")
+    'a, b, c, d, e, f, g, h and 2 more'
+    """
+    return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
+
+
 def as_labelled(
     logits: Any, labels: Any, n_classes: int | None = None, *, class_names: Any = None
 ) -> tuple[NDArray[Any], I64]:
@@ -494,10 +503,10 @@ def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
     return int(value)
 
 
-def as_seed(value: Any, what: str = "seed") -> int:
+def as_seed(value: Any) -> int:
     """A whole number of 32 bits."""
-    if as_count(value, what, at_least=0) >= 2**32:
-        raise InputError(f"{what} must be below 2^32; got {value}.")
+    if as_count(value, "seed", at_least=0) >= 2**32:
+        raise InputError(f"seed must be below 2^32; got {value}.")
     return int(value)
 
 
@@ -534,6 +543,10 @@ def rates_for(rates: tuple[float, ...], n_classes: int) -> F64:
     if len(rates) != n_classes:
         raise ScoreError(f"base_rates must have one entry per class; got {len(rates)} for {n_classes} classes.")
     return np.array(rates)
+
+
+#: A name for each class in their order, or by class number.
+ClassNames = Sequence[str] | Mapping[Any, str]
 
 
 def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:

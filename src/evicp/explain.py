@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -127,7 +126,7 @@ def explain(
     score: ECP | None = None,
     *,
     threshold: float | F64 | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
 ) -> Explanation:
     """Every ingredient of every label's evidential cost in one row of logits.
 

@@ -206,8 +206,7 @@ class SetsWriter:
     def append(self, sets: PredictionSets) -> None:
         """Write the sets of the next rows."""
         self._file.append(sets, 0 if self.summary is None else self.summary.rows)
-        summary = SetsSummary.of(sets)
-        self.summary = summary if self.summary is None else self.summary + summary
+        self.summary = SetsSummary.of(sets, self.summary)
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from evicp.clusters import cluster_classes
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.reliability import rows_needed, threshold_rank
 from evicp.scores import Score
-from evicp.tables import some_of
 
 __all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups"]
 
@@ -189,10 +188,9 @@ class ByGroup:
         unseen = np.flatnonzero(known[numbers] != wanted)
         if unseen.size:
             row = int(unseen[0])
-            shown = ", ".join(map(str, known[:8])) + (", ..." if len(known) > 8 else "")
             raise InputError(
-                f"groups must be among those of the calibration ({shown}); got {wanted[row]!s} at row {row}. "
-                "Calibrate with rows of this group."
+                f"groups must be among those of the calibration ({checks.some_of(known.tolist())}); got "
+                f"{wanted[row]!s} at row {row}. Calibrate with rows of this group."
             )
         return numbers
 
@@ -413,7 +411,7 @@ class Partition:
         return found
 
     def _warn_short(self, short: I64, coverage: Fraction, confidence: float | None) -> None:
-        named = some_of(short.tolist(), lambda group: f"{self.names[group]} ({self.counts[group]})")
+        named = checks.some_of(short.tolist(), lambda group: f"{self.names[group]} ({self.counts[group]})")
         sure = "" if confidence is None else f" with confidence {confidence:g}"
         outcome = "their labels are in every set" if self.by.kind == "class" else "their sets are full"
         checks.warn(

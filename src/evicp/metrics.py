@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -15,7 +16,7 @@ from evicp import checks, kernels
 from evicp.arrays import F64, I64, Bools
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.sets import PredictionSets
-from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, trade_off, violation
+from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, range_text, trade_off, violation
 from evicp.tables import html_table, markdown_table, rows_text, text_table
 
 __all__ = [
@@ -70,7 +71,7 @@ class Stratum:
     @property
     def label(self) -> str:
         """The range as text, "2-3"."""
-        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+        return range_text(self.low, self.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -497,10 +498,11 @@ class Evaluator:
     """
 
     def __init__(self, *, min_count: int = 1, confidence: float = 0.95) -> None:
-        self.min_count = min_count
-        self.confidence = confidence
+        self.min_count = checks.as_count(min_count, "min_count")
+        self.confidence = checks.as_probability(confidence, "confidence")
         self._like: PredictionSets | None = None
         self._tally: _Tally | None = None
+        self._members = [self]  # whose rows are counted here
 
     def update(
         self, sets: PredictionSets, labels: Any, logits: Any = None, *, difficulty: Any = None, groups: Any = None
@@ -516,12 +518,17 @@ class Evaluator:
 
     def merge(self, *others: Evaluator) -> Evaluator:
         """Add what other evaluators have seen."""
-        everyone = (self, *others)
-        if len(set(map(id, everyone))) < len(everyone):
+        for other in others:
+            if not isinstance(other, Evaluator):
+                raise InputTypeError(f"only an Evaluator can be merged; got a {type(other).__name__}.")
+        members = [member for one in (self, *others) for member in one._members]
+        if len(set(members)) < len(members):
             raise InputError("an evaluator cannot be merged twice: its rows would count twice.")
+        whole = copy(self)  # so that one that does not fit changes nothing
         for other in others:
             if other._tally is not None and other._like is not None:
-                self._add(other._tally, other._like)
+                whole._add(other._tally, other._like)
+        self._tally, self._like, self._members = whole._tally, whole._like, members
         return self
 
     def _add(self, tally: _Tally, like: PredictionSets) -> Evaluator:
@@ -587,19 +594,19 @@ def evaluate_counts(
     sizes: I64,
     covered: Bools,
     labels: I64,
-    difficulty: I64 | None,
+    difficulty: I64,
     *,
     n_classes: int,
     target: Fraction,
     score: str,
-    n_calibration: int | None = None,
+    n_calibration: int | None,
     min_count: int = 1,
-    confidence: float = 0.95,
 ) -> Evaluation:
     """`evaluate` from set sizes and hits, where no sets were ever made."""
     tally = _Tally.of(_some(sizes), covered, labels, difficulty, None, n_classes)
-    about = {"target": target, "score": score, "n_calibration": n_calibration}
-    return _evaluation(tally, **about, min_count=min_count, confidence=confidence)  # type: ignore[arg-type]
+    return _evaluation(
+        tally, target=target, score=score, n_calibration=n_calibration, min_count=min_count, confidence=0.95
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -688,7 +695,7 @@ def _evaluation(
         class_coverage=_class_coverage(tally.by_class, target),
         accuracy=None if ranks is None else int(ranks.rows[1]) / n,
         difficulty_strata=None if ranks is None else _strata(ranks, 1, SIZE_ENDS, confidence),
-        confidence=float(confidence),
+        confidence=confidence,
     )
 
 

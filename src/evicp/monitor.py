@@ -356,8 +356,7 @@ def _rows_of(calibration: Calibration | int, group: str | None) -> int:
     if names.count(group) > 1:
         raise InputError(f"{names.count(group)} groups are called {group!r}; monitor the rows of one: Monitor(n, ...).")
     if group not in names:
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError(f"group must be one of the calibration's groups ({shown}); got {group!r}.")
+        raise InputError(f"group must be one of the calibration's groups ({checks.some_of(names)}); got {group!r}.")
     return int(calibration.groups.counts[names.index(group)])
 
 

@@ -22,7 +22,7 @@ from evicp.calibration import Calibration
 from evicp.checks import LARGEST_LOGIT
 from evicp.errors import FileError, InputError, InputTypeError, ScoreError, need
 from evicp.limits import raised
-from evicp.paths import atomic_path
+from evicp.paths import write_whole
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def export(
     del merged.opset_import[:]  # merging names every set of operators twice
     merged.opset_import.extend(graph.opset_import)
     onnx.checker.check_model(merged, full_check=True)
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(merged.SerializeToString())
+    write_whole(path, merged.SerializeToString())
 
 
 def _load(onnx: Any, model: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
@@ -14,7 +14,16 @@ from typing import Any
 
 from evicp.errors import FileError, InputTypeError
 
-__all__ = ["as_path", "atomic_path", "format_of", "natural_key", "readable", "remove_unfinished"]
+__all__ = [
+    "as_path",
+    "atomic_path",
+    "format_of",
+    "natural_key",
+    "readable",
+    "refuse_target",
+    "remove_unfinished",
+    "write_whole",
+]
 
 
 @contextmanager
@@ -45,6 +54,12 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
         _unfinished.discard(temporary)
         with suppress(OSError):
             temporary.unlink()
+
+
+def write_whole(path: str | PathLike[str], content: str | bytes) -> None:
+    """Write a file that fits into memory, atomically; text in UTF-8."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 #: The temporary files of this process.
@@ -88,6 +103,15 @@ def natural_key(name: str) -> list[str | int]:
     """
     pieces = re.split("([0-9]+)", name)
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
+
+
+def refuse_target(path: Path, suffixes: Sequence[str]) -> None:
+    """Raise, before any work is done, where a file cannot be written, or has none of the suffixes that are known."""
+    if path.suffix not in suffixes:
+        raise FileError(f"cannot write {path}: unknown suffix {path.suffix!r}; known are {', '.join(suffixes)}.")
+    _refuse_special(path, "write")
+    if not path.parent.is_dir():
+        raise FileError(f"cannot write {path}: there is no directory {path.parent}. Create it first.")
 
 
 def _refuse_special(path: Path, act: str) -> None:

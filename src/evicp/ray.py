@@ -41,7 +41,7 @@ from evicp.blocks import (
 from evicp.calibration import Calibration, Calibrator, Coverage
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.files import SetsFile, typed
-from evicp.scores import Score
+from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.stored import HeldArray, PackedArray, RawArray, Stored
 
@@ -146,10 +146,10 @@ class _Driver:
 
 def calibrate(
     dataset: Any,
-    score: str | Score | Callable[..., Any] = "ecp",
+    score: ScoreLike = "ecp",
     *,
     by: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     logits: str = "logits",
     labels: str = "labels",
     groups: str | None = None,
@@ -173,10 +173,8 @@ def calibrate(
     workers : how many at once; by default as many as there are processors, or GPUs for a model
     gpus : of each worker; by default 1 for a model where the cluster has any, else 0
     """
-    class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
     calibrator = Calibrator(score, by=by, class_names=class_names)
-    like = {"score": calibrator.score, "by": calibrator.by, "class_names": class_names}
-    work = partial(_score_batch, like=like, logits=logits, labels=labels, groups=groups)
+    work = partial(_score_batch, like=calibrator.empty(), logits=logits, labels=labels, groups=groups)
     scored = _mapped(dataset, work, model, inputs, batch_rows, workers, gpus)
     driver = _Driver()
     with _own_errors():
@@ -188,10 +186,10 @@ def calibrate(
 
 
 def _score_batch(
-    batch: Any, made: Any = None, *, like: dict[str, Any], logits: str, labels: str, groups: str | None
+    batch: Any, made: Any = None, *, like: Calibrator, logits: str, labels: str, groups: str | None
 ) -> Any:
     """A table of rows, with the logits a model has made of them if one has, to a table of their scores."""
-    calibrator = Calibrator(**like)
+    calibrator = like.empty()
     with _in_batch():
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
@@ -442,7 +440,7 @@ def _divisible(part: Part) -> bool:
 def _cut(part: Part, start: int, stop: int) -> tuple[Part, int, int]:
     """What a worker needs of a file: its full name, or, of arrays in memory, the rows themselves."""
     if not isinstance(part, ArrayPart):
-        return replace(part, path=part.path.absolute()), start, stop  # type: ignore[type-var,union-attr]
+        return replace(part, path=part.path.absolute()), start, stop
     labels = part.labels
     if not isinstance(part.logits, HeldArray):
         return ArrayPart(_findable(part.logits), labels and _findable(labels)), start, stop
@@ -490,13 +488,13 @@ def _each(work: Callable[..., Any], shares: Iterator[_Share], *common: Any) -> G
 
 def calibrate_files(
     rows: Rows | str | PathLike[str],
-    score: str | Score | Callable[..., Any] = "ecp",
+    score: ScoreLike = "ecp",
     *,
     by: Any = None,
     groups: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """`evicp.blocks.calibrate` on a cluster: every worker reads its own rows, which must lie where all can read them.
@@ -507,12 +505,9 @@ def calibrate_files(
     score, by, groups, weights, class_weights, class_names, progress : as for `evicp.blocks.calibrate`
     """
     source = as_rows(rows)
-    class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
     calibrator = calibrator_for(source, score, by, class_weights, class_names)
-    names = source.class_names if class_names is None else class_names
-    like = {"score": calibrator.score, "by": calibrator.by, "class_weights": class_weights, "class_names": names}
     shares = _shares(source, {"groups": groups, "weights": weights})
-    with closing(_each(_score_share, shares, like)) as contents:
+    with closing(_each(_score_share, shares, calibrator.empty())) as contents:
         for content in contents:
             calibrator.restore(*content)
             if progress is not None:
@@ -520,9 +515,9 @@ def calibrate_files(
     return calibrator.finish()
 
 
-def _score_share(share: _Share, like: dict[str, Any]) -> tuple[Any, ...]:
+def _score_share(share: _Share, like: Calibrator) -> tuple[Any, ...]:
     """The scores of a share of the rows, as `Calibrator.restore` takes them."""
-    calibrator = Calibrator(**like)
+    calibrator = like.empty()
     share.each(calibrator.update)
     return *calibrator.content(), calibrator.n_classes
 

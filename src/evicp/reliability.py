@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
+from html import escape
 from math import ceil, comb, log
 from textwrap import fill
 from typing import Any
@@ -20,7 +21,6 @@ import numpy as np
 from evicp import checks
 from evicp.arrays import F64, I64
 from evicp.errors import InputError
-from evicp.tables import some_of
 
 __all__ = [
     "Certificate",
@@ -169,7 +169,7 @@ def verdict_line(observed: dict[str, Any]) -> str:
     if "low" in observed:
         verdict = "MORE than" if observed["kept"] and not observed["compatible"] else f"{verdict} with"
         return f"{seen}: {verdict} [{observed['low']:.4f}, {observed['high']:.4f}]"
-    named = f" ({some_of(observed['incompatible'])})" if observed["incompatible"] else ""
+    named = f" ({checks.some_of(observed['incompatible'])})" if observed["incompatible"] else ""
     return f"{seen}: {observed['groups']:,} groups {verdict}{named}"
 
 
@@ -560,7 +560,7 @@ class Certificate:
         full = [group.name for group in self.groups if group.threshold == np.inf]
         lines = [("groups", f"{len(self.groups):,}, each with a threshold of its own")]
         if full:
-            lines.append(("without threshold", f"{len(full):,}, too few rows: {some_of(full)}"))
+            lines.append(("without threshold", f"{len(full):,}, too few rows: {checks.some_of(full)}"))
         return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]
 
     @property
@@ -577,8 +577,6 @@ class Certificate:
 
     def to_html(self) -> str:
         """The certificate as an HTML fragment."""
-        from html import escape
-
         rows = "".join(
             f"<tr><th scope='row' style='text-align:left'>{escape(name)}</th><td>{escape(value)}</td></tr>"
             for name, value in self._lines()

@@ -72,13 +72,9 @@ class Score:
 
 
 def _short(value: Any) -> str:
-    return (
-        "..."
-        if isinstance(value, tuple) or callable(value)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, tuple) or callable(value):
+        return "..."
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _masked(scores: F64, z: F64) -> F64:
@@ -462,7 +458,11 @@ SCORES: Mapping[str, type[Score]] = MappingProxyType(
 USUAL = ("ecp", "lac", "aps", "raps")
 
 
-def as_score(score: str | Score | Callable[[F64], Any], *, conformal: bool = True) -> Score:
+#: A score by name, as it is, or as a function of logits to scores.
+ScoreLike = str | Score | Callable[[F64], Any]
+
+
+def as_score(score: ScoreLike, *, conformal: bool = True) -> Score:
     """A score from its name, from the text in which it describes itself, an instance, or a user's callable.
 
     >>> as_score("las")

@@ -16,10 +16,10 @@ from evicp.arrays import F64, I64
 from evicp.calibration import warn_suspicious
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.metrics import Evaluation, evaluate_counts
-from evicp.scores import USUAL, Base, Score, as_score
+from evicp.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
-from evicp.tuning import Auto, ScoreLike, Tuned, rows_to_choose, with_temperature
+from evicp.tuning import Auto, Tuned, rows_to_choose, with_temperature
 
 __all__ = ["Comparison", "as_row_count", "compare"]
 
@@ -191,6 +191,7 @@ def compare(
         raise LogitsError("compare needs labelled rows to split; got none.")
     exact = checks.as_coverage(coverage)
     trials, seed = checks.as_count(trials, "trials"), checks.as_count(seed, "seed", at_least=0)
+    min_count = checks.as_count(min_count, "min_count")
     methods = _unique_names(scores)
     # "auto" sees for itself which scores do well on these logits.
     warn_suspicious((m.score if isinstance(m, Tuned) else m for m in methods.values()), array)

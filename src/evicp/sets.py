@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from evicp import checks
 from evicp.arrays import I32, I64, Bools
 from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
-from evicp.tables import html_table, rows_text, some_of
+from evicp.tables import html_table, rows_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +77,7 @@ class PredictionSets:
         coverage: float | Fraction,
         score: str = "custom",
         n_calibration: int | None = None,
-        class_names: Sequence[str] | Mapping[Any, str] | None = None,
+        class_names: checks.ClassNames | None = None,
     ) -> PredictionSets:
         """Sets made elsewhere, as a matrix of membership: `evaluate` can then judge them.
 
@@ -110,7 +110,7 @@ class PredictionSets:
         coverage: float | Fraction,
         score: str = "custom",
         n_calibration: int | None = None,
-        class_names: Sequence[str] | Mapping[Any, str] | None = None,
+        class_names: checks.ClassNames | None = None,
     ) -> PredictionSets:
         """Sets made elsewhere, as a list of labels per row: `evaluate` can then judge them.
 
@@ -222,7 +222,7 @@ class PredictionSets:
 
     def listed(self, row: int | np.integer[Any]) -> str:
         """One row's set for people: its first labels, by name where names are known, and how many more."""
-        return some_of(self[row].tolist() if self.class_names is None else self.names(row)) or "(empty)"
+        return checks.some_of(self[row].tolist() if self.class_names is None else self.names(row)) or "(empty)"
 
     @overload
     def to_lists(self, *, names: Literal[False] = ...) -> list[list[int]]: ...
@@ -354,11 +354,12 @@ class SetsSummary:
     largest: int
 
     @classmethod
-    def of(cls, sets: PredictionSets) -> SetsSummary:
-        """The summary of sets at hand."""
+    def of(cls, sets: PredictionSets, before: SetsSummary | None = None) -> SetsSummary:
+        """The summary of sets at hand, and of those before them."""
         sizes = sets.sizes
         empty, single = (int(np.sum(sizes == size)) for size in (0, 1))
-        return cls(sets[:0], len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
+        own = cls(sets[:0], len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
+        return own if before is None else before + own
 
     def __add__(self, other: SetsSummary) -> SetsSummary:
         added = {name: getattr(self, name) + getattr(other, name) for name in ("rows", "labels", "empty", "single")}

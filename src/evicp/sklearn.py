@@ -15,9 +15,8 @@ from evicp.calibration import Calibration, Coverage, calibrate
 from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.groups import ByGroup, as_groups
 from evicp.metrics import Evaluation, Evaluator
-from evicp.scores import Score, as_score
+from evicp.scores import ScoreLike, as_score
 from evicp.sets import PredictionSets
-from evicp.tables import some_of
 
 try:
     from sklearn import get_config
@@ -73,7 +72,7 @@ def _decisions(estimator: Any, X: Any) -> F64 | None:
 
 def _listed(values: Iterable[Any]) -> str:
     """Some values as text, the first eight of them."""
-    return some_of(list(values), repr)
+    return checks.some_of(list(values), repr)
 
 
 def _compares_pairs(estimator: Any) -> bool:
@@ -198,7 +197,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def __init__(
         self,
         estimator: Any = None,
-        score: str | Score | Callable[..., Any] | None = None,
+        score: ScoreLike | None = None,
         coverage: Coverage = 0.9,
         cv: Any = 0.2,
         random_state: int | None = 0,

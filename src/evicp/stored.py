@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,28 +52,6 @@ _SAFE_TYPES: Mapping[str, str] = MappingProxyType(
 
 #: A local header of a zip archive without its names, and where it says how long they are.
 _ZIP_HEADER, _ZIP_LENGTHS = 30, 26
-
-
-class Stored(Protocol):
-    """An array that is read in pieces of rows."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """As of the whole array."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """As pieces have it."""
-        ...
-
-    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
-        """Rows start to stop, `step` at a time. A piece is valid until the next one is asked for."""
-        ...
-
-    def whole(self) -> NDArray[Any]:
-        """All of it, as an array."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,6 +199,10 @@ class PackedArray:
         """All of it, unpacked."""
         (piece,) = self.pieces(max(1, self.shape[0]))
         return piece
+
+
+#: An array that is read in pieces of rows; a piece is valid until the next one is asked for.
+Stored = HeldArray | RawArray | PackedArray
 
 
 def _spans(step: int, start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from evicp.arrays import F64, I64
 
-__all__ = ["SIZE_ENDS", "SSCV_ENDS", "Ranges", "intervals", "trade_off", "violation"]
+__all__ = ["SIZE_ENDS", "SSCV_ENDS", "Ranges", "intervals", "range_text", "trade_off", "violation"]
 
 
 #: Upper ends of the size ranges of the paper's Table 3 and of its difficulty ranges (Table 4), and of its SSCV. The
@@ -46,8 +46,7 @@ class Ranges:
     @property
     def labels(self) -> list[str]:
         """The ranges as text."""
-        pairs = zip(self.lows, self.highs, strict=True)
-        return [f"{low}" if low == high else f"{low}-{high}" for low, high in pairs]
+        return list(map(range_text, self.lows, self.highs))
 
     def find(self, values: Any) -> I64:
         """The number of the range that each value lies in."""
@@ -56,6 +55,11 @@ class Ranges:
     def sums(self, counts: I64, of: Ranges | None = None) -> I64:
         """Counts of each of the numbers 0..K, or of finer ranges, (..., many), added up over these ranges."""
         return np.add.reduceat(counts, self.lows if of is None else of.find(self.lows), axis=-1)
+
+
+def range_text(low: int, high: int) -> str:
+    """A range as text, "2-3"; one number alone, "2"."""
+    return f"{low}" if low == high else f"{low}-{high}"
 
 
 def violation(rows: Any, hits: Any, target: Any, *, min_count: int = 1, steady: int = 0) -> tuple[F64, I64]:

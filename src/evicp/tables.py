@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["html_table", "markdown_table", "rows_text", "some_of", "text_table"]
+__all__ = ["csv_table", "html_table", "markdown_table", "rows_text", "text_table"]
 
 
 def rows_text(count: int) -> str:
@@ -17,15 +19,6 @@ def rows_text(count: int) -> str:
     ('1 row', '1,200 rows')
     """
     return "1 row" if count == 1 else f"{count:,} rows"
-
-
-def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
-    """Eight names at most, and how many more there are.
-
-    >>> some_of("abcdefghij")
-    'a, b, c, d, e, f, g, h and 2 more'
-    """
-    return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -86,6 +79,13 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _markdown_cell(cell: str) -> str:
     return " ".join(cell.replace("|", "\\|").split())
+
+
+def csv_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Comma-separated values with a header line."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([head, *rows])
+    return file.getvalue()
 
 
 def html_table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
@@ -11,12 +11,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from evicp.calibration import Calibration, Calibrator
-from evicp.checks import LARGEST_LOGIT, as_coverage, as_device_logits
+from evicp.checks import LARGEST_LOGIT, ClassNames, as_coverage, as_device_logits
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.groups import ByGroup
 from evicp.limits import raised
 from evicp.metrics import Evaluation, Evaluator
-from evicp.scores import ECP, Score
+from evicp.scores import ECP, Score, ScoreLike
 
 try:
     import torch
@@ -51,12 +51,12 @@ def logits_of(output: Any) -> Tensor:
 def calibrate(
     model: nn.Module,
     loader: Iterable[Any],
-    score: str | Score | Callable[..., Any] = "ecp",
+    score: ScoreLike = "ecp",
     *,
     by: Any = None,
     class_weights: Any = None,
     device: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: ClassNames | None = None,
 ) -> Calibration:
     """Calibrate a model on the batches of a loader; only one batch of logits exists at a time.
 

@@ -13,7 +13,7 @@ the eleven is steadier than the one figure, and how they scatter says how sure a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
@@ -28,13 +28,12 @@ from evicp import checks, kernels, limits
 from evicp.arrays import F64, I64, Bools
 from evicp.errors import InputError, LogitsError
 from evicp.reliability import conformal_rank, rows_needed
-from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK, as_score
+from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, ScoreLike, TopK, as_score
 from evicp.strata import SSCV_ENDS, Ranges, trade_off, violation
 from evicp.tables import html_table, markdown_table, text_table
 
 __all__ = ["AUTO", "GRIDS", "Auto", "Candidate", "Tuned", "Tuning", "auto", "rows_to_choose", "split_off", "tune"]
 
-ScoreLike = str | Score | Callable[[F64], Any]
 Metric = Literal["size", "sscv", "sat"]
 
 #: What `tune` tries where no grid is given.

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from evicp.errors import FileError, ScoreError
 from evicp.files import LOGITS_SUFFIXES
-from evicp.paths import format_of
+from evicp.paths import format_of, refuse_target
 from evicp.scores import SCORES, Score, as_score
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "SetsConfidence",
     "check_output",
     "examples",
+    "json_text",
     "note",
     "parse_score",
     "print_json",
@@ -180,7 +181,7 @@ def check_output(
     path: str | Path,
     *,
     force: bool,
-    suffixes: Sequence[str] = (),
+    suffixes: Sequence[str],
     stream: bool = False,
     inputs: Sequence[str | None] = (),
 ) -> Path:
@@ -189,19 +190,14 @@ def check_output(
     Parameters
     ----------
     force : whether an existing file may be replaced
-    suffixes : the suffixes that are understood; any if empty
+    suffixes : those that are understood
     stream : whether "-" stands for standard output
     inputs : files and folders that are read; none of them is replaced, not even by force
     """
     if stream and str(path) == STREAM:
         return Path(STREAM)
     target = Path(path)
-    if suffixes and target.suffix not in suffixes:
-        raise FileError(f"cannot write {target}: unknown suffix {target.suffix!r}; known are {', '.join(suffixes)}.")
-    if target.is_dir():
-        raise FileError(f"cannot write {target}: it is a directory. Give a file name.")
-    if not target.parent.is_dir():
-        raise FileError(f"cannot write {target}: there is no directory {target.parent}. Create it first.")
+    refuse_target(target, suffixes)
     refuse_inputs(target, inputs)
     for name in inputs:
         if name is not None and format_of(target) in INPUT_SUFFIXES and _is_in(Path(name), target):

@@ -10,6 +10,7 @@ import typer
 
 import evicp
 from evicp import checks
+from evicp.blocks import Rows
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -22,6 +23,7 @@ from evicp.cli.common import (
     Seed,
     check_output,
     examples,
+    json_text,
     note,
     parse_score,
     print_json,
@@ -29,11 +31,12 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.inputs import Rows, labels_of, read_class_names, read_rows
-from evicp.cli.outputs import csv_text, json_text, write_text
+from evicp.cli.inputs import labels_of, read_class_names, read_rows
 from evicp.errors import InputError
+from evicp.paths import write_whole
 from evicp.scores import USUAL
 from evicp.selection import Comparison
+from evicp.tables import csv_table
 
 __all__ = ["CalibrationRows", "Temperature", "compare", "parse_row_count", "parse_temperature"]
 
@@ -155,12 +158,12 @@ def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how:
         )
         page.write(target)
     elif target.suffix == ".md":
-        write_text(target, result.to_markdown() + "\n")
+        write_whole(target, result.to_markdown() + "\n")
     elif target.suffix == ".csv":
         metrics = result.to_dict()["scores"]
         lines = [
             [name, metric, v["median"], v["mean"], v["std"]] for name, m in metrics.items() for metric, v in m.items()
         ]
-        write_text(target, csv_text(["score", "metric", "median", "mean", "std"], lines))
+        write_whole(target, csv_table(["score", "metric", "median", "mean", "std"], lines))
     else:
-        write_text(target, json_text(result.to_dict()))
+        write_whole(target, json_text(result.to_dict()))

@@ -23,10 +23,10 @@ from evicp.cli.common import (
     progress,
     visible,
 )
-from evicp.cli.outputs import write_text
 from evicp.datasets import LogitsSample, load_imagenet_sample
 from evicp.errors import FileError, MissingExtraError
 from evicp.metrics import Evaluation
+from evicp.paths import write_whole
 from evicp.scores import USUAL, Score
 from evicp.sets import PredictionSets
 
@@ -128,7 +128,7 @@ def _write_report(sample: LogitsSample, coverage: float, seed: int, target: Path
         return None
     if str(target) == _PAGE:
         target.parent.mkdir(exist_ok=True)
-    write_text(target, text)
+    write_whole(target, text)
     return target
 
 

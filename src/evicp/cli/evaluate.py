@@ -9,7 +9,7 @@ import typer
 
 import evicp
 from evicp import blocks
-from evicp.blocks import same_names
+from evicp.blocks import Rows, same_names
 from evicp.calibration import Calibration
 from evicp.cli.common import (
     CalibrationCoverage,
@@ -21,6 +21,7 @@ from evicp.cli.common import (
     SetsConfidence,
     check_output,
     examples,
+    json_text,
     note,
     print_json,
     print_text,
@@ -29,18 +30,18 @@ from evicp.cli.common import (
 from evicp.cli.inputs import (
     Groups,
     Memory,
-    Rows,
     load_calibration,
     read_groups,
     read_rows,
     require_groups,
 )
-from evicp.cli.outputs import csv_text, json_text, metric_rows, write_text
+from evicp.cli.outputs import metric_rows
 from evicp.errors import FileError, InputError
 from evicp.metrics import Evaluation
-from evicp.paths import format_of
+from evicp.paths import format_of, write_whole
 from evicp.reliability import verdict_line
 from evicp.report.page import require_plotly
+from evicp.tables import csv_table
 
 __all__ = ["evaluate"]
 
@@ -182,8 +183,8 @@ def _write(evaluation: Evaluation, promise: dict[str, Any] | None, target: Path)
 
         report.of_evaluation(evaluation).write(target)
     elif target.suffix == ".md":
-        write_text(target, evaluation.to_markdown() + (f"\n\n{_sentence(promise)}\n" if promise is not None else "\n"))
+        write_whole(target, evaluation.to_markdown() + (f"\n\n{_sentence(promise)}\n" if promise is not None else "\n"))
     elif target.suffix == ".csv":
-        write_text(target, csv_text(["metric", "value"], metric_rows(_as_dict(evaluation, promise))))
+        write_whole(target, csv_table(["metric", "value"], metric_rows(_as_dict(evaluation, promise))))
     else:
-        write_text(target, json_text(_as_dict(evaluation, promise)))
+        write_whole(target, json_text(_as_dict(evaluation, promise)))

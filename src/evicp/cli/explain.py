@@ -16,19 +16,8 @@ from evicp.scores import ECP
 
 __all__ = ["explain"]
 
-_FIELDS = (
-    "logit",
-    "evidence",
-    "belief",
-    "probability",
-    "focal_uncertainty",
-    "surprisal",
-    "focal_surprisal",
-    "utility",
-    "expected_utility",
-    "rank",
-    "score",
-)
+#: What an explanation says of the whole row, and not of each label.
+_OF_THE_ROW = ("uncertainty", "threshold", "class_names")
 
 
 @examples(
@@ -67,7 +56,7 @@ def _as_dict(explanation: Explanation, top: int) -> dict[str, Any]:
     thresholds = np.broadcast_to(np.asarray(explanation.threshold), explanation.score.shape)
     labels = []
     for label in explanation.order[:top].tolist():
-        entry = {name: getattr(explanation, name)[label] for name in _FIELDS}
+        entry = {name: values[label] for name, values in vars(explanation).items() if name not in _OF_THE_ROW}
         entry["threshold"] = thresholds[label]
         entry["in_set"] = explanation.score[label] <= thresholds[label]
         if explanation.class_names is not None:

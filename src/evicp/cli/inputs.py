@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evicp import artifact, blocks, checks, files, stored
 from evicp.arrays import I64
-from evicp.blocks import Rows, located
+from evicp.blocks import Rows
 from evicp.calibration import Calibration
 from evicp.cli.common import INPUT_SUFFIXES, TORCH_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, need
@@ -26,10 +26,8 @@ __all__ = [
     "CalibrationFile",
     "Groups",
     "Memory",
-    "Rows",
     "labels_of",
     "load_calibration",
-    "located",
     "read_class_names",
     "read_groups",
     "read_rows",

@@ -14,21 +14,20 @@ from numpy.typing import NDArray
 import evicp
 from evicp import checks
 from evicp.artifact import checksum
-from evicp.blocks import same_names
+from evicp.blocks import located, same_names
 from evicp.calibration import Calibration
 from evicp.cli.common import Coverage, Json, Labels, LogitsFiles, examples, print_json, print_text, progress
 from evicp.cli.inputs import (
     CalibrationFile,
     Groups,
     load_calibration,
-    located,
     read_groups,
     read_rows,
     require_groups,
 )
 from evicp.errors import FileError, InputError
 from evicp.groups import ByClass
-from evicp.paths import atomic_path
+from evicp.paths import write_whole
 
 __all__ = ["monitor"]
 
@@ -84,8 +83,7 @@ def monitor(
                 _feed(watch, loaded, block, truth, part, group, p_values)
             advance(len(block))
     if state is not None:
-        with atomic_path(state) as temporary:
-            temporary.write_text(json.dumps({**watched, **watch.to_dict()}), encoding="utf-8")
+        write_whole(state, json.dumps({**watched, **watch.to_dict()}))
     if as_json:
         print_json(_summary(watch))
     else:
@@ -125,9 +123,8 @@ def _feed(
 def _require_group(path: str, calibration: Calibration, group: str | None) -> None:
     """Raise where it is not said which of a calibration's groups to watch."""
     if calibration.groups is not None and group is None:
-        names = calibration.groups.names
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError(f"{path} has a threshold per {calibration.guarantee}: name one with --group ({shown}).")
+        names = checks.some_of(calibration.groups.names)
+        raise InputError(f"{path} has a threshold per {calibration.guarantee}: name one with --group ({names}).")
 
 
 def _continued(watch: evicp.Monitor, watched: Mapping[str, Any], state: str | None) -> evicp.Monitor:

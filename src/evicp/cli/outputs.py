@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -14,23 +13,9 @@ from typing import Any
 
 from evicp.cli.common import STREAM, json_text
 from evicp.files import SETS, SetsFile, set_lines, write_set_lines
-from evicp.paths import atomic_path
 from evicp.sets import PredictionSets, SetsSummary
 
-__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "csv_text", "json_text", "set_lines", "write_text"]
-
-
-def csv_text(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A CSV document with a header line."""
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows([head, *rows])
-    return file.getvalue()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write text, whole or not at all."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "is_stream", "metric_rows", "print_set_lines"]
 
 
 def print_set_lines(sets: PredictionSets, first_row: int) -> None:
@@ -77,8 +62,7 @@ class JsonSets:
     def append(self, sets: PredictionSets, first_row: int) -> None:
         """Keep the sets of the next rows."""
         write_set_lines(self._lines, sets, first_row)
-        summary = SetsSummary.of(sets)
-        self._summary = summary if self._summary is None else self._summary + summary
+        self._summary = SetsSummary.of(sets, self._summary)
 
     def finish(self) -> None:
         """Write the document."""

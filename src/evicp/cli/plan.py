@@ -20,7 +20,9 @@ __all__ = ["plan"]
 def plan(
     coverage: Coverage = 0.9,
     tolerance: Annotated[float, typer.Option("--tolerance", "-t", help="How far coverage may be off.")] = 0.01,
-    confidence: Annotated[float, typer.Option(help="The share of calibration sets that must stay within the tolerance.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(help="The share of calibration sets that must stay within the tolerance.")
+    ] = 0.95,
     as_json: Json = False,
 ) -> None:
     """The smallest number of calibration rows from which on coverage stays within the tolerance.

@@ -34,8 +34,9 @@ from evicp.cli.inputs import (
     read_rows,
     require_groups,
 )
-from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines, set_lines
+from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines
 from evicp.errors import InputError
+from evicp.files import set_lines
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 
 __all__ = ["predict"]
@@ -118,8 +119,7 @@ class _Shown:
         """Look at the sets of the next rows."""
         rows = 0 if self.summary is None else self.summary.rows
         self.first.append(sets if self._most is None else sets[: max(0, self._most - rows)])
-        summary = SetsSummary.of(sets)
-        self.summary = summary if self.summary is None else self.summary + summary
+        self.summary = SetsSummary.of(sets, self.summary)
 
 
 def _print(summary: SetsSummary, sets: PredictionSets | None, target: object, as_json: bool) -> None:

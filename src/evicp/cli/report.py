@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from evicp.blocks import same_names
+from evicp.blocks import Rows, same_names
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -27,7 +27,6 @@ from evicp.cli.common import (
 from evicp.cli.compare import CalibrationRows, Temperature, parse_row_count, parse_temperature
 from evicp.cli.inputs import (
     Groups,
-    Rows,
     load_calibration,
     read_class_names,
     read_groups,

@@ -205,5 +205,6 @@ def _by_difficulty(measured: Measured, protocol: Protocol, method: Method) -> tu
 def _published(measured: Measured, table: int, method: Method, metric: str, stratum: str = "") -> float:
     """A number of the paper; NaN, which is not drawn, where it has none."""
     found = lookup(table, measured.network.title, method.name, metric, lam=method.lam, stratum=stratum)
-    usable = found is not None and found.dataset == measured.network.dataset
-    return found.value if usable and found.value is not None else float("nan")  # type: ignore[union-attr]
+    if found is None or found.value is None or found.dataset != measured.network.dataset:
+        return float("nan")
+    return found.value

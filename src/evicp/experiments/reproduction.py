@@ -16,10 +16,9 @@ from evicp.experiments import figures, page
 from evicp.experiments.published import DATASETS
 from evicp.experiments.tables import Measured, PaperTable, Ranking, build_tables, rankings
 from evicp.experiments.trials import LEAKS, PROTOCOLS, Network, run_trials
-from evicp.files import read_logits
-from evicp.paths import atomic_path
+from evicp.paths import write_whole
 
-__all__ = ["DATASETS", "Reproduction", "as_network", "embedded_network", "read_network", "reproduce"]
+__all__ = ["DATASETS", "Reproduction", "as_network", "embedded_network", "reproduce"]
 
 _EMBEDDED = "EfficientNet-Lite1 (embedded sample)"
 
@@ -29,14 +28,6 @@ def as_network(name: str, dataset: str, logits: Any, labels: Any) -> Network:
     if dataset not in DATASETS:
         raise InputError(f"a data set must be one of {', '.join(DATASETS)}; got {dataset!r}.")
     return Network(name, dataset, *checks.as_labelled(logits, labels))
-
-
-def read_network(path: str | PathLike[str], dataset: str) -> Network:
-    """One network from a file of logits and labels; it is called what the file is called."""
-    file = read_logits(path)
-    if file.labels is None:
-        raise FileError(f"cannot reproduce anything from {path}: it holds no labels.")
-    return as_network(Path(path).stem, dataset, file.logits, file.labels)
 
 
 def embedded_network() -> Network:
@@ -117,8 +108,7 @@ class Reproduction:
         refuse_existing(target, content, force=force)
         target.mkdir(parents=True, exist_ok=True)
         for name, data in content.items():
-            with atomic_path(target / name) as temporary:
-                temporary.write_bytes(data)
+            write_whole(target / name, data)
         return [target / name for name in content]
 
 
@@ -143,7 +133,7 @@ def reproduce(
 
     Parameters
     ----------
-    networks : logits with labels (`read_network`); the embedded sample if none are given
+    networks : logits with labels (`as_network`); the embedded sample if none are given
     trials, seed : how many random splits, and which
     reference : the network of Tables 3 and 4 and of the figures; the paper's ResNet152 where given, else the first
     started : called with a title and a number of steps, returns what is called after every step

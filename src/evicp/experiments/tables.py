@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from evicp.experiments.published import DATASETS, TABLES, TableSettings, figures, lookup
+from evicp.experiments.published import DATASETS, EFFICIENCY, TABLES, TableSettings, figures, lookup
 from evicp.experiments.trials import PROTOCOLS, Method, Network, Outcome, Protocol, Trials
 from evicp.metrics import Evaluation, Stratum
-from evicp.tables import markdown_table
+from evicp.tables import csv_table, markdown_table
 
 __all__ = ["Line", "Measured", "PaperTable", "Ranking", "Summary", "build_tables", "rankings"]
 
@@ -143,10 +141,7 @@ class PaperTable:
 
     def to_csv(self) -> str:
         """The same cells as comma-separated values."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([self._head(), *self.rows()])
-        return file.getvalue()
+        return csv_table(self._head(), self.rows())
 
     def to_json(self) -> str:
         """Every line with every trial."""
@@ -244,9 +239,7 @@ def _lines(settings: TableSettings, name: str, measured: Measured | None) -> lis
             for method in settings.methods
             for metric in settings.metrics
         ]
-    first = [_line(settings, name, Method(""), "accuracy", measured)] if "coverage" in settings.metrics[:1] else []
-    if settings.number == 8:
-        first = []
+    first = [_line(settings, name, Method(""), "accuracy", measured)] if settings.metrics == EFFICIENCY else []
     return [
         *first,
         *(_line(settings, name, Method(*m), metric, measured) for m in settings.methods for metric in settings.metrics),
@@ -269,9 +262,10 @@ def _line(
     if found is None and metric == "count":
         found = lookup(settings.number, name, "APS/RAPS", metric, stratum=stratum)  # Table 4 prints one for both
     summaries, scale = {}, {}
-    for protocol in PROTOCOLS if measured is not None else ():
-        outcomes = measured.outcomes(protocol, method if method.name else Method("ECP"), settings.coverage)  # type: ignore[union-attr]
-        figure = _reader(settings, metric, stratum)
+    figure = _reader(settings, metric, stratum)
+    for protocol in PROTOCOLS:
+        asked = method if method.name else Method("ECP")  # accuracy is that of the network
+        outcomes = () if measured is None else measured.outcomes(protocol, asked, settings.coverage)
         values = [figure(outcome.evaluation) for outcome in outcomes]
         if any(x is not None for x in values):
             summaries[protocol] = Summary(tuple(np.nan if x is None else float(x) for x in values))

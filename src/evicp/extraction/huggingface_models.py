@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from evicp.errors import FileError, InputError, need
 from evicp.extraction.network import Network, Transform
-from evicp.extraction.torch_modules import Device, module_network, parameters_digest, to_logits
+from evicp.extraction.torch_modules import Device, import_torch, module_network, parameters_digest, to_logits
 
 __all__ = ["huggingface_network"]
 
@@ -28,7 +28,7 @@ def huggingface_network(name: str, weights: str, transform: Transform, device: D
     if weights != "default":
         raise InputError(f"a Hugging Face model brings its weights; got weights {weights!r}.")
     transformers = need("transformers", "transformers", "huggingface", "a Hugging Face network")
-    need("torch", "torch", "extract", "running a network")
+    import_torch()
     local = {"local_files_only": Path(name).is_dir()}
     config = _loaded(name, transformers.AutoConfig, local)
     kind = (config.architectures or [""])[0]

@@ -16,6 +16,7 @@ from evicp.extraction.onnx_models import onnx_network
 from evicp.extraction.torch_models import (
     factory_network,
     given_network,
+    import_torchvision,
     lite_network,
     timm_network,
     torchvision_network,
@@ -79,8 +80,6 @@ def _by_plain_name(name: str) -> Any:
     """torchvision where it knows the name, timm where only that does."""
     if find_spec("torchvision") is None or find_spec("timm") is None:
         return torchvision_network
-    from evicp.extraction.torch_models import import_torchvision
-
     torchvision = import_torchvision()
     import timm
 

@@ -27,6 +27,7 @@ from evicp.extraction.networks import open_network
 from evicp.extraction.progress import progress_bar
 from evicp.extraction.sources import Source, network_labels, open_source
 from evicp.extraction.storage import Parts, Shard, Stacked
+from evicp.paths import refuse_target
 
 __all__ = ["Extraction", "Unreadable", "extract"]
 
@@ -124,7 +125,7 @@ def extract(
         What is in the file now, and which inputs were left out.
     """
     target = Path(output)
-    storage.check_output(target)
+    refuse_target(target, storage.SUFFIXES)
     batch_size, shard_size = checks.as_count(batch_size, "batch_size"), checks.as_count(shard_size, "shard_size")
     workers = min(16, cpu_count() or 1) if workers is None else checks.as_count(workers, "workers", at_least=0)
     opened = open_source(source, labels=labels, split=split, input_column=input_column, label_column=label_column)

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from evicp.arrays import I64
 from evicp.errors import FileError
-from evicp.paths import atomic_path
+from evicp.paths import atomic_path, write_whole
 from evicp.stored import companion, companions
 
-__all__ = ["UNKNOWN", "Parts", "Shard", "Stacked", "check_output", "read_manifest", "write_arrays", "write_manifest"]
+__all__ = ["SUFFIXES", "UNKNOWN", "Parts", "Shard", "Stacked", "read_manifest", "write_arrays", "write_manifest"]
 
 #: The value of a setting that cannot be told, and so is never the same as that of an earlier run.
 UNKNOWN = "cannot be told"
@@ -125,16 +125,6 @@ class Parts:
 # Manifests
 
 
-def check_output(output: Path) -> None:
-    """Refuse an output that cannot be written, before any work is done."""
-    if output.suffix not in SUFFIXES:
-        raise FileError(f"cannot write {output}: unknown suffix {output.suffix!r}; known are {', '.join(SUFFIXES)}.")
-    if output.is_dir():
-        raise FileError(f"cannot write {output}: it is a directory. Give a file name.")
-    if not output.parent.is_dir():
-        raise FileError(f"cannot write {output}: there is no directory {output.parent}. Create it first.")
-
-
 def refuse_companions(output: Path, written: Sequence[str], *, force: bool) -> None:
     """Refuse to replace files beside a new npy file, and to leave others there that would be read with it.
 
@@ -223,8 +213,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
 def file_digest(path: Path) -> str:

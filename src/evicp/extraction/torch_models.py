@@ -13,22 +13,9 @@ from evicp.errors import FileError, InputError, InputTypeError, MissingExtraErro
 from evicp.extraction.classes import imagenet_names, is_imagenet
 from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform
-from evicp.extraction.torch_modules import Device, load_weights, module_network, seeded
+from evicp.extraction.torch_modules import Device, import_torch, load_weights, module_network, seeded
 
-__all__ = ["PAPER_NETWORKS", "factory_network", "lite_network", "timm_network", "torchvision_network"]
-
-#: The nine networks of the ECP paper, by their names in torchvision.
-PAPER_NETWORKS = (
-    "resnext101_32x8d",
-    "resnet152",
-    "resnet101",
-    "resnet50",
-    "resnet18",
-    "densenet161",
-    "vgg16",
-    "shufflenet_v2_x1_0",
-    "inception_v3",
-)
+__all__ = ["factory_network", "lite_network", "timm_network", "torchvision_network"]
 
 _WEIGHT_FILES = (".pth", ".pt", ".bin", ".safetensors")
 
@@ -241,8 +228,7 @@ def factory_network(name: str, weights: str, transform: Transform, device: Devic
 
 def given_network(name: str, module: Any, own: Any, weights: str, transform: Transform, device: Device) -> Network:
     """A network from a torch module."""
-    torch = need("torch", "torch", "extract", "running a network")
-    if not isinstance(module, torch.nn.Module):
+    if not isinstance(module, import_torch().nn.Module):
         raise InputTypeError(f"{name} must give a torch module; got {type(module).__name__}.")
     if is_weights_file(weights):
         load_weights(module, Path(weights))

@@ -11,10 +11,11 @@ Report('Prediction sets', ecp and lac, 100 test rows)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
+from html import escape
 from os import PathLike
 from typing import Any, Literal
 
@@ -24,11 +25,12 @@ from evicp import checks, kernels
 from evicp.calibration import Calibration, calibrate
 from evicp.errors import InputError, InputTypeError
 from evicp.metrics import Evaluation
+from evicp.paths import write_whole
 from evicp.report import payload
 from evicp.report.curves import GRID, Method, curves_of
 from evicp.report.explorer import LISTED, explore
 from evicp.report.page import assemble
-from evicp.scores import USUAL, Base, Score, as_score
+from evicp.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.selection import as_row_count
 from evicp.temperature import fit_temperature
 from evicp.tuning import with_temperature
@@ -53,16 +55,10 @@ class Report:
 
     def write(self, path: str | PathLike[str]) -> None:
         """Write the page to one file, atomically."""
-        from evicp.paths import atomic_path
-
-        page = self.to_html()
-        with atomic_path(path) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        write_whole(path, self.to_html())
 
     def _repr_html_(self) -> str:
         """The page inside a frame of its own, so that it and the notebook leave each other alone."""
-        from html import escape
-
         source = escape(self.to_html(), quote=True)
         return (
             f'<iframe srcdoc="{source}" title="{escape(self.title)}" style="width:100%;height:900px;border:0"></iframe>'
@@ -79,7 +75,7 @@ def build(
     calibrations: Method | Sequence[Method] | Mapping[str, Method],
     *,
     coverage: float | Fraction = 0.9,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     title: str = "Prediction sets",
     note: str = "",
     confidence: float = 0.95,
@@ -134,12 +130,12 @@ def build(
 def split(
     logits: Any,
     labels: Any,
-    scores: Sequence[str | Score | Callable[..., Any]] = USUAL,
+    scores: Sequence[ScoreLike] = USUAL,
     *,
     calibration: float | int = 0.5,
     temperature: float | Literal["split"] = 1.0,
     seed: int = 0,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     note: str = "",
     **options: Any,
 ) -> Report:
@@ -156,6 +152,10 @@ def split(
     """
     array, truth = checks.as_labelled(logits, labels, class_names=class_names)
     temperature = checks.as_temperature(temperature, "split")
+    given = [as_score(score, conformal=False) for score in scores]
+    names = [score.describe() for score in given]
+    if len(set(names)) < len(names):
+        raise InputError(f"scores must differ; got {', '.join(names)}.")
     order = np.random.default_rng(checks.as_count(seed, "seed", at_least=0)).permutation(len(truth))
     tuning = order[: len(order) // 10] if temperature == "split" else order[:0]
     rest = order[len(tuning) :]
@@ -163,19 +163,15 @@ def split(
         raise InputError(f"{len(truth):,} rows are too few to split into calibration and test rows.")
     used = as_row_count(calibration, len(rest), "calibration")
     fitted = _temperature(temperature, array[tuning], truth[tuning])
-    chosen = [with_temperature(as_score(score, conformal=False), fitted) for score in scores]
+    mine, test = rest[:used], np.sort(rest[used:])
     methods: list[Method] = [
-        score if isinstance(score, Base) else _calibrated(array, truth, rest[:used], score, class_names)
-        for score in chosen
+        score if isinstance(score, Base) else calibrate(array[mine], truth[mine], score, class_names=class_names)
+        for score in (with_temperature(score, fitted) for score in given)
     ]
     if fitted is not None:
         note = (
             f"{note} Temperature {fitted:.3f}{', fitted on rows of its own' if temperature == 'split' else ''}.".strip()
         )
-    test = np.sort(rest[used:])
-    names = [as_score(score, conformal=False).describe() for score in scores]
-    if len(set(names)) < len(names):
-        raise InputError(f"scores must differ; got {', '.join(names)}.")
     return build(
         array[test],
         truth[test],
@@ -189,7 +185,7 @@ def split(
 def of_evaluation(
     evaluation: Evaluation,
     *,
-    class_names: Sequence[str] | None = None,
+    class_names: checks.ClassNames | None = None,
     title: str = "Prediction sets",
     date: str | None = None,
 ) -> Report:
@@ -249,7 +245,3 @@ def _temperature(temperature: float | str, logits: Any, labels: Any) -> float | 
     if isinstance(temperature, str):
         return fit_temperature(logits, labels).temperature
     return None if temperature == 1.0 else temperature
-
-
-def _calibrated(logits: Any, labels: Any, rows: Any, score: Score, names: Sequence[str] | None) -> Calibration:
-    return calibrate(logits[rows], labels[rows], score, class_names=names)

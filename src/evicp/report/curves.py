@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -18,7 +17,7 @@ from evicp.groups import group_thresholds
 from evicp.scores import Base, Score
 from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, trade_off, violation
 
-__all__ = ["GRID", "Curves", "Limits", "Method", "curves_of"]
+__all__ = ["GRID", "Curves", "Limits", "Method", "alike", "curves_of"]
 
 Method = Calibration | Base
 
@@ -39,7 +38,7 @@ def histogram_bins(n_classes: int) -> Ranges:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """One score on m test rows at each of P coverages.
+    """One score on m test rows at each of the slider's P coverages.
 
     Parameters
     ----------
@@ -54,7 +53,6 @@ class Curves:
 
     name: str
     method: Method
-    grid: tuple[Fraction, ...]
     bins: Ranges
     n_classes: int
     limits: Limits
@@ -79,7 +77,7 @@ class Curves:
     @property
     def sscv(self) -> tuple[F64, I64]:
         """SSCV and the row count of the smallest range it looked at, (P,) each."""
-        ranges, target = Ranges.ending(SSCV_ENDS, self.n_classes), np.array([float(c) for c in self.grid])
+        ranges, target = Ranges.ending(SSCV_ENDS, self.n_classes), np.array([float(c) for c in GRID])
         return violation(ranges.sums(self.bin_counts, self.bins), ranges.sums(self.bin_hits, self.bins), target)
 
     @property
@@ -144,36 +142,34 @@ class Limits:
         return sizes
 
 
-def limits_of(method: Method, logits: NDArray[Any], grid: Sequence[Fraction], groups: Any = None) -> Limits:
-    """The thresholds of a method at each coverage; Base takes the coverage itself."""
+def alike(method: Method, logits: NDArray[Any]) -> tuple[Method, NDArray[Any]]:
+    """A method, and logits, such that scores and thresholds can be compared: see `Calibration.alike`."""
+    return (method, logits) if isinstance(method, Base) else method.alike(logits)
+
+
+def limits_of(method: Method, logits: NDArray[Any], groups: Any) -> Limits:
+    """The thresholds of a method at each coverage of the slider; Base takes the coverage itself."""
     everyone = np.zeros((1, 1), np.int64)
     if isinstance(method, Base):
-        return Limits(method, np.array([[float(c)] for c in grid]), everyone)
+        return Limits(method, np.array([[float(c)] for c in GRID]), everyone)
     if method.weights is not None:
         raise InputError("a report cannot show a weighted calibration: its thresholds depend on the new rows' weights.")
     if method.groups is None:
         counts, numbers = np.array([method.n]), everyone
     else:
-        counts, numbers = method.groups.counts, method.groups.by.numbers(method.score, logits, groups)
-    thresholds = np.array([group_thresholds(method.scores, counts, coverage, None) for coverage in grid])
+        given = groups if method.guarantee == "group" else None  # the other calibrations of a report do without
+        counts, numbers = method.groups.counts, method.groups.by.numbers(method.score, logits, given)
+    thresholds = np.array([group_thresholds(method.scores, counts, coverage, None) for coverage in GRID])
     return Limits(method.score, thresholds, numbers)
 
 
 def curves_of(
-    name: str,
-    method: Method,
-    logits: NDArray[Any],
-    labels: I64,
-    difficulty: I64,
-    groups: Any = None,
-    grid: tuple[Fraction, ...] = GRID,
+    name: str, method: Method, logits: NDArray[Any], labels: I64, difficulty: I64, groups: Any = None
 ) -> Curves:
     """One score on the test rows, block by block: nothing larger than a block is kept."""
-    scoring = method
-    if not isinstance(scoring, Base):
-        scoring, logits = scoring.alike(logits)
-    n_classes, positions = logits.shape[1], len(grid)
-    limits = limits_of(scoring, logits, grid, groups)
+    scoring, logits = alike(method, logits)
+    n_classes, positions = logits.shape[1], len(GRID)
+    limits = limits_of(scoring, logits, groups)
     bins, strata = histogram_bins(n_classes), Ranges.ending(SIZE_ENDS, n_classes, 1)
     first = limits.of_labels(kernels.label_scores(limits.score, logits, labels), slice(None), labels)
     bin_of = bins.find(np.arange(n_classes + 1))
@@ -193,7 +189,6 @@ def curves_of(
     return Curves(
         name=name,
         method=method,
-        grid=grid,
         bins=bins,
         n_classes=n_classes,
         limits=limits,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.arrays import F64, I64
 from evicp.explain import explain
-from evicp.report.curves import Curves
+from evicp.report.curves import Curves, alike
 from evicp.scores import ECP
 
 __all__ = ["INGREDIENTS", "Explored", "explore"]
@@ -58,7 +58,8 @@ def explore(logits: NDArray[Any], labels: I64, methods: Sequence[Curves], wanted
     """Up to `wanted` test rows drawn at random, in their order."""
     rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:wanted])
     some, truth = logits[rows], labels[rows]
-    dense = [kernels.dense_scores(curve.limits.score, some) for curve in methods]
+    own = [alike(curve.method, some)[1] for curve in methods]
+    dense = [kernels.dense_scores(curve.limits.score, z) for curve, z in zip(methods, own, strict=True)]
     order, places = _listed(dense[0], np.asarray(some, np.float64), truth)
     explanations = [explain(row, _evidential(methods)) for row in some]
     picked = {
@@ -75,7 +76,7 @@ def explore(logits: NDArray[Any], labels: I64, methods: Sequence[Curves], wanted
         uncertainty=np.array([e.uncertainty for e in explanations], np.float32),
         scores=np.array(scores, np.float32),
         entries=np.array([c.limits.of_labels(s, rows, order) for c, s in zip(methods, scores, strict=True)]),
-        sizes=np.array([curve.limits.sizes(some, rows) for curve in methods]),
+        sizes=np.array([curve.limits.sizes(z, rows) for curve, z in zip(methods, own, strict=True)]),
     )
 
 

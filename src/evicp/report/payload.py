@@ -25,7 +25,7 @@ from evicp.report.curves import GRID, Curves, Method
 from evicp.report.explorer import Explored
 from evicp.strata import SIZE_ENDS, Ranges, intervals
 
-__all__ = ["of_curves", "of_evaluation", "pack", "rows_needed"]
+__all__ = ["of_curves", "of_evaluation", "pack", "planned_rows"]
 
 Json = dict[str, Any]
 
@@ -47,14 +47,9 @@ def pack(array: NDArray[Any]) -> Json:
 
 
 @cache
-def _planned() -> dict[str, list[int]]:
-    content: dict[str, list[int]] = json.loads((files("evicp.report") / "rows_needed.json").read_text())
-    return content
-
-
-def rows_needed(grid: Sequence[Fraction]) -> I64 | None:
+def planned_rows() -> I64:
     """`plan(coverage, 0.01)` for the slider's coverages, worked out in advance: all of it takes a second."""
-    return np.array(_planned()["rows"]) if tuple(grid) == GRID else None
+    return np.array(json.loads((files("evicp.report") / "rows_needed.json").read_text())["rows"])
 
 
 @dataclass(frozen=True)
@@ -73,9 +68,9 @@ class Promise:
             return None
         groups = curve.method.groups
         if groups is None:
-            ranks = (conformal_rank(curve.method.n, coverage) for coverage in curve.grid)
+            ranks = (conformal_rank(curve.method.n, coverage) for coverage in GRID)
             tied = tuple(is_tied(curve.method.scores, k) for k in ranks)
-            return cls((curve.method.n,) * len(curve.grid), at_least=tied)
+            return cls((curve.method.n,) * len(GRID), at_least=tied)
         weakest = weakest_groups(curve.limits.thresholds, groups.counts)
         return cls(
             tuple(np.maximum(1, groups.counts[weakest]).tolist()), tuple(groups.names[group] for group in weakest)
@@ -188,7 +183,7 @@ def _score_facts(name: str, method: Method, law: int | None) -> Json:
 def _method(curve: Curves, labels: I64, law: int | None, confidence: float) -> Json:
     counts, hits = curve.strata
     violation, smallest = curve.sscv
-    m = np.full(len(curve.grid), len(curve.first))
+    m = np.full(len(GRID), len(curve.first))
     return {
         **_score_facts(curve.name, curve.method, law),
         "threshold": pack(curve.limits.thresholds[:, 0]) if curve.limits.thresholds.shape[1] == 1 else None,
@@ -231,23 +226,21 @@ def of_curves(
     """The data of a report with a slider."""
     head, n_classes = curves[0], curves[0].n_classes
     hard = Ranges.ending(SIZE_ENDS, n_classes, 1)
-    group = np.searchsorted(hard.highs, difficulty)
     own = [Promise.of(curve) for curve in curves]
     promises = list(dict.fromkeys(promise for promise in own if promise is not None))
     laws = [None if promise is None else promises.index(promise) for promise in own]
-    needed = rows_needed(head.grid)
     return {
-        **_frame(head.grid, len(labels), n_classes, confidence),
+        **_frame(GRID, len(labels), n_classes, confidence),
         "accuracy": float(np.mean(difficulty == 1)),
         "bins": head.bins.labels,
         "difficulty": {
             "labels": hard.labels,
-            "counts": np.bincount(group, minlength=len(hard.highs)).tolist(),
+            "counts": np.bincount(hard.find(difficulty), minlength=len(hard.highs)).tolist(),
         },
-        "laws": [promise.law(len(labels), head.grid, confidence) for promise in promises],
-        "rows_needed": None if needed is None else pack(needed),
+        "laws": [promise.law(len(labels), GRID, confidence) for promise in promises],
+        "rows_needed": pack(planned_rows()),
         "methods": [_method(curve, labels, law, confidence) for curve, law in zip(curves, laws, strict=True)],
-        "classes": _classes(np.bincount(labels, minlength=n_classes), class_names, head.grid, confidence),
+        "classes": _classes(np.bincount(labels, minlength=n_classes), class_names, GRID, confidence),
         "explorer": None if explored is None else _explorer(explored),
     }
 
