@@ -40,6 +40,8 @@ codegen: Any = import_module("numba.core.codegen")
 compiler: Any = import_module("numba.core.compiler")
 extending: Any = import_module("numba.extending")
 ir: Any = import_module("llvmlite.ir")
+# Numba asks for it when it loads a first kernel, and from there it takes a third longer to import.
+import_module("scipy.linalg")
 
 # ---------------------------------------------------------------------------------------------------------------
 # Lanes: 16 numbers that are added, compared and exponentiated side by side

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -22,19 +21,24 @@ def undisturbed(work: Callable[..., Any], *arguments: Any, **options: Any) -> An
     """
     if threading.current_thread() is not threading.main_thread():
         return work(*arguments, **options)
-    done: Future[Any] = Future()
+    results: list[Any] = []
+    errors: list[BaseException] = []
 
     def call() -> None:
         try:
-            done.set_result(work(*arguments, **options))
+            results.append(work(*arguments, **options))
         except BaseException as error:  # raised again where it is waited for
-            done.set_exception(error)
+            errors.append(error)
 
+    thread = threading.Thread(target=call, name="evicp-loading")
     try:
-        threading.Thread(target=call, name="evicp-loading").start()
+        thread.start()
     except RuntimeError:  # no more threads to be had
         return work(*arguments, **options)
-    return done.result()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 class Cache:
