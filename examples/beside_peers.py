@@ -39,6 +39,16 @@ class Problem:
         return evicp.calibrate(self.z_cal, self.y_cal, score, **how).predict(self.z_new, COVERAGE).mask()
 
 
+def sparsemax(logits: np.ndarray) -> np.ndarray:
+    """How far all better labels lie above a label, together: TorchCP's Entmax score of gamma 2, as a score of your own."""
+    order = np.argsort(-logits, axis=1)
+    best_first = np.take_along_axis(logits, order, axis=1)
+    above = np.cumsum(best_first, axis=1) - np.arange(1, logits.shape[1] + 1) * best_first
+    scores = np.empty_like(above)
+    np.put_along_axis(scores, order, above, axis=1)
+    return scores
+
+
 def torchcp(problem: Problem) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Logits in, a matrix of 0 and 1 out."""
     (predictors, why), (scores, _) = (peers.load(f"torchcp.classification.{part}") for part in ("predictor", "score"))
@@ -53,6 +63,7 @@ def torchcp(problem: Problem) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
             evicp.RAPS(lam=0.1, k_reg=2, randomized=False),
             None,
         ),
+        ("SplitPredictor(EntmaxScore(gamma=2))", scores.EntmaxScore(gamma=2.0), sparsemax, None),
         ("ClassConditionalPredictor(LAC())", scores.LAC(), "lac", "class"),
     ]
     for name, theirs, score, by in cases:

@@ -84,6 +84,7 @@ class ClassCoverage:
     counts : (K,) rows of each class
     mean_size : (K,) labels per set of these rows
     target : the coverage asked for, exactly
+    names : of the classes, where the sets know them
     """
 
     coverage: F64
