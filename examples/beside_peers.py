@@ -40,7 +40,7 @@ class Problem:
 
 
 def sparsemax(logits: np.ndarray) -> np.ndarray:
-    """How far all better labels lie above a label, together: TorchCP's Entmax score of gamma 2, as a score of your own."""
+    """How far all better labels lie above a label, added up: TorchCP's Entmax score of gamma 2, as one of your own."""
     order = np.argsort(-logits, axis=1)
     best_first = np.take_along_axis(logits, order, axis=1)
     above = np.cumsum(best_first, axis=1) - np.arange(1, logits.shape[1] + 1) * best_first
