@@ -12,7 +12,7 @@ INNER: Mapping[str, tuple[str, ...]] = {
     "evicp.artifact": ("strict_json",),
     "evicp.blocks": ("hold",),
     "evicp.calibration.Calibration": ("alike", "no_sets", "predict_levels"),
-    "evicp.calibration.Calibrator": ("content", "restore"),
+    "evicp.calibration.Calibrator": ("content", "empty", "restore"),
     "evicp.device": ("dense_scores", "label_ranks", "label_scores", "p_values", "predict"),
     "evicp.errors": ("installed", "missing_extra", "need", "unusable"),
     "evicp.groups": ("Partition", "as_groups"),
