@@ -16,9 +16,6 @@ from evicp.scores import ECP
 
 __all__ = ["explain"]
 
-#: What an explanation says of the whole row, and not of each label.
-_OF_THE_ROW = ("uncertainty", "threshold", "class_names")
-
 
 @examples(
     "evicp explain cal.safetensors new.npz --row 3",
@@ -54,9 +51,10 @@ def explain(
 
 def _as_dict(explanation: Explanation, top: int) -> dict[str, Any]:
     thresholds = np.broadcast_to(np.asarray(explanation.threshold), explanation.score.shape)
+    of_labels = {name: values for name, values in vars(explanation).items() if isinstance(values, np.ndarray)}
     labels = []
     for label in explanation.order[:top].tolist():
-        entry = {name: values[label] for name, values in vars(explanation).items() if name not in _OF_THE_ROW}
+        entry = {name: values[label] for name, values in of_labels.items()}
         entry["threshold"] = thresholds[label]
         entry["in_set"] = explanation.score[label] <= thresholds[label]
         if explanation.class_names is not None:
