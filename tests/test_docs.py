@@ -267,7 +267,7 @@ def tables(page: Path, name: str = "") -> list[list[str]]:
 def test_parameters_have_a_type_a_description_and_a_default(site: Path) -> None:
     """Names that share an entry have their own type and default; a wrapped entry is one text."""
     rows = {row[0]: row[1:] for row in tables(site / "reference" / "calibration.html", "evicp.calibration.Calibrator")}
-    assert rows["score"] == ["str | Score | Callable[[F64], Any]", "as for calibrate", "'ecp'"]
+    assert rows["score"] == ["ScoreLike", "as for calibrate", "'ecp'"]
     assert rows["class_weights"] == ["Any", "as for calibrate", "None"]
     assert rows["by"][1].startswith('"class", "group", "uncertainty", or an instance with parameters. "group" takes')
     rows = {row[0]: row[1:] for row in tables(site / "reference" / "files.html", "evicp.artifact.load")}

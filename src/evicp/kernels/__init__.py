@@ -41,10 +41,11 @@ def backend(name: str) -> Iterator[None]:
 
 
 @cache
-def _fused() -> Any:
+def _fused() -> ModuleType | None:
     """The Numba backend, imported on first use; None where Numba is missing, or, with a warning, does not load."""
     try:
-        return undisturbed(import_module, "evicp.kernels._numba")
+        with undisturbed():
+            return import_module("evicp.kernels._numba")
     except ImportError as error:
         if installed("numba"):
             checks.warn(

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from functools import partial
 from importlib import import_module
 from math import factorial, inf, log
 from typing import Any, NamedTuple, TypeVar, cast
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.arrays import F64, I32, I64
-from evicp.kernels._loading import Cache, undisturbed
+from evicp.kernels._loading import Cache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -641,10 +640,9 @@ def _kernel(function: Function) -> Function:
     """A compiled entry point, cached on disk; where no folder can be written to, compiled once a process."""
     try:
         kernel = njit(cache=True, nogil=True, **_OPTIONS)(function)
-        kernel._cache = Cache(kernel._cache)
     except RuntimeError:
-        kernel = njit(nogil=True, **_OPTIONS)(function)
-    kernel._compile_for_args = partial(undisturbed, kernel._compile_for_args)  # which is not on the way of later calls
+        return cast("Function", njit(nogil=True, **_OPTIONS)(function))
+    kernel._cache = Cache(kernel._cache)
     return cast("Function", kernel)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from evicp import checks
@@ -13,32 +14,29 @@ from evicp.errors import EvicpWarning
 __all__ = ["Cache", "undisturbed"]
 
 
-def undisturbed(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call something that must not end half-way, where no signal's handler can make it.
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let handlers of signals wait until the block has ended.
 
-    Handlers run in the main thread, and what they raise (Ctrl-C, a time limit) would leave Numba half imported or half
-    compiled, for good. So another thread does the work; this one may stop waiting for it.
+    What they raise (Ctrl-C, a time limit) would leave Numba half imported or half loaded, for good.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return work(*arguments, **options)
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            results.append(work(*arguments, **options))
-        except BaseException as error:  # raised again where it is waited for
-            errors.append(error)
-
-    thread = threading.Thread(target=call, name="evicp-loading")
+    handlers = _handlers() if threading.current_thread() is threading.main_thread() else {}  # they run there only
+    waiting: list[tuple[int, Any]] = []
+    for number in handlers:
+        signal.signal(number, lambda number, frame: waiting.append((number, frame)))
     try:
-        thread.start()
-    except RuntimeError:  # no more threads to be had
-        return work(*arguments, **options)
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number, frame in waiting:
+            handlers[number](number, frame)
+
+
+def _handlers() -> dict[int, Callable[..., Any]]:
+    """The signals that run a function of Python's."""
+    known = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    return {number: handler for number, handler in known.items() if callable(handler)}
 
 
 class Cache:
@@ -52,12 +50,13 @@ class Cache:
 
     def load_overload(self, *arguments: Any) -> Any:
         """A compiled kernel; None if there is none that can be read."""
-        try:
-            return self._own.load_overload(*arguments)
-        except Exception:  # whatever a damaged file raises when it is unpickled
-            with suppress(Exception):
-                self._own.flush()
-            return None
+        with undisturbed():  # around all of it: what a handler raises is not the file's fault
+            try:
+                return self._own.load_overload(*arguments)
+            except Exception:  # whatever a damaged file raises when it is unpickled
+                with suppress(Exception):
+                    self._own.flush()
+                return None
 
     def save_overload(self, *arguments: Any) -> None:
         """Keep a compiled kernel, if possible."""
