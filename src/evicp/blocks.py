@@ -247,11 +247,11 @@ class Rows:
 
         A block's arrays are valid until the next one is asked for.
         """
-        first = 0
+        first, dtype = 0, self.dtype
         for part in self.parts:
             done = 0
             for logits, labels in typed(self._name(part), part.pieces(step or self.step)):
-                yield Block(first + done, in_one_type(logits, self.dtype), labels)
+                yield Block(first + done, in_one_type(logits, dtype), labels)
                 done += len(logits)
             first += part.shape[0]
 
@@ -465,9 +465,14 @@ def in_one_type(logits: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return logits if logits.dtype == dtype or logits.dtype.kind not in "fiu" else logits.astype(dtype)
 
 
+def _of_all_rows(values: Any) -> bool:
+    """Whether this is said of all rows at once, and is no array with an entry for each."""
+    return values is None or isinstance(values, bool | np.bool_)
+
+
 def of_rows(values: Any, start: int, stop: int) -> Any:
     """The entries of some rows in an array with one for each row; what is said of all rows stays as it is."""
-    return values if values is None or isinstance(values, bool | np.bool_) else values[start:stop]
+    return values if _of_all_rows(values) else values[start:stop]
 
 
 def _slice(values: Any, block: Block) -> Any:
@@ -476,7 +481,7 @@ def _slice(values: Any, block: Block) -> Any:
 
 def row_wise(values: Any, rows: Rows, what: str) -> None:
     """Refuse row-wise values of the wrong length, of which blocks would see only a part."""
-    if not (values is None or isinstance(values, bool | np.bool_)) and len(values) != len(rows):
+    if not _of_all_rows(values) and len(values) != len(rows):
         raise InputError(f"{what} must have one entry per row; got {len(values):,} for {len(rows):,} rows.")
 
 

@@ -55,10 +55,8 @@ class DensityRatio:
         features : (n, d) of calibration rows or of new ones, in the columns that were fitted
         """
         array = checks.as_features(features, n_features=len(self.slopes))
-        return np.exp(np.clip(_linear(self._scaled(array), self.slopes, self.intercept), *self.range))
-
-    def _scaled(self, features: F64) -> F64:
-        return (features - self.centre) / self.scale
+        log_ratio = along((array - self.centre) / self.scale, self.slopes) + self.intercept
+        return np.exp(np.clip(log_ratio, *self.range))
 
     def __repr__(self) -> str:
         kind = "no shift was found" if self.penalty is None else f"penalty {self.penalty:g}"
@@ -107,7 +105,7 @@ def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -
             SuspiciousInputWarning,
         )
     slopes, intercept = _path(x, is_new)[best]
-    fitted = _linear(x, slopes, intercept)
+    fitted = along(x, slopes) + intercept
     ends = float(fitted.min()), float(fitted.max())
     return DensityRatio(centre, scale, slopes, intercept, ends, _PENALTIES[best], auc)
 
@@ -119,9 +117,10 @@ def _standard(x: F64) -> tuple[F64, F64]:
     return (x / largest).mean(0) * largest, np.where(deviations > 1e-12 * largest, deviations, largest)
 
 
-def _linear(x: F64, slopes: F64, intercept: float) -> F64:
-    """Row by row: a matrix product may give a row other bits in another batch."""
-    return (x * slopes).sum(1) + intercept
+def along(x: F64, direction: F64) -> F64:
+    """x @ direction, row by row: a matrix product may give a row other bits in another batch."""
+    products: F64 = (x * direction).sum(1)
+    return products
 
 
 def _loss(log_ratio: F64, is_new: Any) -> float:
@@ -155,7 +154,7 @@ def _held_out(x: F64, is_new: Any, folds: I64) -> F64:
     for fold in range(_FOLDS):
         out = folds == fold
         for i, (slopes, intercept) in enumerate(_path(x[~out], is_new[~out])):
-            log_ratios[i, out] = _linear(x[out], slopes, intercept)
+            log_ratios[i, out] = along(x[out], slopes) + intercept
     return log_ratios
 
 

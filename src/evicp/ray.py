@@ -421,7 +421,7 @@ def _shares(rows: Rows, own: Mapping[str, Any]) -> Iterator[_Share]:
     """The rows in shares of a few blocks; files that can only be read from their beginning are not divided."""
     for name, values in own.items():
         row_wise(values, rows, name)
-    first, step = 0, rows.step
+    first, step, dtype = 0, rows.step, rows.dtype
     size = max(1, min(_BLOCKS_PER_TASK * step, -(-len(rows) // (2 * _processors()))))
     for part in rows.parts:
         n = part.shape[0]
@@ -429,7 +429,7 @@ def _shares(rows: Rows, own: Mapping[str, Any]) -> Iterator[_Share]:
             stop = min(start + size, n) if _divisible(part) else n
             span = slice(first + start, first + stop)
             mine = {name: of_rows(values, span.start, span.stop) for name, values in own.items()}
-            yield _Share(*_cut(part, start, stop), span.start, step, rows.source, rows.dtype, mine)
+            yield _Share(*_cut(part, start, stop), span.start, step, rows.source, dtype, mine)
         first += n
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from evicp import checks
 from evicp.arrays import F64, I64, Bools
+from evicp.density import along
 from evicp.errors import InputError
 from evicp.metrics import as_sets, clopper_pearson
 from evicp.sets import PredictionSets
@@ -49,8 +50,8 @@ class WorstSlice:
 
     def contains(self, features: Any) -> Bools:
         """Whether each row lies in the slice, (n,)."""
-        along = _along(checks.as_features(features, n_features=len(self.direction)), self.direction)
-        return (self.low <= along) & (along <= self.high)
+        places = along(checks.as_features(features, n_features=len(self.direction)), self.direction)
+        return (self.low <= places) & (places <= self.high)
 
     def __repr__(self) -> str:
         held_out = "no other row" if self.coverage is None else f"{self.coverage:.4f} in {self.count:,} other rows"
@@ -99,15 +100,15 @@ def worst_slice(
     worst, slab = Fraction(2), (np.zeros(x.shape[1]), 0.0, 0.0, 0)
     for _ in range(checks.as_count(directions, "directions")):
         direction = rng.normal(size=x.shape[1]) / np.where(spread > 0, spread, 1.0)
-        along = _along(x[searched], direction)
-        order = np.argsort(along)
+        places = along(x[searched], direction)
+        order = np.argsort(places)
         window = _least_covered(covered[searched[order]].astype(np.int64), fewest, worst)
         if window is not None:
             first, last, worst = window
-            slab = direction, float(along[order[first]]), float(along[order[last]]), last - first + 1
+            slab = direction, float(places[order[first]]), float(places[order[last]]), last - first + 1
     direction, low, high, found_count = slab
-    along = _along(x[held_out], direction)
-    hits = covered[held_out[(low <= along) & (along <= high)]]
+    places = along(x[held_out], direction)
+    hits = covered[held_out[(low <= places) & (places <= high)]]
     return WorstSlice(
         coverage=float(hits.mean()) if hits.size else None,
         interval=clopper_pearson(int(hits.sum()), hits.size) if hits.size else (0.0, 1.0),
@@ -119,12 +120,6 @@ def worst_slice(
         low=low,
         high=high,
     )
-
-
-def _along(x: F64, direction: F64) -> F64:
-    """x @ direction, row by row: a matrix product may give a row other bits in another batch."""
-    along: F64 = (x * direction).sum(1)
-    return along
 
 
 def _least_covered(hits: I64, fewest: int, worst: Fraction) -> tuple[int, int, Fraction] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,10 +33,9 @@ def plan(
         rows = evicp.plan(coverage, tolerance, confidence)
     smallest = rows_needed(coverage)
     laws = [Reliability(n, coverage) for n in sorted({smallest, 100, 300, 1000, 3000, 10_000, 30_000, rows}) if n >= 1]
-    within = [share_within(law.n, coverage, tolerance) for law in laws]
-    table = [
-        {"rows": law.n, "within": share, "interval": list(law.interval(confidence))}
-        for law, share in zip(laws, within, strict=True)
+    table: list[dict[str, Any]] = [
+        {"rows": law.n, "within": share_within(law.n, coverage, tolerance), "interval": list(law.interval(confidence))}
+        for law in laws
     ]
     if as_json:
         print_json(
@@ -55,8 +54,8 @@ def plan(
         f"{confidence:g} of calibration sets.\n"
     )
     lines = [
-        [f"{law.n:,}", *(f"{x:.4f}" if law.l else "-" for x in (share, *law.interval(confidence)))]
-        for law, share in zip(laws, within, strict=True)
+        [f"{law.n:,}", *(f"{x:.4f}" if law.l else "-" for x in (row["within"], *row["interval"]))]
+        for law, row in zip(laws, table, strict=True)
     ]
     central = f"{100 * confidence:g} %"
     print_table(["rows", f"within {tolerance:g}", f"{central} from", f"{central} to"], lines, bold=f"{rows:,}")
