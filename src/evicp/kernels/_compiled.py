@@ -39,7 +39,7 @@ codegen: Any = import_module("numba.core.codegen")
 compiler: Any = import_module("numba.core.compiler")
 extending: Any = import_module("numba.extending")
 ir: Any = import_module("llvmlite.ir")
-# Numba asks for it when it loads a first kernel, and from there it takes a third longer to import.
+# Numba asks for it when it loads a first kernel, and importing it takes longer from there.
 import_module("scipy.linalg")
 
 # ---------------------------------------------------------------------------------------------------------------
