@@ -535,7 +535,7 @@ def test_shards_of_two_precisions_are_one_array(data: tuple, tmp_path: Path, fir
         np.savez(tmp_path / f"{number}.npz", logits=z, labels=y)
     rows = blocks.open_rows(tmp_path)
     expected = evicp.calibrate(rows.logits, data[1], "lac")
-    assert expected.arithmetic.endswith("float64" if empty is None else "float32")
+    assert rows.logits.dtype == (np.float64 if empty is None else np.float32)
     assert blocks.calibrate(rows, "lac") == expected
     blocks.predict(expected, rows, 0.9, tmp_path / "sets.parquet")
     assert files.read_sets(tmp_path / "sets.parquet") == expected.predict(rows.logits, 0.9)
