@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import evicp
 from evicp import files
-from evicp.errors import FileError
+from evicp.errors import FileError, InputError
 from evicp.paths import atomic_path
 
 K = 4
@@ -199,3 +200,25 @@ def test_logits_are_not_taken_for_sets(tmp_path: Path, rows: tuple[np.ndarray, n
     path, _ = write(tmp_path, *rows)
     with pytest.raises(FileError, match="it holds logits, not sets"):
         files.read_sets(path)
+
+
+@pytest.mark.parametrize("suffix", sorted(files.SETS))
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_an_error_while_sets_are_written_is_the_only_one(tmp_path: Path, suffix: str, blocks: int) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    sets = evicp.PredictionSets.from_lists([[0], [1, 2]], n_classes=K, coverage=0.9)
+
+    def write() -> None:
+        with files.open_sets(tmp_path / f"sets{suffix}") as writer:
+            for _ in range(blocks):
+                writer.append(sets)
+            raise RuntimeError("from outside")
+
+    with pytest.raises(RuntimeError, match="from outside"):
+        write()
+    gc.collect()  # what was left open would complain now
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="no sets were given"), files.open_sets(tmp_path / f"sets{suffix}"):
+        pass
+    assert not list(tmp_path.iterdir())
