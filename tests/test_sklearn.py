@@ -32,7 +32,7 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import evicp
-from evicp.sklearn import ConformalClassifier, logits_of
+from evicp.sklearn import ConformalClassifier, _AtRandom, logits_of
 
 #: Checks this estimator does not pass, and why. Reviewed, not collected.
 KNOWN_FAILURES: dict[str, str] = {}
@@ -458,13 +458,16 @@ def test_splitters(digits):
     X, X_new, y, y_new = digits
     base = GaussianNB(var_smoothing=0.01)
     share = ConformalClassifier(base, "lac", cv=0.4).fit(X, y)
-    once = ConformalClassifier(base, "lac", cv=StratifiedShuffleSplit(1, test_size=0.4, random_state=0)).fit(X, y)
+    once = ConformalClassifier(base, "lac", cv=Splits(*_AtRandom(0.4, 0).split(X, y))).fit(X, y)
     assert once.calibration_ == share.calibration_
+    assert share.calibration_.n in (359, 360)
     np.testing.assert_array_equal(once.estimator_.theta_, share.estimator_.theta_)
     folds = ConformalClassifier(base, "lac", cv=5).fit(X, y)
-    same = ConformalClassifier(base, "lac", cv=StratifiedKFold(5, shuffle=True, random_state=0)).fit(X, y)
+    same = ConformalClassifier(base, "lac", cv=Splits(*_AtRandom(5, 0).split(X, y))).fit(X, y)
     assert same.calibration_ == folds.calibration_
     np.testing.assert_array_equal(same.estimator_.theta_, clone(base).fit(X, y).theta_)
+    for cv, n in ((StratifiedShuffleSplit(1, test_size=0.4, random_state=0), 360), (StratifiedKFold(3), len(y))):
+        assert ConformalClassifier(base, "lac", cv=cv).fit(X, y).calibration_.n == n
     marked = np.where(np.arange(len(y)) % 3 == 0, 0, -1)  # the rows to hold out
     held = ConformalClassifier(base, "lac", cv=PredefinedSplit(marked)).fit(X, y)
     fitted = clone(base).fit(X[marked < 0], y[marked < 0])
@@ -472,6 +475,36 @@ def test_splitters(digits):
     np.testing.assert_array_equal(held.calibration_.scores, expected.scores)
     assert clone(held).fit(X, y).evaluate(X_new, y_new).coverage == held.evaluate(X_new, y_new).coverage
     assert ConformalClassifier(base, "lac", cv=np.int64(5)).fit(X, y).calibration_ == folds.calibration_
+
+
+#: Classes of 2 and of 8 rows: a fifth of them is 0.4 and 1.6 rows, which a stratified split rounds to none and two.
+UNEVEN = np.repeat(np.arange(40), np.where(np.arange(40) % 2, 8, 2))
+
+
+@pytest.mark.parametrize("y", [UNEVEN, np.arange(100) % 2], ids=["some classes are small", "none is"])
+@pytest.mark.parametrize(("parts", "share"), [(0.2, 0.2), (0.37, 0.37), (5, 0.2)])
+def test_every_row_is_as_likely_to_calibrate(y, parts, share):
+    held_out = np.zeros(len(y))
+    for seed in range(2000):
+        splits = _AtRandom(parts, seed).split(None, y)
+        held_out[splits[0][1]] += 1
+        assert all(len(np.unique(y[train])) == len(np.unique(y)) for train, _ in splits)
+        assert all(len(np.union1d(*split)) == len(y) == sum(map(len, split)) for split in splits)
+        if parts < 1:
+            assert abs(len(splits[0][1]) - share * len(y)) < 1
+        else:
+            np.testing.assert_array_equal(np.sort(np.concatenate([out for _, out in splits])), np.arange(len(y)))
+    assert np.abs(held_out / 2000 - share).max() < 5 * np.sqrt(share * (1 - share) / 2000)
+    stratified = StratifiedShuffleSplit(1, test_size=0.2, random_state=0)
+    small = UNEVEN % 2 == 0
+    assert not any(small[out].any() for _, out in stratified.split(UNEVEN, UNEVEN))  # why it is not taken
+
+
+def test_parts_are_drawn_without_regard_to_labels_where_that_is_possible():
+    y = np.random.default_rng(0).permutation(np.arange(200) % 4)
+    for parts in (0.3, 4):
+        for a, b in zip(_AtRandom(parts, 1).split(None, y), _AtRandom(parts, 1).split(None, y[::-1]), strict=True):
+            np.testing.assert_array_equal(a[1], b[1])
 
 
 class Splits:
@@ -613,7 +646,7 @@ def test_a_class_of_one_row(cv):
         ConformalClassifier(GaussianNB(), cv=cv).fit(X, y)
 
 
-@pytest.mark.parametrize("cv", [0.01, 60, GroupKFold(2)])
+@pytest.mark.parametrize("cv", [0.001, 0.999, 151, GroupKFold(2)])
 def test_rows_that_cannot_be_split(cv):
     X, y = load_iris(return_X_y=True)
     with pytest.raises(evicp.EvicpError, match="cannot split 150 rows of 3 classes: "):
