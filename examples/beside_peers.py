@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold
 
 import evicp
+from evicp.sklearn import ConformalClassifier
 from evicp.tables import text_table
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -75,12 +77,21 @@ def torchcp(problem: Problem) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 def mapie(problem: Problem) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """A fitted classifier in, a matrix for each level out."""
-    from mapie.classification import SplitConformalClassifier
+    from mapie.classification import CrossConformalClassifier, SplitConformalClassifier
 
     for name, score in (("lac", "lac"), ("top_k", evicp.TopK(randomized=False))):
         wrapped = SplitConformalClassifier(problem.model, confidence_level=COVERAGE, conformity_score=name, prefit=True)
         sets = wrapped.conformalize(problem.X_cal, problem.y_cal).predict_set(problem.X_new)[1][:, :, 0]
         yield f'SplitConformalClassifier(conformity_score="{name}")', sets, problem.ours(score)
+    folds = KFold(5, shuffle=True, random_state=0)
+    crossed = CrossConformalClassifier(problem.model, confidence_level=COVERAGE, conformity_score="lac", cv=folds)
+    crossed.fit_conformalize(problem.X_cal, problem.y_cal)
+    own = ConformalClassifier(problem.model, "lac", cv=folds, ensemble=True).fit(problem.X_cal, problem.y_cal)
+    yield (
+        'CrossConformalClassifier(cv=folds).predict_set(agg_scores="crossval")',
+        crossed.predict_set(problem.X_new, agg_scores="crossval")[1][:, :, 0],
+        own.predict_set(problem.X_new, COVERAGE).mask(),
+    )
 
 
 def crepes(problem: Problem) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import numpy as np
@@ -42,6 +43,7 @@ KNOWN_FAILURES: dict[str, str] = {}
     [
         ConformalClassifier(LogisticRegression(), cv=0.3),
         ConformalClassifier(LogisticRegression(), score="lac", cv=3, by="class"),
+        ConformalClassifier(LogisticRegression(), score="lac", cv=2, ensemble=True),
     ],
     expected_failed_checks=lambda estimator: KNOWN_FAILURES,
 )
@@ -667,3 +669,73 @@ def test_folds_are_named_by_the_calibration_and_its_certificate():
     assert (folds.folds, share.folds) == (5, None)
     assert "scored in 5 folds" in folds.certificate(0.9).caveat
     assert "folds" not in share.certificate(0.9).caveat
+
+
+def test_an_ensemble_asks_the_estimators_of_its_folds(digits):
+    X, X_new, y, y_new = digits
+    base = GaussianNB(var_smoothing=0.01)
+    model = ConformalClassifier(base, "lac", cv=4, coverage=0.8, ensemble=True).fit(X, y)
+    splits = _AtRandom(4, 0).split(X, y)
+    fitted = [clone(base).fit(X[train], y[train]) for train, _ in splits]
+    names = [str(number) for number in range(10)]
+    parts = [
+        evicp.calibrate(logits_of(one, X[out]), y[out], "lac", class_names=names)
+        for one, (_, out) in zip(fitted, splits, strict=True)
+    ]
+    expected, new = evicp.CrossCalibration(parts), [logits_of(one, X_new) for one in fitted]
+    assert model.calibration_ == expected
+    assert model.predict_set(X_new) == expected.predict(new, 0.8)
+    assert model.predict_set(X_new, [0.7, 0.9], allow_empty=False) == expected.predict(
+        new, [0.7, 0.9], allow_empty=False
+    )
+    np.testing.assert_array_equal(model.predict_p(X_new), expected.p_values(new))
+    np.testing.assert_array_equal(model.predict(X_new), clone(base).fit(X, y).predict(X_new))
+    found = model.evaluate(X_new, y_new)
+    assert found.coverage == expected.predict(new, 0.8).contains(y_new).mean()
+    assert found.accuracy == pytest.approx(model.score(X_new, y_new))
+    assert expected.proven_coverage(0.8) < found.coverage
+    assert pickle.loads(pickle.dumps(model)).predict_set(X_new) == model.predict_set(X_new)
+    model.set_params(ensemble=False).fit(X, y)
+    assert model.estimators_ is None
+    assert isinstance(model.calibration_, evicp.Calibration)
+
+
+def test_an_ensemble_by_class_and_by_group(digits):
+    X, X_new, y, y_new = digits
+    base = GaussianNB(var_smoothing=0.01)
+    by_class = ConformalClassifier(base, "lac", cv=5, by="class", ensemble=True).fit(X, y)
+    assert by_class.evaluate(X_new, y_new).class_coverage.worst > 0.75
+    rare = X[:, 20] == X[:, 20].max()  # of few rows, so that some fold may have none
+
+    def is_rare(rows):
+        return np.where(rows[:, 20] == X[:, 20].max(), "rare", "other")
+
+    by_group = ConformalClassifier(base, "lac", cv=60, by=is_rare, ensemble=True).fit(X, y)
+    assert 0 < rare.sum() < 60 * 5
+    assert any(0 in one.groups.counts for one in by_group.calibration_.folds)
+    found = by_group.evaluate(X_new, y_new)
+    assert sorted(found.group_coverage.names) == ["other", "rare"]
+    assert by_group.predict_set(X_new).guarantee == "group"
+
+
+def test_what_an_ensemble_cannot_do():
+    X, y = load_iris(return_X_y=True)
+    for how, message in [
+        ({"cv": 0.3}, r"keeps the estimators of folds; got cv=0\.3"),
+        ({"cv": "prefit"}, "keeps the estimators of folds"),
+        ({"cv": "oob"}, "keeps the estimators of folds"),
+        ({"cv": 5, "score": "auto"}, "one score for all folds"),
+        ({"cv": 5, "by": "uncertainty"}, 'cannot be by="uncertainty"'),
+        ({"cv": ShuffleSplit(1, random_state=0)}, "two or more"),
+    ]:
+        with pytest.raises(evicp.EvicpError, match=message):
+            ConformalClassifier(GaussianNB(), **{"score": "lac", "ensemble": True, **how}).fit(X, y)
+    model = ConformalClassifier(GaussianNB(), cv=5, ensemble=True).fit(X, y)
+    for call in (
+        lambda: model.predict_set(X, confidence=0.9),
+        lambda: model.predict_set(X, smoothed=True),
+        lambda: model.evaluate(X, y, smoothed=True),
+        lambda: model.predict_p(X, smoothed=True),
+    ):
+        with pytest.raises(evicp.EvicpError, match="leave"):
+            call()

@@ -16,6 +16,7 @@ from evicp.shift import estimate_class_frequencies, label_shift_weights
 
 if TYPE_CHECKING:
     from evicp.artifact import load
+    from evicp.cross import CrossCalibration
     from evicp.density import DensityRatio, estimate_density_ratio
     from evicp.extraction import Extraction, extract
     from evicp.monitor import AdaptiveLevel, Monitor
@@ -42,6 +43,7 @@ __all__ = [
     "Calibrator",
     "Certificate",
     "Comparison",
+    "CrossCalibration",
     "Custom",
     "DensityRatio",
     "Evaluation",
@@ -81,6 +83,7 @@ __all__ = [
 #: Rooms entered when first asked for, and what they hold: few programs need them, and all would pay for their import.
 _LAZY = {
     "artifact": ("load",),
+    "cross": ("CrossCalibration",),
     "density": ("DensityRatio", "estimate_density_ratio"),
     "extraction": ("Extraction", "extract"),
     "files": (),

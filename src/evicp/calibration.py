@@ -466,9 +466,7 @@ class Calibration:
         >>> [sets.to_lists()[:3] for sets in calibration.predict(logits[400:], coverage=[0.9, 0.99])]
         [[[3], [1], [3]], [[3, 2], [1], [3, 2]]]
         """
-        wanted = [checks.as_coverage(c) for c in (coverage if checks.is_many(coverage) else [coverage])]  # type: ignore[union-attr]
-        if not wanted:
-            raise InputError("coverage must be a number or a non-empty sequence of numbers; got an empty one.")
+        wanted = checks.as_coverages(coverage)
         _warn_of_low_coverage(max(wanted))
         results = self.predict_levels(
             logits,
@@ -726,12 +724,29 @@ class Calibration:
         if self.weights is not None:
             new = limits.at_labels(self.weights.of_new(len(array), weights), truth)
             return shift.weighted_p_values(self.scores, self.weights.rows, scores, new)
-        numbers = limits.at_labels(self._group_numbers(array, groups, weights), truth)
-        if self.groups is not None:
-            return self.groups.p_values(self.scores, scores, numbers)
-        at_least = self.n - np.searchsorted(self.scores, scores, side="left")
-        p: F64 = (1.0 + at_least.astype(np.float64)) / (self.n + 1.0)
+        at_least, n = self._at_least(scores, limits.at_labels(self._group_numbers(array, groups, weights), truth))
+        p: F64 = (1.0 + at_least) / (1.0 + n)
         return p
+
+    def _at_least(self, scores: F64, numbers: I64) -> tuple[I64, I64]:
+        """How many calibration scores are at least each one given, and how many there are, in its group."""
+        if self.groups is not None:
+            return self.groups.at_least(self.scores, scores, numbers)
+        return self.n - np.searchsorted(self.scores, scores, side="left"), np.full((1,) * scores.ndim, self.n)
+
+    def at_least(self, logits: Any, groups: Any = None) -> tuple[I64, I64]:
+        """How many calibration scores are at least each label's, (n, K), and how many there are, in its group.
+
+        The second is broadcastable to (n, K); what `p_values` are made of, to be added up (see `CrossCalibration`).
+
+        Parameters
+        ----------
+        logits : (n, K), or one (K,) row
+        groups : (n,) groups of the rows, for a calibration by="group"
+        """
+        own, array = self.alike(self._as_logits(logits))
+        numbers = own._group_numbers(array, groups, None)
+        return own._at_least(kernels.dense_scores(self.score, array), numbers)
 
     def _smoothed_p_values(self, scores: F64, numbers: I64, steps: I64) -> F64:
         if self.groups is not None:

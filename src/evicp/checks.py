@@ -608,6 +608,14 @@ def is_many(coverage: Any) -> bool:
     return isinstance(coverage, Sequence) and not isinstance(coverage, str | bytes)
 
 
+def as_coverages(coverage: Any) -> list[Fraction]:
+    """One coverage or several, as exact fractions."""
+    wanted = [as_coverage(c) for c in (coverage if is_many(coverage) else [coverage])]
+    if not wanted:
+        raise InputError("coverage must be a number or a non-empty sequence of numbers; got an empty one.")
+    return wanted
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Warnings
 

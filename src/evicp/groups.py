@@ -420,11 +420,10 @@ class Partition:
             SmallCalibrationWarning,
         )
 
-    def p_values(self, ascending: F64, scores: F64, numbers: I64) -> F64:
-        """(1 + #{s_i >= s}) / (n_g + 1) of new scores, among the scores of their groups `numbers`."""
+    def at_least(self, ascending: F64, scores: F64, numbers: I64) -> tuple[I64, I64]:
+        """#{s_i >= s} of new scores, and n_g, among the scores of their groups `numbers`."""
         counts = self.counts[numbers]
-        p: F64 = (1.0 + (counts - self._below(ascending, scores, numbers, "left"))) / (counts + 1.0)
-        return p
+        return counts - self._below(ascending, scores, numbers, "left"), counts
 
     def smoothed_p_values(self, ascending: F64, scores: F64, numbers: I64, steps: I64) -> F64:
         """(#{s_i > s} + u (1 + #{s_i = s})) / (n_g + 1), likewise."""

@@ -36,7 +36,7 @@ class PredictionSets:
     n_classes : K
     coverage : the coverage asked for, exactly
     score : the name of the score
-    n_calibration : rows calibrated on; None where nothing is promised (Base)
+    n_calibration : rows calibrated on; None where no law of coverage follows from them (Base, folds)
     filled : empty sets were given their top label (`allow_empty=False`)
     class_names : K names, optional
     confidence : with which the coverage was asked for (training-conditional sets); None where on average

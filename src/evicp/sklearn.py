@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.arrays import F64, I64
-from evicp.calibration import Calibration, Coverage, calibrate
+from evicp.calibration import Calibration, Calibrator, Coverage, calibrate
+from evicp.cross import CrossCalibration
 from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
-from evicp.groups import ByGroup, as_groups
+from evicp.groups import ByGroup, ByUncertainty, as_groups
 from evicp.metrics import Evaluation, Evaluator
 from evicp.scores import ScoreLike, as_score
 from evicp.sets import PredictionSets
@@ -122,6 +123,7 @@ class _Part(NamedTuple):
     rows: I64
     logits: F64
     labels: I64
+    estimator: Any
 
 
 def _positions(y: NDArray[Any], estimator: Any) -> I64:
@@ -213,10 +215,15 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Where the coverage must hold: over all rows, in every class, in every band of evidential uncertainty, or in
         every group of rows. A function gives one group per row, a whole number or a string, of the rows that calibrate
         and of those to predict: `by=lambda X: X["country"]`.
+    ensemble : whether the estimators of the folds are kept and asked about new rows (CV+)
+        Then every row trains and calibrates, and coverage has a proven bound, `calibration_.proven_coverage(0.9)`,
+        which folds without it lack. `calibration_` is an `evicp.CrossCalibration`. A new row takes as many predictions
+        as there are folds.
 
     Attributes
     ----------
     estimator_ : the fitted classifier
+    estimators_ : the classifiers of the folds, where they are kept
     calibration_ : the `evicp.Calibration`
     classes_ : the labels, in the order of the logits
 
@@ -228,6 +235,8 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     >>> wide = ConformalClassifier(score="lac", cv=0.5, by=lambda X: np.where(X[:, 1] > 3, "wide", "narrow"))
     >>> wide.fit(X, y).calibration_
     Calibration(lac, 75 rows, 3 classes, by group (2 groups))
+    >>> ConformalClassifier(LogisticRegression(max_iter=500), "lac", cv=5, ensemble=True).fit(X, y).calibration_
+    CrossCalibration(lac, 150 rows in 5 folds, 3 classes)
     """
 
     def __init__(
@@ -238,6 +247,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         cv: Any = 0.2,
         random_state: int | None = 0,
         by: Any = None,
+        ensemble: bool = False,
     ) -> None:
         self.estimator = estimator
         self.score = score
@@ -245,6 +255,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self.cv = cv
         self.random_state = random_state
         self.by = by
+        self.ensemble = ensemble
 
     # The constructor's `score` names the conformal score, while scikit-learn calls a method `score` for accuracy. Both
     # are honoured: the parameter lives in the instance and in get_params, the attribute is the method.
@@ -282,12 +293,14 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self.__dict__["score"] is not None and str(self.__dict__["score"]).lower() != "auto":
             as_score(self.__dict__["score"])  # one that is refused is refused before anything is trained
         params = self._routed(fit_params)
+        if self.ensemble:
+            self._check_ensemble(group)
         if isinstance(self.cv, str) and self.cv == "prefit":
             if params:
                 raise InputError(f"a prefit estimator is not fitted again; got {_listed(params)}. Fit it with them.")
             check_is_fitted(self.estimator)
             estimator = self.estimator
-            used = [_Part(np.arange(len(y)), logits_of(estimator, X), _positions(y, estimator))]
+            used = [_Part(np.arange(len(y)), logits_of(estimator, X), _positions(y, estimator), estimator)]
             folds = None
         elif isinstance(self.cv, str) and self.cv == "oob":
             estimator, used = self._fit_out_of_bag(X, y, params)
@@ -295,24 +308,54 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         else:
             estimator, used = self._fit_and_score(X, y, params)
             folds = len(used) if len(used) > 1 else None
-        rows, logits, labels = (np.concatenate(part) for part in zip(*used, strict=True))
-        groups = None if group is None else checks.as_groups(group(_safe_indexing(X, rows)), len(rows))
-        classes = np.asarray(estimator.classes_)
-        calibration = calibrate(
-            logits,
-            labels,
-            self._conformal_score(estimator, X),
-            by=self.by if groups is None else groups,
-            class_names=[str(c) for c in classes],
-        )
+        classes, score = np.asarray(estimator.classes_), self._conformal_score(estimator, X)
+        names = [str(c) for c in classes]
+        groups = [
+            None if group is None else checks.as_groups(group(_safe_indexing(X, p.rows)), len(p.rows)) for p in used
+        ]
+        calibration: Calibration | CrossCalibration
+        if self.ensemble:
+            calibration = self._cross_calibrated(used, groups, score, names)
+        else:
+            logits, labels = (np.concatenate([getattr(part, what) for part in used]) for what in ("logits", "labels"))
+            by = self.by if group is None else np.concatenate([part for part in groups if part is not None])
+            calibration = replace(calibrate(logits, labels, score, by=by, class_names=names), folds=folds)
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
-        self.estimator_, self.classes_, self._group = estimator, classes, group
-        self.calibration_: Calibration = replace(calibration, folds=folds)
+        self.estimator_, self.classes_, self._group, self.calibration_ = estimator, classes, group, calibration
+        self.estimators_ = [part.estimator for part in used] if self.ensemble else None
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # the last fit's
             if hasattr(estimator, name):
                 setattr(self, name, getattr(estimator, name))
         return self
+
+    def _check_ensemble(self, group: Any) -> None:
+        """Refuse what the estimators of folds cannot be asked for, before they are trained."""
+        if isinstance(self.cv, str | float):
+            raise InputError(
+                f"ensemble keeps the estimators of folds; got cv={self.cv!r}. Pass a number of folds: cv=5."
+            )
+        if str(self.__dict__["score"]).lower() == "auto":
+            raise InputError(
+                'ensemble needs one score for all folds; got "auto". Name it, or choose it with evicp.tune.'
+            )
+        if group is None and isinstance(as_groups(self.by), ByUncertainty):
+            raise InputError(
+                'an ensemble cannot be by="uncertainty": each estimator has its own. Pass a function of X.'
+            )
+
+    def _cross_calibrated(
+        self, used: list[_Part], groups: list[NDArray[Any] | None], score: Any, names: list[str]
+    ) -> CrossCalibration:
+        """The calibration of each fold's estimator; of all groups, also those that a fold has no rows of."""
+        known = [part for part in groups if part is not None]
+        by = ByGroup(tuple(np.unique(np.concatenate(known)).tolist())) if known else self.by
+        return CrossCalibration(
+            tuple(
+                Calibrator(score, by=by, class_names=names).update(part.logits, part.labels, groups=own).finish()
+                for part, own in zip(used, groups, strict=True)
+            )
+        )
 
     def _conformal_score(self, estimator: Any, X: Any) -> Any:
         """The score asked for, or the one that suits what the fitted estimator gives; its kind alone decides."""
@@ -342,7 +385,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if missing:
                 raise self._too_few(missing)
             logits = logits_of(estimator, _safe_indexing(X, held_out))
-            used.append(_Part(held_out, logits, _positions(y[held_out], estimator)))
+            used.append(_Part(held_out, logits, _positions(y[held_out], estimator), estimator))
         if len(used) > 1:
             estimator = clone(base).fit(X, y, **_check_method_params(X, params))
         return estimator, used
@@ -360,7 +403,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         rows = np.flatnonzero(np.nan_to_num(probabilities).sum(1) > 0)  # the others are in every bag
         if not rows.size:
             raise InputError("no row was left out of any bag; give the estimator more parts, or use folds: cv=5.")
-        return estimator, [_Part(rows, _log(probabilities[rows]), _positions(y[rows], estimator))]
+        return estimator, [_Part(rows, _log(probabilities[rows]), _positions(y[rows], estimator), estimator)]
 
     def _splits(self, X: Any, y: NDArray[Any]) -> list[tuple[I64, I64]]:
         """Which rows train and which are held out, in each split; one at least."""
@@ -442,7 +485,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """Prediction sets of positions in `classes_`: `classes_[sets[i]]` are a row's classes, `names(i)` their text.
 
         Compare them with labels by `evaluate(X, y)`, which knows the classes. `evicp.evaluate` and `sets.contains`
-        take positions, and warn of labels that may be classes.
+        take positions, and warn of labels that may be classes. An ensemble knows neither confidence nor smoothed sets.
 
         Parameters
         ----------
@@ -456,14 +499,22 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
         return _of_positions(sets, self.classes_)
 
-    def _outputs(self, X: Any) -> tuple[F64, NDArray[Any] | None]:
-        """The logits of new rows, and their groups where a function gives them."""
+    def _outputs(self, X: Any) -> tuple[Any, NDArray[Any] | None]:
+        """The logits of new rows, or of each estimator of an ensemble, and their groups where a function gives them."""
         check_is_fitted(self)
-        logits = logits_of(self.estimator_, X)
-        return logits, None if self._group is None else checks.as_groups(self._group(X), len(logits))
+        every = [logits_of(one, X) for one in self.estimators_ or [self.estimator_]]
+        groups = None if self._group is None else checks.as_groups(self._group(X), len(every[0]))
+        return every if self.estimators_ else every[0], groups
 
-    def _sets(self, logits: F64, groups: Any, coverage: Any, **how: Any) -> Any:
-        return self.calibration_.predict(logits, self.coverage if coverage is None else coverage, groups=groups, **how)
+    def _sets(self, logits: Any, groups: Any, coverage: Any, **how: Any) -> Any:
+        asked = self.coverage if coverage is None else coverage
+        if isinstance(self.calibration_, Calibration):
+            return self.calibration_.predict(logits, asked, groups=groups, **how)
+        if how.pop("confidence") is not None or how.pop("smoothed") is not False:
+            raise InputError(
+                "the sets of an ensemble follow no law that confidence or smoothed could use; leave them out."
+            )
+        return self.calibration_.predict(logits, asked, groups=groups, **how)
 
     def evaluate(
         self,
@@ -496,7 +547,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         logits, groups = self._outputs(X)
         truth = _positions(column_or_1d(y, warn=True), self.estimator_)
         sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
-        if self.calibration_.has_row_groups:
+        if isinstance(self.calibration_, CrossCalibration):
+            logits = logits_of(self.estimator_, X)
+        elif self.calibration_.has_row_groups:
             groups = self.calibration_.groups_of(logits, groups)
         return Evaluator(min_count=min_count).update(sets, truth, logits, groups=groups).finish()
 
@@ -506,7 +559,11 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         With `smoothed`, ties are broken at random, as in `Calibration.p_values`.
         """
         logits, groups = self._outputs(X)
-        return self.calibration_.p_values(logits, groups=groups, smoothed=smoothed)
+        if isinstance(self.calibration_, Calibration):
+            return self.calibration_.p_values(logits, groups=groups, smoothed=smoothed)
+        if smoothed is not False:
+            raise InputError("the p-values of an ensemble are not smoothed; leave smoothed out.")
+        return self.calibration_.p_values(logits, groups=groups)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -42,12 +42,21 @@ def _tests(*names: str) -> tuple[str, ...]:
 
 
 CALIBRATION = _tests("test_calibration")
+CROSS = _tests("test_cross")
 SCORES = _tests("test_scores")
 EVIDENCE = _tests("test_evidence")
 RANK = _tests("reliability/test_exact_rank")
 RELATIONS = _tests("reliability/test_metamorphic")
 
 BUGS = [
+    Bug("a rank too high in folds", "cross.py", "below < self._ranks", "below <= self._ranks", CROSS),
+    Bug(
+        "each fold's own rank",
+        "cross.py",
+        "conformal_rank(size, coverage) for",
+        "sum(conformal_rank(one.n, coverage) for one in self.folds) for",
+        CROSS,
+    ),
     Bug(
         "a strict inequality",
         "kernels/_numpy.py",
@@ -307,8 +316,8 @@ BUGS = [
     Bug(
         "a p-value without its + 1",
         "calibration.py",
-        "(1.0 + at_least.astype(np.float64)) / (self.n + 1.0)",
-        "at_least.astype(np.float64) / self.n",
+        "p: F64 = (1.0 + at_least) / (1.0 + n)",
+        "p: F64 = at_least / n",
         CALIBRATION,
     ),
     Bug(
