@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -189,3 +191,22 @@ def test_one_row_of_either_shape():
 def test_what_cannot_be_explained(arguments, options, error, message):
     with pytest.raises(error, match=message):
         explain(*arguments, **options)
+
+
+@pytest.mark.parametrize("threshold", [None, -3.0, np.array([-3.0, -8.0, 1.0])], ids=["none", "one", "each"])
+@pytest.mark.parametrize("names", [None, ["a", "b", "c"]])
+def test_an_explanation_as_json(threshold, names):
+    explanation = evicp.explain([0.5, 2.0, -1.0], threshold=threshold, class_names=names)
+    content = json.loads(json.dumps(explanation.to_dict()))
+    assert content["uncertainty"] == explanation.uncertainty
+    assert content["threshold"] == (threshold if isinstance(threshold, float) else None)
+    assert [entry["label"] for entry in content["labels"]] == explanation.order.tolist()
+    for entry in content["labels"]:
+        label = entry["label"]
+        for name in ("logit", "evidence", "belief", "probability", "surprisal", "utility", "rank", "score"):
+            assert entry[name] == getattr(explanation, name)[label]
+        assert entry.get("name") == (None if names is None else names[label])
+        assert entry.get("in_set") == (None if threshold is None else bool(explanation.in_set[label]))
+        if threshold is not None:
+            assert entry["threshold"] == np.broadcast_to(threshold, 3)[label]
+    assert explanation.to_dict(2) == {**explanation.to_dict(), "labels": explanation.to_dict()["labels"][:2]}

@@ -109,6 +109,23 @@ class Explanation:
             row.append("yes" if self.in_set[label] else "no")
         return row
 
+    def to_dict(self, top: int | None = None) -> dict[str, Any]:
+        """The row's uncertainty and threshold, and the ingredients of the best `top` labels, or of all, ready for JSON.
+
+        >>> explain([2.0, 1.0, -1.0], threshold=-5.0).to_dict(1)["labels"][0]["in_set"]
+        True
+        """
+        columns = {name: values.tolist() for name, values in vars(self).items() if isinstance(values, np.ndarray)}
+        if self.in_set is not None:
+            columns["threshold"] = np.broadcast_to(np.asarray(self.threshold), self.score.shape).tolist()
+            columns["in_set"] = self.in_set.tolist()
+        if self.class_names is not None:
+            columns["name"] = list(self.class_names)
+        order = self.order[:top].tolist()
+        labels = [{"label": label, **{name: values[label] for name, values in columns.items()}} for label in order]
+        of_all = self.threshold if isinstance(self.threshold, float) else None
+        return {"threshold": of_all, "uncertainty": self.uncertainty, "labels": labels}
+
     def __repr__(self) -> str:
         return f"{self.headline}\n{self.table()}\n{self.note}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -11,7 +11,7 @@ from evicp.blocks import same_names
 from evicp.cli.common import Coverage, Json, LogitsFiles, examples, print_json, print_text
 from evicp.cli.inputs import CalibrationFile, load_calibration, read_rows
 from evicp.errors import InputError
-from evicp.explain import Explanation, explain_set
+from evicp.explain import explain_set
 from evicp.scores import ECP
 
 __all__ = ["explain"]
@@ -42,23 +42,8 @@ def explain(
     same_names(loaded, rows, calibration)
     explanation = explain_set(loaded, np.asarray(rows.logits[row]), coverage)
     if as_json:
-        print_json({"row": row, "coverage": coverage, **_as_dict(explanation, top)})
+        print_json({"row": row, "coverage": coverage, **explanation.to_dict(top)})
         return
     print_text(f"row {row}, coverage {coverage:g}")
     print_text(f"{explanation.headline}\n")
     print_text(f"{explanation.table(top)}\n\n{explanation.note}")
-
-
-def _as_dict(explanation: Explanation, top: int) -> dict[str, Any]:
-    thresholds = np.broadcast_to(np.asarray(explanation.threshold), explanation.score.shape)
-    of_labels = {name: values for name, values in vars(explanation).items() if isinstance(values, np.ndarray)}
-    labels = []
-    for label in explanation.order[:top].tolist():
-        entry = {name: values[label] for name, values in of_labels.items()}
-        entry["threshold"] = thresholds[label]
-        entry["in_set"] = explanation.score[label] <= thresholds[label]
-        if explanation.class_names is not None:
-            entry["name"] = explanation.class_names[label]
-        labels.append({"label": label, **entry})
-    of_all = explanation.threshold if isinstance(explanation.threshold, float) else None
-    return {"threshold": of_all, "uncertainty": explanation.uncertainty, "labels": labels}
