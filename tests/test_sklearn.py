@@ -111,6 +111,17 @@ def test_out_of_bag_rows_calibrate_a_forest(digits):
     assert not forest.oob_score  # the caller's own is left as it was
 
 
+@pytest.mark.parametrize("base", [RidgeClassifier(), LogisticRegression(tol=0.1)])
+@pytest.mark.filterwarnings("ignore:Some inputs do not have OOB scores", "ignore:invalid value encountered")
+def test_new_rows_are_scored_as_those_out_of_bag(digits, base):
+    """Bags of estimators with decision values have these, too; but the rows left out were scored by probabilities."""
+    X, X_new, y, _ = digits
+    model = ConformalClassifier(BaggingClassifier(base, 15, random_state=0), cv="oob", coverage=0.95).fit(X, y)
+    assert model.calibration_.score == evicp.LAC()
+    logits = np.log(np.maximum(model.estimator_.predict_proba(X_new), 1e-300))
+    assert model.predict_set(X_new) == model.calibration_.predict(logits, 0.95)
+
+
 @pytest.mark.filterwarnings("ignore:Some inputs do not have OOB scores", "ignore:invalid value encountered")
 @pytest.mark.parametrize("kind", [RandomForestClassifier, BaggingClassifier])
 def test_rows_in_every_bag_do_not_calibrate(digits, kind):

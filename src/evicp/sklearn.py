@@ -46,11 +46,16 @@ def logits_of(estimator: Any, X: Any) -> F64:
     if decisions is not None:
         return decisions
     if hasattr(estimator, "predict_proba"):
-        return _log(estimator.predict_proba(X))
+        return _log_probabilities(estimator, X)
     raise InputError(
         f"{type(estimator).__name__} must have predict_proba, or decision_function with one value per class. "
         'Wrap it in CalibratedClassifierCV; an SVC takes decision_function_shape="ovr".'
     )
+
+
+def _log_probabilities(estimator: Any, X: Any) -> F64:
+    """The (n, K) logits of a fitted classifier by its probabilities alone, also where it has decision values."""
+    return _log(estimator.predict_proba(X))
 
 
 def _log(probabilities: Any) -> F64:
@@ -199,7 +204,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ----------
     estimator : classifier, default LogisticRegression()
     score : a name, "auto", a score or a callable of logits, as for `evicp.calibrate`
-        By default ECP where the estimator has decision values of more than two classes, and LAC otherwise: the
+        By default ECP where decision values of more than two classes are scored, and LAC otherwise: the
         logarithms of probabilities are no evidence, and of two classes ECP can only say that both are possible.
         `calibration_.score` is the one that was taken. "auto" uses a part of the calibration rows up to choose with.
     coverage : what `predict_set` asks for by default
@@ -207,9 +212,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         "prefit": the estimator is fitted already and `fit` calibrates on all it is given; these rows must not have
         trained it. A share: that part of the rows, drawn at random, calibrates, the rest trains. Folds: every row is
         scored by an estimator that has not seen it, then the estimator is fitted on all rows; this uses the data best
-        but lies outside the exact guarantee. "oob": the same for a forest, by those of its trees that were not trained
-        on the row; it is fitted once, and `calibration_.folds` is the number of rows. A splitter that splits once is a
-        share, any other is folds; no row may be held out twice.
+        but lies outside the exact guarantee. "oob": the same for a forest, by the probabilities of those of its trees
+        that were not trained on the row; it is fitted once, and `calibration_.folds` is the number of rows. A splitter
+        that splits once is a share, any other is folds; no row may be held out twice.
     random_state : of the split or the folds
     by : None, "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or a function of X
         Where the coverage must hold: over all rows, in every class, in every band of evidential uncertainty, or in
@@ -292,7 +297,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         group = _group_function(self.by)
         if self.__dict__["score"] is not None and str(self.__dict__["score"]).lower() != "auto":
             as_score(self.__dict__["score"])  # one that is refused is refused before anything is trained
-        params = self._routed(fit_params)
+        params, read = self._routed(fit_params), logits_of
         if self.ensemble:
             self._check_ensemble(group)
         if isinstance(self.cv, str) and self.cv == "prefit":
@@ -304,11 +309,11 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             folds = None
         elif isinstance(self.cv, str) and self.cv == "oob":
             estimator, used = self._fit_out_of_bag(X, y, params)
-            folds = len(used[0].rows)
+            folds, read = len(used[0].rows), _log_probabilities  # as rows out of their bags are scored
         else:
             estimator, used = self._fit_and_score(X, y, params)
             folds = len(used) if len(used) > 1 else None
-        classes, score = np.asarray(estimator.classes_), self._conformal_score(estimator, X)
+        classes, score = np.asarray(estimator.classes_), self._conformal_score(estimator, X, read)
         names = [str(c) for c in classes]
         groups = [
             None if group is None else checks.as_groups(group(_safe_indexing(X, p.rows)), len(p.rows)) for p in used
@@ -322,7 +327,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             calibration = replace(calibrate(logits, labels, score, by=by, class_names=names), folds=folds)
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
         self.estimator_, self.classes_, self._group, self.calibration_ = estimator, classes, group, calibration
-        self.estimators_ = [part.estimator for part in used] if self.ensemble else None
+        self._read, self.estimators_ = read, [part.estimator for part in used] if self.ensemble else None
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # the last fit's
             if hasattr(estimator, name):
@@ -357,12 +362,12 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
         )
 
-    def _conformal_score(self, estimator: Any, X: Any) -> Any:
-        """The score asked for, or the one that suits what the fitted estimator gives; its kind alone decides."""
+    def _conformal_score(self, estimator: Any, X: Any, read: Any) -> Any:
+        """The score asked for, or the one that suits what is read of the fitted estimator; its kind alone decides."""
         if self.__dict__["score"] is not None:
             return self.__dict__["score"]
-        evidence = len(estimator.classes_) > 2 and _decisions(estimator, _safe_indexing(X, [0])) is not None
-        return "ecp" if evidence else "lac"
+        several = len(estimator.classes_) > 2 and read is logits_of
+        return "ecp" if several and _decisions(estimator, _safe_indexing(X, [0])) is not None else "lac"
 
     def _routed(self, fit_params: dict[str, Any]) -> dict[str, Any]:
         """What of the parameters of `fit` the estimator's own is given."""
@@ -502,7 +507,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _outputs(self, X: Any) -> tuple[Any, NDArray[Any] | None]:
         """The logits of new rows, or of each estimator of an ensemble, and their groups where a function gives them."""
         check_is_fitted(self)
-        every = [logits_of(one, X) for one in self.estimators_ or [self.estimator_]]
+        every = [self._read(one, X) for one in self.estimators_ or [self.estimator_]]
         groups = None if self._group is None else checks.as_groups(self._group(X), len(every[0]))
         return every if self.estimators_ else every[0], groups
 
