@@ -19,20 +19,24 @@ def sets_that_cover(covered: np.ndarray, coverage: float = 0.9) -> tuple[Predict
     return PredictionSets.from_mask(mask, coverage=coverage), np.zeros(len(covered), int)
 
 
-def reference_least_covered(hits: list[int], fewest: int) -> Fraction:
-    n = len(hits)
-    windows = ((i, j) for i in range(n) for j in range(i + fewest, n + 1))
+def reference_least_covered(hits: list[int], cuts: list[int], fewest: int) -> Fraction:
+    windows = ((i, j) for i in cuts for j in cuts if j - i >= fewest)
     return min(Fraction(sum(hits[i:j]), j - i) for i, j in windows)
 
 
 @given(hits=st.lists(st.integers(0, 1), min_size=1, max_size=25), data=st.data())
 def test_no_window_is_covered_less(hits, data):
     fewest = data.draw(st.integers(1, len(hits)))
-    expected = reference_least_covered(hits, fewest)
-    first, last, coverage = slices._least_covered(np.array(hits), fewest, Fraction(2))
+    places = data.draw(st.lists(st.integers(0, 9), min_size=len(hits), max_size=len(hits)).map(sorted))
+    cuts = [i for i in range(len(hits) + 1) if i in (0, len(hits)) or places[i - 1] != places[i]]
+    assert slices._cuts(np.array(places, float)).tolist() == cuts
+    expected = reference_least_covered(hits, cuts, fewest)
+    first, last, coverage = slices._least_covered(np.array(hits), np.array(cuts), fewest, Fraction(2))
     assert coverage == expected == Fraction(sum(hits[first : last + 1]), last + 1 - first)
     assert last + 1 - first >= fewest
-    assert slices._least_covered(np.array(hits), fewest, expected) is None  # only what is less is of interest
+    assert {first, last + 1} <= set(cuts)
+    # Only what is less is of interest.
+    assert slices._least_covered(np.array(hits), np.array(cuts), fewest, expected) is None
 
 
 def test_the_bad_corner_is_found():
@@ -48,6 +52,17 @@ def test_the_bad_corner_is_found():
     assert found.found_count >= 1000
     assert found.count + found.found_count == found.contains(x).sum()
     assert repr(found).startswith(f"WorstSlice(coverage {found.coverage:.4f} in {found.count:,} other rows, 95%")
+
+
+def test_rows_with_equal_features_are_in_or_out_together():
+    """A part of them is no slice: the part that is covered least would be found wherever they are many."""
+    rng = np.random.default_rng(0)
+    kind = rng.choice(3, p=[0.6, 0.2, 0.2], size=4000)
+    sets, labels = sets_that_cover(rng.random(4000) < np.array([0.8, 0.95, 0.75])[kind])
+    found = worst_slice(sets, labels, np.eye(3)[kind], share=0.1)
+    assert set(kind[found.contains(np.eye(3)[kind])]) == {2}
+    assert found.count + found.found_count == np.sum(kind == 2)
+    assert found.found_coverage == pytest.approx(0.75, abs=0.04)
 
 
 def test_where_coverage_is_even_other_rows_say_so():
@@ -85,6 +100,7 @@ def test_the_same_seed_finds_the_same_slice():
     [
         ({"share": 0.0}, InputError, "share must be strictly between 0 and 1"),
         ({"share": 0.1}, InputError, "a share of 0.1 of 20 is 2. Give more rows, or a larger share"),
+        ({"share": Fraction(1, 10)}, InputError, "a share of 0.1 of 20 is 2"),
         ({"directions": 0}, InputError, "directions must be"),
         ({"features": np.zeros((39, 2))}, InputError, r"features must have shape \(40, features\); got \(39, 2\)"),
         ({"features": np.full((40, 2), np.inf)}, InputError, "features must be finite"),

@@ -90,7 +90,8 @@ def worst_slice(
     covered, x = as_sets(sets).contains(labels), checks.as_features(features, n=len(sets))
     rng = np.random.default_rng(checks.as_seed(seed))
     searched, held_out = np.array_split(rng.permutation(len(x)), 2)
-    fewest = ceil(checks.as_probability(share, "share") * len(searched))
+    share = checks.as_probability(share, "share")
+    fewest = ceil(share * len(searched))
     if fewest < _FEWEST:
         raise InputError(
             f"a slice must hold at least {_FEWEST} of the rows it is searched for in, which are half of all; "
@@ -102,7 +103,7 @@ def worst_slice(
         direction = rng.normal(size=x.shape[1]) / np.where(spread > 0, spread, 1.0)
         places = along(x[searched], direction)
         order = np.argsort(places)
-        window = _least_covered(covered[searched[order]].astype(np.int64), fewest, worst)
+        window = _least_covered(covered[searched[order]].astype(np.int64), _cuts(places[order]), fewest, worst)
         if window is not None:
             first, last, worst = window
             slab = direction, float(places[order[first]]), float(places[order[last]]), last - first + 1
@@ -122,20 +123,27 @@ def worst_slice(
     )
 
 
-def _least_covered(hits: I64, fewest: int, worst: Fraction) -> tuple[int, int, Fraction] | None:
+def _cuts(places: F64) -> I64:
+    """Where neighbours in ascending places may begin and end: not between equal ones, which a slice holds together."""
+    return np.concatenate([[0], np.flatnonzero(np.diff(places)) + 1, [len(places)]])
+
+
+def _least_covered(hits: I64, cuts: I64, fewest: int, worst: Fraction) -> tuple[int, int, Fraction] | None:
     """The first, the last and the coverage of the neighbours, `fewest` or more, that are covered less than `worst`.
 
-    Of all such neighbours those that are covered least; None if there are none. Neighbours with less coverage than
-    p / q are those whose sum of q hit - p is negative. Those with the lowest sum set the coverage to be beaten next,
-    until none does (Dinkelbach, 1967); in whole numbers that is exact.
+    Of all such neighbours between two cuts those that are covered least; None if there are none. Neighbours with less
+    coverage than p / q are those whose sum of q hit - p is negative. Those with the lowest sum set the coverage to be
+    beaten next, until none does (Dinkelbach, 1967); in whole numbers that is exact.
     """
     best = None
+    ends = cuts[cuts >= fewest]
+    latest = np.searchsorted(cuts, ends - fewest, side="right") - 1  # the last cut that neighbours can start from
     while True:
-        sums = np.concatenate([[0], np.cumsum(hits * worst.denominator - worst.numerator)])
-        before = np.maximum.accumulate(sums[:-fewest])  # the highest sum that neighbours with this end can start from
-        end = int(np.argmin(sums[fewest:] - before))
-        if sums[fewest + end] >= before[end]:
+        sums = np.concatenate([[0], np.cumsum(hits * worst.denominator - worst.numerator)])[cuts]
+        gains = sums[-len(ends) :] - np.maximum.accumulate(sums)[latest]
+        end = int(np.argmin(gains))
+        if gains[end] >= 0:
             return best
-        first, last = int(np.argmax(sums[: end + 1])), end + fewest - 1
+        first, last = int(cuts[np.argmax(sums[: latest[end] + 1])]), int(ends[end]) - 1
         worst = Fraction(int(hits[first : last + 1].sum()), last + 1 - first)
         best = first, last, worst
