@@ -112,6 +112,17 @@ def test_a_row_has_the_same_weight_in_any_batch():
     old, new = two_normals(200, 200, 1.0, d=37)
     ratio = estimate_density_ratio(old, new)
     assert ratio(new).tolist() == [ratio(row[None])[0] for row in new]
+    assert ratio(new).tolist() == ratio(np.asfortranarray(new)).tolist()  # as frames have them
+
+
+def test_columns_of_a_frame_may_be_true_or_false():
+    pandas = pytest.importorskip("pandas")
+    old, new = two_normals(100, 100, 1.0, d=2)
+    frames = [pandas.DataFrame({"size": x[:, 0], "urgent": x[:, 1] > 0}) for x in (old, new)]
+    arrays = [np.column_stack([x[:, 0], x[:, 1] > 0]) for x in (old, new)]
+    np.testing.assert_array_equal(
+        estimate_density_ratio(*frames)(frames[1]), estimate_density_ratio(*arrays)(arrays[1])
+    )
 
 
 def test_one_feature_needs_no_second_axis():

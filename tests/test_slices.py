@@ -65,6 +65,13 @@ def test_rows_with_equal_features_are_in_or_out_together():
     assert found.found_coverage == pytest.approx(0.75, abs=0.04)
 
 
+def test_a_slice_holds_the_same_rows_of_frames():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(3000, 30))
+    found = worst_slice(*sets_that_cover(rng.random(3000) < 0.9), x, directions=20)
+    assert found.contains(np.asfortranarray(x)).tolist() == found.contains(x).tolist()
+
+
 def test_where_coverage_is_even_other_rows_say_so():
     """The control of the halves: what was found with one half alone would look broken every time."""
     rng = np.random.default_rng(1)

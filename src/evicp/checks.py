@@ -240,7 +240,7 @@ def as_features(features: Any, what: str = "features", *, n: int | None = None, 
     if array.ndim != 2 or not array.shape[1] or n not in (None, len(array)) or n_features not in (None, array.shape[1]):
         rows, columns = "rows" if n is None else n, "features" if n_features is None else n_features
         raise InputError(f"{what} must have shape ({rows}, {columns}); got {shape}.")
-    array = array.astype(np.float64)
+    array = array.astype(np.float64, order="C")  # sums of a row have other bits where columns lie together
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         row, column = bad[0]
@@ -383,9 +383,10 @@ def _from_torch(tensor: Any, what: str) -> NDArray[Any]:
 def _from_frame(frame: Any, what: str) -> NDArray[Any]:
     """The values of a pandas or polars frame; column by column where they do not share one numeric type.
 
-    Those of a mask may be True or False.
+    Those of a mask may be True or False, and so may features.
     """
-    kinds, wanted = ("bfiu", "boolean") if what == "mask" else ("fiu", "numeric")
+    wanted = "boolean" if what == "mask" else "numeric"
+    kinds = "bfiu" if what == "mask" or what.endswith("features") else "fiu"
     array = np.asarray(frame.to_numpy())
     if array.dtype.kind in kinds:
         return array
