@@ -116,6 +116,18 @@ def test_explanation_and_set_agree_on_every_label(by, dtype):
     assert on_threshold
 
 
+def test_a_row_of_a_frame_has_the_classes_in_their_order():
+    """As `predict` has it: under the wrong names every figure would look right."""
+    pandas = pytest.importorskip("pandas")
+    calibration = evicp.calibrate([[2.0, 1.0, 0.0]] * 4, [0, 1, 0, 0], class_names=["ant", "bee", "cat"])
+    row = pandas.Series([2.0, 1.0, 0.0], index=["ant", "bee", "cat"])
+    assert explain_set(calibration, row, 0.5).in_set.tolist() == [True, False, False]
+    with pytest.raises(LogitsError, match="in another order: column 0 is 'cat', class 0 is 'ant'"):
+        explain_set(calibration, row[["cat", "bee", "ant"]], 0.5)
+    with pytest.raises(LogitsError, match="in another order"):
+        explain(row[["cat", "bee", "ant"]], class_names=["ant", "bee", "cat"])
+
+
 def test_every_label_may_have_its_threshold():
     explanation = explain([2.0, 1.0, -1.0], threshold=np.array([-8.0, -4.0, -1.0]))
     assert explanation.in_set.tolist() == [False, True, False]

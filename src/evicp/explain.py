@@ -172,6 +172,8 @@ def explain(
         raise LogitsError(f"explain takes one row of logits; got {len(array)}. Pass logits[i].")
     ((_, z),) = checks.blocks(array)
     n_classes = z.shape[1]
+    names = checks.as_class_names(class_names, n_classes)
+    checks.same_columns(logits_row, names)
     rates = score.rates(n_classes)
     e = score.evidence_of(z)
     alpha = evidence.dirichlet(e, rates)
@@ -193,7 +195,7 @@ def explain(
         score=score.scores(array)[0],  # by the road a calibration's scores take, so that a threshold decides alike
         uncertainty=float(u[0, 0]),
         threshold=_as_threshold(threshold, n_classes),
-        class_names=checks.as_class_names(class_names, n_classes),
+        class_names=names,
         utility_name="softmax" if score.utility is None else "utility",
     )
 
@@ -220,8 +222,9 @@ def explain_set(
             f"only marginal calibrations and those by class can be explained; this one is {kind}, and its threshold "
             "depends on the row."
         )
-    own, row = calibration.alike(checks.as_logits(logits_row, calibration.n_classes, row_allowed=True))
     names = calibration.class_names
+    checks.same_columns(logits_row, names)
+    own, row = calibration.alike(checks.as_logits(logits_row, calibration.n_classes, row_allowed=True))
     return explain(row, calibration.score, threshold=own.label_thresholds(coverage, confidence), class_names=names)  # type: ignore[arg-type]
 
 
