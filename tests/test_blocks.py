@@ -13,7 +13,7 @@ import pytest
 
 import evicp
 from evicp import blocks, files
-from evicp.errors import EvicpError, FileError, InputError, LabelsError, LogitsError
+from evicp.errors import EvicpError, FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.metrics import Evaluator
 from evicp.stored import PackedArray, RawArray, companion
 
@@ -392,6 +392,21 @@ def test_a_bad_row_is_named_with_its_block(data: tuple, tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", logits=logits, labels=data[1])
     with pytest.raises(LogitsError, match=r"from 990 on: .*NaN at row 10, class 2"):
         blocks.calibrate(blocks.open_rows(tmp_path / "rows.npz", memory=99 * 8 * 4 * K))
+
+
+def test_a_row_without_a_label_or_weight_is_named_with_its_block(data: tuple, tmp_path: Path) -> None:
+    logits, labels = data
+    given = {"memory": 99 * 8 * 4 * K}
+    np.savez(tmp_path / "rows.npz", logits=logits, labels=labels)
+    weights, missing = np.ones(len(logits)), labels.astype(float)
+    weights[1000] = missing[1000] = np.nan
+    with pytest.raises(InputError, match=r"from 990 on: weights must be finite and >= 0; got nan at position 10"):
+        blocks.calibrate(blocks.open_rows(tmp_path / "rows.npz", **given), weights=weights)
+    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    table = pa.table({"logits": list(logits), "labels": pa.array(missing, pa.int64(), from_pandas=True)})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(InputTypeError, match=r"from 990 on: labels must be integers; .* Row 10 has nan"):
+        blocks.calibrate(blocks.open_rows(tmp_path / "rows.parquet", **given))
 
 
 @pytest.mark.parametrize("bad", ["", "a lot", "-1GB", "0", True, "1TB"])

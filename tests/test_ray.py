@@ -368,6 +368,8 @@ def test_what_is_wrong_is_said_as_anywhere_else(cluster: Any, dataset: Any, data
         cluster.calibrate(dataset, labels="truth")
     with pytest.raises(LabelsError, match=r"^labels must be in \[0, 12\); got \d+ at row \d+ of its batch\."):
         cluster.calibrate(dataset, labels="id")
+    with pytest.raises(InputTypeError, match=r"Row 1 of its batch has nan"), cluster._in_batch():
+        evicp.calibrate(data[0][:2], [0.0, np.nan])
     with pytest.raises(InputTypeError, match=r"must be a ray.data.Dataset; got a ndarray"):
         cluster.calibrate(data[0])
     calibration = evicp.calibrate(data[0][:5], data[1][:5])

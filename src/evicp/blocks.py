@@ -449,7 +449,7 @@ def located(source: str, first_row: int) -> Iterator[None]:
     """Say where a block lies when one of its rows is refused: messages count rows from the block's first."""
     try:
         yield
-    except (LogitsError, LabelsError) as error:
+    except (InputError, InputTypeError) as error:
         if first_row == 0:
             raise
         raise type(error)(f"in the rows of {source} from {first_row:,} on: {error}") from error

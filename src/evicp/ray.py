@@ -309,8 +309,8 @@ def _in_batch() -> Iterator[None]:
     """A batch does not know where it lies: its rows are counted from its own first, and messages say so."""
     try:
         yield
-    except InputError as error:
-        raise type(error)(re.sub(r"\brow (\d+)", r"row \1 of its batch", str(error))) from error
+    except (InputError, InputTypeError) as error:
+        raise type(error)(re.sub(r"\b([Rr]ow \d+)", r"\1 of its batch", str(error))) from error
 
 
 def _column(batch: Any, name: str) -> NDArray[Any]:
