@@ -97,6 +97,14 @@ def test_parameters_outside_the_grid_are_kept(rows: Any) -> None:
     }
 
 
+def test_a_grid_that_is_worse_than_the_score_given_does_not_lead_it(rows: Any) -> None:
+    worse = evicp.tune(*rows, "lac", "size", grid={"temperature": [0.1]})
+    assert worse.candidates[0].score == evicp.LAC()
+    assert "; but lac, which is none of them, leads it by 0." in worse.why
+    equal = evicp.tune(*rows, "topk", grid={"temperature": [2.0]})  # which has no effect on ranks
+    assert "; topk is as good. " in equal.why
+
+
 def test_a_user_callable_can_be_tuned_around(rows: Any) -> None:
     def halved(z: np.ndarray) -> np.ndarray:
         return np.maximum(z, 0) / 2

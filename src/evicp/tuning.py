@@ -212,7 +212,7 @@ def tune(
     judged = {c: _judge(c, array, truth, exact, by, seed) for c in dict.fromkeys([given, *candidates])}
     best = max((judged[c] for c in candidates), key=_overall)
     why = f"{best.score.describe()} has the best {_NAMES[by]} of {len(candidates)} candidates on {len(array):,} rows"
-    lead = "" if best.score == given else f"; it leads {given.describe()} by {_lead(best, judged[given])}"
+    lead = "" if best.score == given else f"; {_beside(best, judged[given])}"
     return _report(best, judged[given], judged.values(), f"{why}{lead}", by, exact, len(array))
 
 
@@ -454,6 +454,16 @@ _NAMES: Mapping[Metric, str] = MappingProxyType({"size": "size", "sscv": "SSCV",
 def _lead(judged: _Judged, other: _Judged) -> str:
     lead, error = _paired(judged, other)
     return f"{lead:z.4f} (standard error {error:.4f})"
+
+
+def _beside(best: _Judged, given: _Judged) -> str:
+    """How the best candidate compares with the score that was given, which may be no candidate and better than all."""
+    ahead = _overall(best) - _overall(given)
+    if not ahead:
+        return f"{given.score.describe()} is as good"
+    if ahead < 0:
+        return f"but {given.score.describe()}, which is none of them, leads it by {_lead(given, best)}"
+    return f"it leads {given.score.describe()} by {_lead(best, given)}"
 
 
 # ---------------------------------------------------------------------------------------------------------------
