@@ -112,6 +112,13 @@ def test_full_sets_where_rows_are_too_few(rows: Any) -> None:
     assert comparison.values("aps", "coverage").tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("score", ["auto", evicp.Tuned("raps", lam=[0.01, 1.0])])
+def test_too_few_rows_to_tune_are_warned_of(rows: Any, score: Any) -> None:
+    with pytest.warns(SmallCalibrationWarning, match=r"^the 8 tuning rows .* coverage 0\.9 needs 9, .* tuning=9 or"):
+        evicp.compare(*rows, score, 0.9, trials=2, tuning=8)
+    evicp.compare(*rows, score, 0.9, trials=2, tuning=9)
+
+
 def test_masked_true_labels_are_never_covered_by_a_finite_threshold(rows: Any) -> None:
     logits, labels = rows[0].copy(), rows[1]
     logits[np.arange(0, 500, 10), labels[::10]] = -np.inf

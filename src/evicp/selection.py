@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from evicp import checks, kernels, limits
 from evicp.arrays import F64, I64
 from evicp.calibration import warn_suspicious
-from evicp.errors import InputError, InputTypeError, LogitsError
+from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
 from evicp.metrics import Evaluation, evaluate_counts
+from evicp.reliability import rows_needed
 from evicp.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
@@ -196,6 +197,7 @@ def compare(
     # "auto" sees for itself which scores do well on these logits.
     warn_suspicious((m.score if isinstance(m, Tuned) else m for m in methods.values()), array)
     n_tuning = _tuning_rows(tuning, len(array), methods.values(), temperature)
+    _warn_of_few_to_tune(n_tuning, exact, methods.values())
     n_calibration = as_row_count(calibration, len(array), "calibration")
     if n_tuning + n_calibration >= len(array):
         raise InputError(
@@ -252,6 +254,16 @@ def _tuning_rows(tuning: Any, n: int, methods: Iterable[Method], temperature: An
     if tuning is None:
         tuning = rows_to_choose(n) if Auto in kinds else 0.1
     return as_row_count(tuning, n, "tuning")
+
+
+def _warn_of_few_to_tune(n_tuning: int, coverage: Fraction, methods: Iterable[Method]) -> None:
+    """Full sets are all alike: where `tune` would refuse to choose, the first candidate is taken."""
+    if n_tuning < rows_needed(coverage) and any(isinstance(method, Tuned | Auto) for method in methods):
+        checks.warn(
+            f"the {n_tuning} tuning rows of a trial cannot tell candidates apart: coverage {float(coverage):g} needs "
+            f"{rows_needed(coverage)}, with fewer all sets are full. Pass tuning={rows_needed(coverage)} or more.",
+            SmallCalibrationWarning,
+        )
 
 
 def as_row_count(share: Any, n: int, what: str) -> int:
