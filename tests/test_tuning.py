@@ -113,6 +113,17 @@ def test_a_user_callable_can_be_tuned_around(rows: Any) -> None:
     assert tuning.best.parameters()["evidence"] is halved
 
 
+def test_a_user_callable_needs_no_hash(rows: Any) -> None:
+    class Halved:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, z: np.ndarray) -> np.ndarray:
+            return np.maximum(z, 0) / 2
+
+    tuning = evicp.tune(*rows, evicp.ECP(evidence=Halved()), grid={"temperature": [1.0, 2.0, 2.0]})
+    assert len(tuning.candidates) == 2
+
+
 def test_a_result_prints_and_becomes_json(rows: Any) -> None:
     tuning = evicp.tune(*rows, "lac")
     text = repr(tuning)

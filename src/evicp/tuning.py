@@ -209,11 +209,14 @@ def tune(
     tuned = Tuned(given, by=by, **(GRIDS[given.name] if grid is None else grid))
     array, truth, exact = _checked(logits, labels, coverage, seed)
     candidates = tuned.candidates()
-    judged = {c: _judge(c, array, truth, exact, by, seed) for c in dict.fromkeys([given, *candidates])}
-    best = max((judged[c] for c in candidates), key=_overall)
+    judged: list[_Judged] = []
+    for candidate in (given, *candidates):
+        if all(candidate != known.score for known in judged):  # by ==: a user's function may have no hash
+            judged.append(_judge(candidate, array, truth, exact, by, seed))
+    best = max((known for known in judged if known.score in candidates), key=_overall)
     why = f"{best.score.describe()} has the best {_NAMES[by]} of {len(candidates)} candidates on {len(array):,} rows"
-    lead = "" if best.score == given else f"; {_beside(best, judged[given])}"
-    return _report(best, judged[given], judged.values(), f"{why}{lead}", by, exact, len(array))
+    lead = "" if best.score == given else f"; {_beside(best, judged[0])}"
+    return _report(best, judged[0], judged, f"{why}{lead}", by, exact, len(array))
 
 
 def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: float | Fraction = 0.9, *, seed: int = 0) -> Tuning:
