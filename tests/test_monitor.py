@@ -227,6 +227,7 @@ def test_one_group_is_watched_at_a_time():
     z, y = make(600)
     calibration = calibrate(z, y, by="class", class_names=list("abcde"))
     assert Monitor(calibration, 0.8, group="c").n == np.sum(y == 2)
+    assert Monitor(calibrate(z, y, by=y), 0.8, group=2).n == np.sum(y == 2)  # as it was given
     with pytest.raises(InputError, match=r"^group must be one of the calibration's groups \(a, b, c, d, e\); got None"):
         Monitor(calibration, 0.8)
     with pytest.raises(InputError, match=r"^this calibration has no groups; got group='a'\.$"):

@@ -134,7 +134,7 @@ class Monitor:
     calibration : the calibration, or its number of rows
     coverage : asked of the sets
     confidence : of the sets, where they were predicted with one
-    group : the name of the group to watch, where the calibration has groups (one monitor each)
+    group : the name of the group to watch, or its number, where the calibration has groups (one monitor each)
     false_alarm_rate : the probability of ever alarming without cause
     seed : of the places of p-values within their gaps
 
@@ -160,7 +160,7 @@ class Monitor:
         coverage: float | Fraction,
         *,
         confidence: float | None = None,
-        group: str | None = None,
+        group: str | int | None = None,
         false_alarm_rate: float = 0.01,
         seed: int = 0,
     ) -> None:
@@ -219,7 +219,7 @@ class Monitor:
         gaps = np.rint(scaled)
         if p.ndim != 1 or not np.all((np.abs(scaled - gaps) < 1e-3) & (gaps >= 1) & (gaps <= self.n + 1)):
             raise InputError(
-                f"p_values must be multiples of 1 / (n + 1) in (0, 1], n = {self.n}; take them from "
+                f"p_values must be multiples of 1 / (n + 1) in (0, 1], n = {self.n}, and not smoothed; take them from "
                 "calibration.p_values(logits, labels)."
             )
         with self._lock:
@@ -340,8 +340,9 @@ def _as_covered(covered: Any) -> Bools:
     return array
 
 
-def _rows_of(calibration: Calibration | int, group: str | None) -> int:
+def _rows_of(calibration: Calibration | int, group: str | int | None) -> int:
     """The calibration rows behind the threshold that is watched."""
+    group = str(int(group)) if isinstance(group, int | np.integer) else group  # as groups of whole numbers are called
     if not isinstance(calibration, Calibration):
         if group is not None:
             raise InputError("group names a group of a calibration; pass the calibration, not its number of rows.")
