@@ -13,7 +13,7 @@ pytest.importorskip("sklearn")
 from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
-from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
+from sklearn.ensemble import BaggingClassifier, RandomForestClassifier, StackingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression, Perceptron, RidgeClassifier
 from sklearn.model_selection import (
@@ -30,6 +30,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import evicp
@@ -596,7 +597,12 @@ def test_estimators_with_only_one_of_the_two_outputs():
 def test_three_decisions_between_pairs_are_no_logits():
     X, y = load_iris(return_X_y=True)
     pairs = SVC(decision_function_shape="ovo", probability=True, random_state=0)
-    for estimator in (pairs, make_pipeline(StandardScaler(), pairs), GridSearchCV(pairs, {"C": [1.0]}, cv=2)):
+    some = [make_pipeline(StandardScaler(), pairs), GridSearchCV(pairs, {"C": [1.0]}, cv=2)]
+    more = [
+        BaggingClassifier(pairs, 3, random_state=0),
+        StackingClassifier([("tree", DecisionTreeClassifier())], pairs),
+    ]
+    for estimator in (pairs, *some, *more):
         fitted = estimator.fit(X, y)
         assert fitted.decision_function(X).shape == (150, 3)
         np.testing.assert_allclose(np.exp(logits_of(fitted, X)), fitted.predict_proba(X), atol=1e-12)

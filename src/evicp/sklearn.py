@@ -82,8 +82,9 @@ def _listed(values: Iterable[Any]) -> str:
 
 def _compares_pairs(estimator: Any) -> bool:
     """Whether the decisions of an SVC are those between pairs of classes: three classes have three pairs."""
-    while hasattr(estimator, "best_estimator_"):
-        estimator = estimator.best_estimator_
+    for inner in ("best_estimator_", "final_estimator_", "estimator_"):  # of searches, of stacks, of bags and others
+        if hasattr(estimator, inner):
+            return _compares_pairs(getattr(estimator, inner))
     if getattr(estimator, "steps", None):
         return _compares_pairs(estimator.steps[-1][1])
     return getattr(estimator, "decision_function_shape", None) == "ovo"
