@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import product
@@ -478,6 +479,20 @@ def test_filled_sets_do_not_wind_the_level_up():
         level.update(False)
         misses += 1
     assert misses <= 21
+
+
+def test_a_state_is_not_taken_in_the_middle_of_an_update():
+    monitor, p = Monitor(5000, 0.9), np.random.default_rng(0).integers(1, 5002, 2000) / 5001
+    feeding = threading.Thread(target=lambda: [monitor.update_p_values(p) for _ in range(3)])
+    feeding.start()
+    taken = []
+    while feeding.is_alive():
+        taken += [
+            Monitor.from_dict(monitor.to_dict()),
+            pickle.loads(pickle.dumps(monitor)),
+        ]  # refused if it does not fit
+    assert {one.seen for one in taken} <= {0, 2000, 4000, 6000}
+    assert all(one._gaps is None or one._gaps.sum() == one.seen for one in taken)
 
 
 def test_threads_may_share_a_monitor():

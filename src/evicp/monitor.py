@@ -182,7 +182,9 @@ class Monitor:
         self._lock = Lock()  # each bet depends on all before it
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        with self._lock:  # not in the middle of another thread's update, which counts gaps in place
+            state = {name: value for name, value in self.__dict__.items() if name != "_lock"}
+            return state | {"_gaps": None if self._gaps is None else self._gaps.copy()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -268,19 +270,20 @@ class Monitor:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything the monitor knows, ready for JSON: `Monitor.from_dict` continues from it."""
+        now = self.__getstate__()
         return {
             "n": self.n,
             "coverage": str(self.coverage),
             "confidence": self.confidence,
             "false_alarm_rate": self.false_alarm_rate,
             "seed": self.seed,
-            "seen": self.seen,
-            "covered": self.covered,
-            "alarm_at": self.alarm_at,
-            "log_e": self._log_e,
-            "largest_log_e": self._largest_log_e,
-            "log_active": None if self._log_active is None else self._log_active.tolist(),
-            "gaps": None if self._gaps is None else self._gaps.tolist(),
+            "seen": now["seen"],
+            "covered": now["covered"],
+            "alarm_at": now["alarm_at"],
+            "log_e": now["_log_e"],
+            "largest_log_e": now["_largest_log_e"],
+            "log_active": None if now["_log_active"] is None else now["_log_active"].tolist(),
+            "gaps": None if now["_gaps"] is None else now["_gaps"].tolist(),
         }
 
     @classmethod
