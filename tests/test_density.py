@@ -79,6 +79,15 @@ def test_rows_with_nothing_in_common_are_warned_of():
         assert estimate_density_ratio(old, new).auc == 1.0
 
 
+def test_no_weight_is_infinite():
+    old, new = two_normals(20000, 20000, 8.0, d=1)
+    old[0] = 1000.0
+    with pytest.warns(SuspiciousInputWarning, match="told apart"):
+        ratio = estimate_density_ratio(old, new)
+    assert ratio.range[1] == 700.0
+    assert np.isfinite(ratio(old)).all()
+
+
 def test_the_order_of_pairs():
     values, is_new = np.array([0.0, 1.0, 2.0, 1.0, 3.0]), np.array([False, False, False, True, True])
     assert density._auc(values, is_new) == pytest.approx((1.5 + 3) / 6)

@@ -19,6 +19,8 @@ _FOLDS = 5
 _FEWEST = 2 * _FOLDS
 #: Rows that are told apart this well have hardly anything in common.
 _APART = 0.99
+#: A row far from all others may have a larger ln w, of which exp would be infinite.
+_LARGEST = 700.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,7 +35,7 @@ class DensityRatio:
     centre, scale : (d,) what is subtracted from features, and what they are then divided by
     slopes : (d,) of the features so scaled; all are 0 where rows that were not fitted on could not be told apart
     intercept : ln w where the scaled features are 0
-    range : the smallest and the largest ln w of the rows it was fitted on
+    range : the smallest and the largest ln w of the rows it was fitted on, 700 at most
     penalty : on the squared slopes, chosen on rows held out in five folds; None where the slopes are 0
     auc : how often a held-out new row has a larger w than a held-out old one: 0.5 by chance, 1 where they have nothing
         in common
@@ -106,7 +108,7 @@ def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -
         )
     slopes, intercept = _path(x, is_new)[best]
     fitted = along(x, slopes) + intercept
-    ends = float(fitted.min()), float(fitted.max())
+    ends = float(fitted.min()), min(float(fitted.max()), _LARGEST)
     return DensityRatio(centre, scale, slopes, intercept, ends, _PENALTIES[best], auc)
 
 
