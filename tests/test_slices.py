@@ -54,6 +54,16 @@ def test_the_bad_corner_is_found():
     assert repr(found).startswith(f"WorstSlice(coverage {found.coverage:.4f} in {found.count:,} other rows, 95%")
 
 
+@pytest.mark.parametrize("unit", [1e308, 1e-310])
+def test_features_at_the_ends_of_the_doubles(unit):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, size=(2000, 2)) * unit
+    bad = x[:, 0] > 0.5 * unit
+    found = worst_slice(*sets_that_cover(~bad), x, directions=50)
+    assert found.coverage < 0.2
+    assert found.count + found.found_count == found.contains(x).sum()
+
+
 def test_rows_with_equal_features_are_in_or_out_together():
     """A part of them is no slice: the part that is covered least would be found wherever they are many."""
     rng = np.random.default_rng(0)

@@ -97,10 +97,10 @@ def worst_slice(
             f"a slice must hold at least {_FEWEST} of the rows it is searched for in, which are half of all; "
             f"a share of {share:g} of {len(searched)} is {fewest}. Give more rows, or a larger share."
         )
-    spread = np.ptp(x, axis=0)
+    spread = x.max(0) / 2 - x.min(0) / 2  # half the range: all of it may be beyond the largest double
     worst, slab = Fraction(2), (np.zeros(x.shape[1]), 0.0, 0.0, 0)
     for _ in range(checks.as_count(directions, "directions")):
-        direction = rng.normal(size=x.shape[1]) / np.where(spread > 0, spread, 1.0)
+        direction = rng.normal(size=x.shape[1]) / np.where(spread > 1e-300, spread, 1.0)
         places = along(x[searched], direction)
         order = np.argsort(places)
         window = _least_covered(covered[searched[order]].astype(np.int64), _cuts(places[order]), fewest, worst)
