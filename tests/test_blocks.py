@@ -415,6 +415,15 @@ def test_a_memory_budget_is_a_size(bad: Any) -> None:
         blocks.as_bytes(bad)
 
 
+def test_sets_are_not_written_over_their_rows(data: tuple, tmp_path: Path) -> None:
+    calibration = evicp.calibrate(*data)
+    np.savez(tmp_path / "rows.npz", logits=data[0], labels=data[1])
+    for rows in (tmp_path / "rows.npz", tmp_path):
+        with pytest.raises(FileError, match=r"cannot write .*rows\.npz: it is an input, or part of one"):
+            blocks.predict(calibration, rows, 0.9, tmp_path / "rows.npz")
+    assert np.load(tmp_path / "rows.npz").files == ["logits", "labels"]
+
+
 def test_no_rows_give_no_sets_and_no_calibration(tmp_path: Path, data: tuple) -> None:
     for kind in ("npy", "npz", "safetensors", "parquet"):
         name, write = WRITERS[kind]

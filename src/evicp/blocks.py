@@ -600,6 +600,7 @@ def predict(
     more : further formats of sets by suffix
     """
     source = as_rows(rows) if evaluator is not None else as_rows(rows).with_labels(None)
+    no_input(source, output)
     how: dict[str, Any] = {"confidence": confidence, "groups": groups, "weights": weights}
     how |= {"allow_empty": allow_empty, "smoothed": smoothed}
 
@@ -610,6 +611,14 @@ def predict(
             yield sets
 
     return write_sets(each(), output, progress, more)
+
+
+def no_input(rows: Rows, output: str | PathLike[str]) -> None:
+    """Refuse to write over rows that are about to be read."""
+    target = as_path(output)
+    read = [part.path for part in rows.parts if part.path is not None and part.path.exists()]
+    if target.exists() and any(path.samefile(target) for path in read):
+        raise FileError(f"cannot write {output}: it is an input, or part of one ({rows.source}). Give another name.")
 
 
 def write_sets(

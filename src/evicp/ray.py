@@ -33,6 +33,7 @@ from evicp.blocks import (
     calibrator_for,
     in_one_type,
     located,
+    no_input,
     of_rows,
     row_wise,
     same_names,
@@ -545,6 +546,7 @@ def predict_files(
     rows : from `evicp.blocks.open_rows`, or a path that all workers can read
     """
     source = as_rows(rows).with_labels(None)
+    no_input(source, output)
     checks.as_coverage(coverage)
     same_names(calibration, source, "the calibration")
     how = {"confidence": confidence, "allow_empty": allow_empty}
