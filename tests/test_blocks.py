@@ -435,6 +435,15 @@ def test_no_rows_give_no_sets_and_no_calibration(tmp_path: Path, data: tuple) ->
             blocks.calibrate(rows)
 
 
+def test_one_number_is_not_one_for_each_row(data: tuple, tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", logits=data[0], labels=data[1])
+    for one in (0.5, np.array(0.5), iter([0.5])):
+        with pytest.raises(InputTypeError, match="weights must be an array with one entry per row; got"):
+            blocks.calibrate(tmp_path / "rows.npz", weights=one)
+        with pytest.raises(InputTypeError, match="smoothed must be an array with one entry per row; got"):
+            blocks.predict(evicp.calibrate(*data), tmp_path / "rows.npz", 0.9, tmp_path / "sets.npz", smoothed=one)
+
+
 def test_nothing_is_written_where_there_are_no_labels_to_evaluate_with(data: tuple, tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", logits=data[0])
     with pytest.raises(FileError, match="no labels"):

@@ -198,6 +198,8 @@ def test_one_row_of_either_shape():
         (([1.0, 2.0], LAC()), {}, InputTypeError, "only the evidential score can be explained"),
         (([1.0, 2.0],), {"class_names": ["a"]}, EvicpError, "one name per class"),
         (([1.0, 2.0],), {"threshold": [1.0, 2.0, 3.0]}, EvicpError, "one number, or one per class"),
+        (([1.0, 2.0],), {"threshold": np.nan}, InputError, "not NaN; got nan"),
+        (([1.0, 2.0],), {"threshold": "low"}, InputTypeError, "threshold must be an array; got 'low'"),
     ],
 )
 def test_what_cannot_be_explained(arguments, options, error, message):

@@ -105,6 +105,12 @@ def test_a_grid_that_is_worse_than_the_score_given_does_not_lead_it(rows: Any) -
     assert "; topk is as good. " in equal.why
 
 
+@pytest.mark.parametrize("grid", [["lam"], {1: [0.1]}, {"by": ["size"]}, {"score": ["raps", "lac"]}])
+def test_a_grid_is_of_parameters(rows: Any, grid: Any) -> None:
+    with pytest.raises(InputError, match="grid must map names of parameters to candidates"):
+        evicp.tune(*rows, "raps", grid=grid)
+
+
 def test_a_user_callable_can_be_tuned_around(rows: Any) -> None:
     def halved(z: np.ndarray) -> np.ndarray:
         return np.maximum(z, 0) / 2

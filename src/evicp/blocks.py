@@ -481,8 +481,14 @@ def _slice(values: Any, block: Block) -> Any:
 
 def row_wise(values: Any, rows: Rows, what: str) -> None:
     """Refuse row-wise values of the wrong length, of which blocks would see only a part."""
-    if not _of_all_rows(values) and len(values) != len(rows):
-        raise InputError(f"{what} must have one entry per row; got {len(values):,} for {len(rows):,} rows.")
+    if _of_all_rows(values):
+        return
+    try:
+        given = len(values)
+    except TypeError as error:  # of a number, or of what can only be read once
+        raise InputTypeError(f"{what} must be an array with one entry per row; got {values!r}.") from error
+    if given != len(rows):
+        raise InputError(f"{what} must have one entry per row; got {given:,} for {len(rows):,} rows.")
 
 
 def same_names(known: Calibration | PredictionSets, rows: Rows, what: str) -> None:

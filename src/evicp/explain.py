@@ -232,7 +232,10 @@ def _as_threshold(threshold: Any, n_classes: int) -> float | F64 | None:
     """One threshold, or one per label."""
     if threshold is None:
         return None
-    array = np.asarray(threshold, dtype=np.float64)
+    array = checks.as_array(threshold, "threshold")
+    if array.dtype.kind not in "fiu" or np.isnan(array).any():
+        raise InputError(f"threshold must be a number, or one per class, and not NaN; got {threshold!r}.")
+    array = array.astype(np.float64)
     if array.size == 1:
         return float(array.item())
     if array.shape != (n_classes,):

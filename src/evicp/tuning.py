@@ -206,7 +206,7 @@ def tune(
     given = as_score(score)
     if grid is None and given.name not in GRIDS:
         raise InputError(f"{given.name} has no grid of its own; pass grid with candidates for its parameters.")
-    tuned = Tuned(given, by=by, **(GRIDS[given.name] if grid is None else grid))
+    tuned = Tuned(given, by=by, **(GRIDS[given.name] if grid is None else _as_grid(grid)))
     array, truth, exact = _checked(logits, labels, coverage, seed)
     candidates = tuned.candidates()
     judged: list[_Judged] = []
@@ -488,6 +488,13 @@ def _as_metric(by: Any) -> Metric:
     if by not in ("size", "sscv", "sat"):
         raise InputError(f'by must be "size", "sscv" or "sat"; got {by!r}.')
     return by
+
+
+def _as_grid(grid: Any) -> Mapping[str, Sequence[Any]]:
+    """Candidates by the names of parameters, none of which is called as those of `Tuned` itself are."""
+    if not isinstance(grid, Mapping) or not all(isinstance(name, str) for name in grid) or {"score", "by"} & set(grid):
+        raise InputError(f'grid must map names of parameters to candidates, {{"lam": [0.01, 0.1]}}; got {grid!r}.')
+    return grid
 
 
 def _listed(name: str, values: Any) -> tuple[Any, ...]:
