@@ -283,6 +283,15 @@ def test_a_shard_in_capitals_is_not_left_out(data: tuple, tmp_path: Path) -> Non
     np.testing.assert_array_equal(blocks.open_rows(tmp_path).labels, data[1])
 
 
+def test_a_shard_of_logits_may_speak_of_labels(data: tuple, tmp_path: Path) -> None:
+    for name in ("clean", "noisy-labels"):
+        np.save(tmp_path / f"logits-{name}.npy", data[0])
+        np.save(tmp_path / f"labels-{name}.npy", data[1])
+    np.save(tmp_path / "labels-of-others.npy", data[1])
+    rows = blocks.open_rows(tmp_path)
+    assert len(rows) == len(rows.labels) == 2 * len(data[0])
+
+
 def test_the_class_names_of_shards_must_agree(data: tuple, tmp_path: Path) -> None:
     names = [f"class {k}" for k in range(K)]
     for number in range(2):

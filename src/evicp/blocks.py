@@ -365,10 +365,15 @@ def _shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> l
     known = (*LOGITS_SUFFIXES, *more)
     found = [f for f in folder.iterdir() if format_of(f) in known and not f.name.startswith(".")]
     beside = {file for f in found for file in companions(f).values()}
-    found = [f for f in found if f not in beside and not (format_of(f) == ".npy" and "labels" in f.name)]
+    found = [f for f in found if f not in beside and not _holds_labels(f)]
     if not found:
         raise FileError(f"{folder} holds no file of logits; known are {', '.join(known)}.")
     return sorted(found, key=lambda f: (natural_key(f.name), f.name))
+
+
+def _holds_labels(file: Path) -> bool:
+    """Whether a file is one of labels by its name, also where their logits are not there."""
+    return format_of(file) == ".npy" and "labels" in file.name and "logits" not in file.name
 
 
 def _open_all(found: Sequence[Path], more: Mapping[str, Callable[[Path], LogitsFile]]) -> Iterator[Part]:
