@@ -1081,6 +1081,19 @@ def test_a_full_disk_behind_standard_output_is_no_alarm(tmp_path: Path, command:
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+@pytest.mark.parametrize(("file", "code"), [("val.npz", 0), ("none.npz", 2)])
+def test_a_full_disk_behind_standard_error_changes_no_exit_code(
+    tmp_path: Path, data: tuple[np.ndarray, np.ndarray], file: str, code: int
+) -> None:
+    """Neither by a warning nor by a remark nor by the error itself."""
+    np.savez(tmp_path / "val.npz", logits=data[0], labels=data[1])
+    program = [sys.executable, "-c", RUN, "calibrate", file, "-o", "cal.safetensors", "--coverage", "0.999"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=full, check=False)
+    assert (done.returncode, done.stdout.startswith(b"Coverage certificate")) == (code, code == 0)
+
+
 def test_closed_streams(tmp_path: Path) -> None:
     program = f"{sys.executable} -c 'from evicp.cli import main; main()'"
     assert subprocess.run(f"{program} plan >&-", shell=True, check=False, cwd=tmp_path).returncode == 0

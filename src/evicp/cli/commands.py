@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from rich.console import Console
 import evicp
 from evicp.cli.bench import bench
 from evicp.cli.calibrate import calibrate
-from evicp.cli.common import visible
+from evicp.cli.common import mute, say, visible
 from evicp.cli.compare import compare
 from evicp.cli.demo import demo
 from evicp.cli.evaluate import evaluate
@@ -79,19 +78,13 @@ def run() -> None:
         _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone.
-        _say_no_more()
+        mute(sys.stdout)
         sys.exit(FAILED)
     except OSError as error:  # a full disk behind standard output, a folder that may not be read
-        _say_no_more()
+        mute(sys.stdout)
         _fail(f"{error.filename or 'cannot read or write'}: {error.strerror or error}.", BAD_INPUT)
     except (MemoryError, RecursionError, UnicodeError) as error:
         _fail(f"this input is too large, too deep or no text: {error or type(error).__name__}.", BAD_INPUT)
-
-
-def _say_no_more() -> None:
-    """What is left to print goes nowhere: Python would complain once more while flushing at exit."""
-    with suppress(OSError):  # what is no file has nothing to flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say_everything() -> None:
@@ -127,13 +120,13 @@ def _fail_usage(error: Any) -> None:
 
 def _fail(message: object, code: int) -> None:
     line = visible(" ".join(str(message).split()))
-    Console(stderr=True).print(f"error: {line}", markup=False, highlight=False, soft_wrap=True)
+    say(f"error: {line}")
     sys.exit(code)
 
 
 def _show_warning(message: Warning | str, *_: Any) -> None:
     line = visible(" ".join(str(message).split()))
-    Console(stderr=True).print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
+    say(f"warning: {line}")
 
 
 @app.callback(invoke_without_command=True)

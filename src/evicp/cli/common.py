@@ -7,16 +7,17 @@ A command is a plain function with typed options; it reads with `evicp.cli.input
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TextIO, TypeVar
 
 import numpy as np
 import typer
@@ -48,6 +49,7 @@ __all__ = [
     "check_output",
     "examples",
     "json_text",
+    "mute",
     "note",
     "parse_score",
     "print_json",
@@ -55,6 +57,7 @@ __all__ = [
     "print_text",
     "progress",
     "refuse_inputs",
+    "say",
     "stdout_console",
     "visible",
 ]
@@ -263,7 +266,21 @@ def print_text(text: object) -> None:
 
 def note(text: str) -> None:
     """A remark for people, on standard error: it never mixes with results."""
-    Console(stderr=True).print(visible(text), markup=False, highlight=False, soft_wrap=True, style="dim")
+    say(visible(text), style="dim")
+
+
+def say(line: str, *, style: str | None = None) -> None:
+    """Print a line on standard error; where that is closed or its disk is full, nothing is said and work goes on."""
+    try:
+        Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True, style=style)
+    except OSError:
+        mute(sys.stderr)
+
+
+def mute(stream: TextIO) -> None:
+    """What is left to print there goes nowhere: Python would complain once more while flushing at exit."""
+    with suppress(OSError):  # what is no file has nothing to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_table(
