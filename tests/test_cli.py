@@ -1027,6 +1027,17 @@ def test_a_narrow_terminal_folds_texts_and_keeps_numbers(
     assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(lines)
 
 
+def test_a_narrow_terminal_takes_no_names_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(common, "stdout_console", lambda: Console(width=30))
+    rows = [["ecp", "0.8667 (0.0571)", "1.667 (0.290)"], ["raps(lam=0.012345)", "0.9119 (0.0024)", "1.857 (0.052)"]]
+    common.print_table(["score", "coverage", "size"], rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["ecp", *rows[0][1].split(), *rows[0][2].split()]
+    assert lines[2].startswith("raps(lam=0  0.9119 (0.0024)")
+
+
 def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with common.progress("working", 3, after=0.0) as advance:
         advance(3)

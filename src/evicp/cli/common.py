@@ -283,6 +283,10 @@ def mute(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+#: Texts are folded into no fewer columns than this: names in a column of one letter, or of none, tell nothing.
+_LEAST_TEXT = 10
+
+
 def print_table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -293,7 +297,7 @@ def print_table(
 ) -> None:
     """Print a table; the first column and those in `left` are aligned to the left, the others to the right.
 
-    On a narrow terminal texts are folded; numbers stay whole.
+    On a narrow terminal texts are folded, down to a few letters; numbers stay whole. The terminal breaks what is wider.
     """
     from rich.text import Text
 
@@ -302,10 +306,20 @@ def print_table(
     columns = list(zip(head, *cells, strict=True))
     narrow = sum(max(map(cell_len, column)) + 2 for column in columns) - 2 > console.width
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    least = -2
     for i, (name, *values) in enumerate(columns):
         text = i == 0 or i in left
-        width = max(map(cell_len, [*name.split(), *values])) if narrow and not text else None
-        table.add_column(name, justify="left" if text else "right", overflow="fold", width=width)
+        width = max(map(cell_len, [*name.split(), *values]))
+        smallest = min(width, _LEAST_TEXT) if text else width
+        least += smallest + 2
+        table.add_column(
+            name,
+            justify="left" if text else "right",
+            overflow="fold",
+            width=width if narrow and not text else None,
+            min_width=smallest if narrow else None,
+        )
+    console.width = max(console.width, least)
     for row, shown in zip(rows, cells, strict=True):
         table.add_row(*map(Text, shown), style="bold" if row[0] == bold else None)
     console.print(table)
