@@ -318,6 +318,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "evaluate check base": (["evaluate", "base.npz", "test.npz", "--check"], "there is none for base"),
     "compare score twice": (["compare", "val.npz", "-s", "ecp", "-s", "ecp"], "got ecp twice"),
     "compare temperature": (["compare", "val.npz", "--temperature", "hot"], "got 'hot'"),
+    "compare page coverage": (["compare", "nowhere.npz", "-c", "0.3", "-o", "x.html"], "from 0.5 to 0.999; got 0.3"),
     "compare auto page": (["compare", "val.npz", "-s", "auto", "-o", "x.html"], "evicp tune"),
     "tune grid": (["tune", "val.npz", "--score", "raps", "--grid", "lam"], "cannot read the grid"),
     "tune metric": (["tune", "val.npz", "--by", "beauty"], "beauty"),
@@ -955,6 +956,8 @@ def test_class_names_from_text_and_json(tmp_path: Path) -> None:
     for bad in ("bad.json", "none.txt", "gap.json", "turned.json", "number.json"):
         with pytest.raises(EvicpError, match="cannot read class names"):
             inputs.read_class_names(str(tmp_path / bad))
+    with pytest.raises(EvicpError, match=r"gap\.json: class_names must map .* nothing for 1\."):
+        inputs.read_class_names(str(tmp_path / "gap.json"))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -1065,6 +1068,24 @@ def test_labels_by_name_where_a_choice_is_made(
     first, second = (evicp_process(call, tmp_path) for call in calls)
     assert (first.code, first.out) == (second.code, second.out)
     assert first.code == 0
+
+
+def test_labels_by_name_with_names_from_a_file(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+    names = np.array([f"class {k}" for k in range(data[0].shape[1])])
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    np.savez(tmp_path / "numbers.npz", logits=data[0], labels=data[1])
+    np.savez(tmp_path / "names.npz", logits=data[0], labels=names[data[1]])
+    calls = [["compare", f"{kind}.npz", "-s", "lac", "--class-names", "names.txt"] for kind in ("numbers", "names")]
+    first, second = (evicp_process(call, tmp_path) for call in calls)
+    assert (first.code, first.out) == (0, second.out)
+
+
+def test_a_report_says_the_coverage_that_its_slider_starts_at(
+    tmp_path: Path, data: tuple[np.ndarray, np.ndarray]
+) -> None:
+    np.savez(tmp_path / "val.npz", logits=data[0], labels=data[1])
+    run = evicp_process(["report", "val.npz", "-o", "x.html", "--coverage", "0.8123", "--json"], tmp_path)
+    assert run.json["coverage"] == 0.812
 
 
 def test_class_names_of_another_order_are_refused(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -90,12 +91,15 @@ def compare(
     scores = ["auto" if text.lower() == "auto" else parse_score(text, conformal=False) for text in score]
     warm, used = parse_temperature(temperature), parse_row_count(calibration)
     if target is not None and target.suffix == ".html":
-        _require_report(warm, scores)
+        _require_report(warm, scores, coverage)
+    given = read_class_names(class_names)
     rows = read_rows(logits, labels, labelled=True)
+    rows = rows if given is None else replace(rows, class_names=given)
+    truth = labels_of(rows)
     with progress("comparing the scores"):
         result = evicp.compare(
             rows.logits,
-            labels_of(rows),
+            truth,
             scores,
             coverage,
             trials=trials,
@@ -104,8 +108,7 @@ def compare(
             temperature=warm,
         )
     if target is not None:
-        names = read_class_names(class_names) or rows.class_names
-        _write(result, target, rows, scores, {"calibration": used, "temperature": warm, "seed": seed}, names)
+        _write(result, target, rows, scores, {"calibration": used, "temperature": warm, "seed": seed})
     if as_json:
         print_json(result.to_dict())
         return
@@ -115,14 +118,16 @@ def compare(
         note(f"wrote {target}")
 
 
-def _require_report(temperature: float | str, scores: list[Any]) -> None:
+def _require_report(temperature: float | str, scores: list[Any], coverage: float) -> None:
     """Raise, before the work, where its results cannot be shown as a report."""
+    from evicp.report.curves import position
     from evicp.report.page import require_plotly
 
     if temperature == "holdout":
         raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
     if "auto" in scores:
         raise InputError("a report shows scores by name; find the best with evicp tune, and give that one.")
+    position(coverage)
     require_plotly()
 
 
@@ -143,7 +148,7 @@ def parse_row_count(text: str) -> float | int:
         raise InputError(f"--calibration must be a share in (0, 1) or a number of rows; got {text!r}.") from None
 
 
-def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how: dict[str, Any], names: Any) -> None:
+def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how: dict[str, Any]) -> None:
     if target.suffix == ".html":
         from evicp import report
 
@@ -152,7 +157,7 @@ def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how:
             labels_of(rows),
             scores,
             coverage=result.coverage,
-            class_names=names,
+            class_names=rows.class_names,
             title="Scores compared",
             **how,
         )

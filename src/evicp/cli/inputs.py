@@ -226,6 +226,8 @@ def read_class_names(path: str | None) -> tuple[str, ...] | None:
         if not text.lstrip().startswith(("[", "{")):
             return tuple(text.splitlines())
         return _names_in_json(json.loads(text))
+    except EvicpError as error:
+        raise FileError(f"cannot read class names from {path}: {error}") from error
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is neither JSON (a list, or label to name) nor UTF-8 text"
         raise FileError(f"cannot read class names from {path}: {reason}.") from error

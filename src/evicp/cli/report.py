@@ -112,7 +112,7 @@ def report(
             )
         page.write(target)
     if as_json:
-        print_json(_facts(page, rows, str(target), coverage))
+        print_json(_facts(page, rows, str(target)))
     else:
         print_text(f"report: {visible(target)}")
 
@@ -127,11 +127,11 @@ def _refuse_ignored(context: typer.Context, load: list[str]) -> None:
         raise InputError("--groups is for calibrations by group: give one with --load.")
 
 
-def _facts(page: Report, rows: Rows, target: str, coverage: float) -> dict[str, object]:
+def _facts(page: Report, rows: Rows, target: str) -> dict[str, object]:
     return {
         "output": target,
         "title": page.title,
-        "coverage": coverage,
+        "coverage": page.data["grid"][page.data["start"]],
         "rows": len(rows),
         "test_rows": page.data["m"],
         "n_classes": page.data["n_classes"],

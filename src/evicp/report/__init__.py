@@ -27,7 +27,7 @@ from evicp.errors import InputError, InputTypeError
 from evicp.metrics import Evaluation
 from evicp.paths import write_whole
 from evicp.report import payload
-from evicp.report.curves import GRID, Method, curves_of
+from evicp.report.curves import Method, curves_of, position
 from evicp.report.explorer import LISTED, explore
 from evicp.report.page import assemble
 from evicp.scores import USUAL, Base, Score, ScoreLike, as_score
@@ -106,7 +106,7 @@ def build(
     if not len(truth):
         raise InputError("a report needs at least one test row; got none.")
     checks.as_probability(confidence, "confidence")
-    start = _position(checks.as_coverage(coverage))
+    start = position(coverage)
     difficulty = kernels.label_ranks(array, truth)
     lines = [curves_of(name, method, array, truth, difficulty, groups) for name, method in named.items()]
     listed = min(LISTED, array.shape[1])
@@ -203,13 +203,6 @@ def _report(title: str, lead: str, data: dict[str, Any], start: int, date: str |
     data["date"] = date or datetime.now(UTC).strftime("%Y-%m-%d")
     json.dumps(data, allow_nan=False)
     return Report(str(title), lead, data)
-
-
-def _position(coverage: Fraction) -> int:
-    """Where on the slider a coverage lies."""
-    if not GRID[0] <= coverage <= GRID[-1]:
-        raise InputError(f"a report starts at a coverage from 0.5 to 0.999; got {float(coverage):g}.")
-    return min(range(len(GRID)), key=lambda i: abs(GRID[i] - coverage))
 
 
 def _named(calibrations: Any, n_classes: int) -> dict[str, Method]:

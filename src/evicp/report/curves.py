@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import kernels
+from evicp import checks, kernels
 from evicp.arrays import F64, I64
 from evicp.calibration import Calibration
 from evicp.errors import InputError
@@ -17,7 +17,7 @@ from evicp.groups import group_thresholds
 from evicp.scores import Base, Score
 from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, trade_off, violation
 
-__all__ = ["GRID", "Curves", "Limits", "Method", "alike", "curves_of"]
+__all__ = ["GRID", "Curves", "Limits", "Method", "alike", "curves_of", "position"]
 
 Method = Calibration | Base
 
@@ -34,6 +34,14 @@ _BLOCK_ROWS = 512
 def histogram_bins(n_classes: int) -> Ranges:
     """The bins of the histogram of set sizes: single sizes up to ten, then 11-20, 21-50, 51-100, ..."""
     return Ranges.ending(_BIN_ENDS, n_classes)
+
+
+def position(coverage: float | Fraction) -> int:
+    """Where on the slider a coverage lies."""
+    exact = checks.as_coverage(coverage)
+    if not GRID[0] <= exact <= GRID[-1]:
+        raise InputError(f"a report starts at a coverage from 0.5 to 0.999; got {float(exact):g}.")
+    return min(range(len(GRID)), key=lambda i: abs(GRID[i] - exact))
 
 
 @dataclass(frozen=True, eq=False)
