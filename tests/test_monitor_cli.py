@@ -151,6 +151,8 @@ def test_one_group_is_watched(folder, calibration, group, extra):
         (["cal.safetensors", "good.npz", "--false-alarm-rate", "2"], "false_alarm_rate must be strictly between"),
         (["cal.safetensors", "good.npz", "--state", "broken.json"], "it is not the state of a monitor"),
         (["cal.safetensors", "good.npz", "--state", "list.json"], "it is not the state of a monitor"),
+        (["cal.safetensors", "nowhere.npz", "--state", "no/state.json"], "there is no directory no. Create it first."),
+        (["cal.safetensors", "good.npz", "--state", "good.npz"], "cannot write good.npz: it is an input"),
         (["nowhere.safetensors", "good.npz"], "cannot read nowhere.safetensors"),
         (["cal.safetensors", "groups.npy"], "has no labels"),
     ],

@@ -16,7 +16,17 @@ from evicp import checks
 from evicp.artifact import checksum
 from evicp.blocks import located, same_names
 from evicp.calibration import Calibration
-from evicp.cli.common import Coverage, Json, Labels, LogitsFiles, examples, print_json, print_text, progress
+from evicp.cli.common import (
+    Coverage,
+    Json,
+    Labels,
+    LogitsFiles,
+    examples,
+    print_json,
+    print_text,
+    progress,
+    refuse_inputs,
+)
 from evicp.cli.inputs import (
     CalibrationFile,
     Groups,
@@ -27,7 +37,7 @@ from evicp.cli.inputs import (
 )
 from evicp.errors import FileError, InputError
 from evicp.groups import ByClass
-from evicp.paths import write_whole
+from evicp.paths import refuse_target, write_whole
 
 __all__ = ["monitor"]
 
@@ -67,6 +77,9 @@ def monitor(
     The alarm is raised without cause with at most the probability stated, however often one looks; once raised, it
     stays. Exit code 1 means alarm.
     """
+    if state is not None:
+        refuse_target(Path(state), [Path(state).suffix])  # before the work: what it found would be lost
+        refuse_inputs(Path(state), (calibration, logits, labels, groups))
     loaded = load_calibration(calibration)
     _require_group(calibration, loaded, group)
     require_groups(calibration, loaded, groups)
