@@ -243,6 +243,17 @@ def test_what_cannot_be_exported_says_so(tmp_path):
     assert not target.exists()
 
 
+@pytest.mark.parametrize(("weights", "ir_version"), [(np.eye(3, 2, dtype=np.float32), 9), (None, 10**6)])
+def test_a_model_that_is_not_valid_is_a_typed_error(tmp_path, weights, ir_version):
+    """One whose shapes do not fit, and one of a format that nobody knows."""
+    model = onnx.load(linear_model(tmp_path / "model.onnx", 3, 3, weights=weights))
+    model.ir_version = ir_version
+    calibration = evicp.calibrate(3 * np.eye(3).repeat(10, 0), np.arange(3).repeat(10))
+    with pytest.raises(evicp.errors.FileError, match="the model does not pass ONNX's own checks: "):
+        export(model, calibration, 0.5, tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_calibration_from_a_file(tmp_path):
     rng = np.random.default_rng(5)
     logits = rng.normal(size=(80, 4)).astype(np.float32)

@@ -72,13 +72,20 @@ def export(
     head = _Head(onnx, calibration.n_classes, opset, graph.ir_version).build(
         calibration.score, calibration.label_thresholds(coverage, confidence), kind
     )
-    merged = onnx.compose.merge_models(
-        graph, head, io_map=[(name, "evicp/logits")], outputs=[o.name for o in graph.graph.output] + list(OUTPUTS)
-    )
-    del merged.opset_import[:]  # merging names every set of operators twice
-    merged.opset_import.extend(graph.opset_import)
-    onnx.checker.check_model(merged, full_check=True)
-    write_whole(path, merged.SerializeToString())
+    write_whole(path, _merged(onnx, graph, head, name).SerializeToString())
+
+
+def _merged(onnx: Any, graph: Any, head: Any, logits: str) -> Any:
+    """A model and the head on its logits, as one model that ONNX's own checks let pass."""
+    outputs = [o.name for o in graph.graph.output] + list(OUTPUTS)
+    try:
+        merged = onnx.compose.merge_models(graph, head, io_map=[(logits, "evicp/logits")], outputs=outputs)
+        del merged.opset_import[:]  # merging names every set of operators twice
+        merged.opset_import.extend(graph.opset_import)
+        onnx.checker.check_model(merged, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
+        raise FileError(f"the model does not pass ONNX's own checks: {str(error).strip()}") from error
+    return merged
 
 
 def _load(onnx: Any, model: Any) -> Any:
