@@ -452,3 +452,22 @@ def test_evaluators_that_do_not_fit_change_nothing():
         mine.merge(fits, other)
     assert mine.finish().n == 2
     assert mine.merge(fits).finish().n == 4
+
+
+@pytest.mark.parametrize("ends", [(3, 1), (1, 1, 3), (-1, 3), (1.5, 3)])
+def test_ranges_of_sizes_that_are_none_are_refused(ends):
+    sets = evicp.PredictionSets.from_mask(np.eye(5, dtype=bool), coverage=0.9)
+    with pytest.raises((InputError, InputTypeError), match="ends must"):
+        metrics.size_strata(sets, np.arange(5), ends)
+
+
+def test_each_function_refuses_what_it_cannot_use():
+    sets, truth = evicp.PredictionSets.from_mask(np.eye(5, dtype=bool), coverage=0.9), np.arange(5)
+    for confidence in (0, 95):
+        with pytest.raises(InputError, match="confidence must be strictly between"):
+            metrics.size_strata(sets, truth, confidence=confidence)
+        with pytest.raises(InputError, match="confidence must be strictly between"):
+            metrics.difficulty_strata(sets, truth, truth + 1, confidence=confidence)
+    for figure in (metrics.size_strata, metrics.sscv, metrics.sat, lambda s, y: metrics.difficulty_strata(s, y, y)):
+        with pytest.raises(InputTypeError, match="sets must be PredictionSets"):
+            figure([[1], [2]], [1, 2])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil
 from typing import Any, TypeVar
 
@@ -184,9 +185,13 @@ def size_share(sets: PredictionSets, size: int) -> float:
 def size_strata(
     sets: PredictionSets, labels: Any, ends: Sequence[int] = SIZE_ENDS, *, confidence: float = 0.95
 ) -> tuple[Stratum, ...]:
-    """Counts and coverage by set size (the paper's Table 3)."""
-    counts = _Counts.of(sets.sizes, _hits(sets, labels), sets.sizes, sets.n_classes + 1)
-    return _strata(counts, 0, ends, confidence)
+    """Counts and coverage by set size (the paper's Table 3); `ends` are the largest sizes of ranges but the last."""
+    hits = _hits(sets, labels)
+    whole = [checks.as_count(end, "ends", at_least=0) for end in ends]
+    if any(end >= after for end, after in pairwise(whole)):
+        raise InputError(f"ends must ascend; got {', '.join(map(str, whole))}.")
+    counts = _Counts.of(sets.sizes, hits, sets.sizes, sets.n_classes + 1)
+    return _strata(counts, 0, whole, checks.as_probability(confidence, "confidence"))
 
 
 def difficulty(logits: Any, labels: Any) -> I64:
@@ -207,14 +212,16 @@ def difficulty_strata(
     sets: PredictionSets, labels: Any, difficulty: Any, *, confidence: float = 0.95
 ) -> tuple[Stratum, ...]:
     """Counts, coverage and size by the rank of the true label (the paper's Table 4)."""
+    hits = _hits(sets, labels)
     ranks = _as_ranks(difficulty, len(sets), sets.n_classes)
-    counts = _Counts.of(ranks, _hits(sets, labels), sets.sizes, sets.n_classes + 1)
-    return _strata(counts, 1, SIZE_ENDS, confidence)
+    counts = _Counts.of(ranks, hits, sets.sizes, sets.n_classes + 1)
+    return _strata(counts, 1, SIZE_ENDS, checks.as_probability(confidence, "confidence"))
 
 
 def sscv(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
     """Size-stratified coverage violation: the largest distance from the target over size ranges."""
-    counts = _Counts.of(sets.sizes, _hits(sets, labels), sets.sizes, sets.n_classes + 1)
+    hits = _hits(sets, labels)
+    counts = _Counts.of(sets.sizes, hits, sets.sizes, sets.n_classes + 1)
     return _sscv(counts, sets.coverage, min_count)[0]
 
 
