@@ -737,3 +737,20 @@ def test_sets_that_may_cover_more_have_a_band_without_an_upper_end() -> None:
         assert unpacked(law["observed_high"]).tolist() == [high]
     tied = quiet(report.build, logits[200:], labels[200:], evicp.calibrate(logits[:200], labels[:200], "topk"))
     assert unpacked(tied.data["laws"][0]["observed_high"])[GRID.index(Fraction(9, 10))] == 1.0
+
+
+def test_class_names_in_another_order_than_calibrated_are_refused() -> None:
+    """Labels by name would be held against the wrong columns."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 200)
+    logits = rng.normal(size=(200, 3)) + 2 * np.eye(3)[labels]
+    names = np.array(["a", "b", "c"])
+    calibration = evicp.calibrate(logits[:100], labels[:100], class_names=names)
+    turned = evicp.calibrate(logits[:100, ::-1], 2 - labels[:100], class_names=names[::-1])
+    test = (logits[100:], names[labels[100:]])
+    with pytest.raises(EvicpError, match=r"ecp was calibrated .* in another order: class 0 is 'a' there, 'c' here"):
+        report.build(*test, calibration, class_names=["c", "b", "a"])
+    with pytest.raises(EvicpError, match=r"second was calibrated .* in another order"):
+        report.build(*test, {"first": calibration, "second": turned})
+    others = report.build(test[0], labels[100:], calibration, class_names={2: "Zeder", 0: "Ahorn", 1: "Birke"})
+    assert others.data["classes"]["names"] == ["Ahorn", "Birke", "Zeder"]

@@ -102,6 +102,8 @@ def build(
     array = checks.as_logits(logits)
     named = _named(calibrations, array.shape[1])
     names = class_names if class_names is not None else getattr(next(iter(named.values())), "class_names", None)
+    names = checks.as_class_names(names, array.shape[1])
+    _same_order(named, names)
     truth = checks.as_labels(labels, *array.shape, class_names=names)
     if not len(truth):
         raise InputError("a report needs at least one test row; got none.")
@@ -117,7 +119,7 @@ def build(
         truth,
         difficulty,
         explore(array, truth, lines, wanted) if wanted else None,
-        class_names=checks.as_class_names(names, array.shape[1]),
+        class_names=names,
         confidence=float(confidence),
     )
     sizes = sorted({method.n for method in named.values() if isinstance(method, Calibration)})
@@ -219,6 +221,18 @@ def _named(calibrations: Any, n_classes: int) -> dict[str, Method]:
         if isinstance(method, Calibration) and method.n_classes != n_classes:
             raise InputError(f"{name} was calibrated on {method.n_classes} classes; the logits have {n_classes}.")
     return dict(calibrations)
+
+
+def _same_order(named: Mapping[str, Method], names: tuple[str, ...] | None) -> None:
+    """Refuse calibrations whose classes have the page's names in another order: columns are of one order only."""
+    for method, calibration in named.items():
+        own = getattr(calibration, "class_names", None)
+        if names is not None and own is not None and own != names and sorted(own) == sorted(names):
+            k = next(k for k in range(len(own)) if own[k] != names[k])
+            raise InputError(
+                f"{method} was calibrated with these class names in another order: class {k} is {own[k]!r} there, "
+                f"{names[k]!r} here. Order the logits' classes as calibrated."
+            )
 
 
 def _numbered(methods: list[Any]) -> dict[str, Any]:
