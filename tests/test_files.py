@@ -222,3 +222,15 @@ def test_an_error_while_sets_are_written_is_the_only_one(tmp_path: Path, suffix:
     with pytest.raises(InputError, match="no sets were given"), files.open_sets(tmp_path / f"sets{suffix}"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_sets_of_another_coverage_or_of_other_classes_are_not_put_into_one_file(tmp_path: Path, suffix: str) -> None:
+    one = evicp.PredictionSets.from_lists([[0, 1], [2]], n_classes=3, coverage=0.9)
+    for about in ({"n_classes": 3, "coverage": 0.5}, {"n_classes": 5, "coverage": 0.9}):
+        other = evicp.PredictionSets.from_lists([[2, 0]], **about)
+        with files.open_sets(tmp_path / f"sets.{suffix}") as file:
+            file.append(one)
+            with pytest.raises(InputError, match="from one calibration and one coverage"):
+                file.append(other)
+        assert files.read_sets(tmp_path / f"sets.{suffix}") == one

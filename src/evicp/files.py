@@ -205,6 +205,10 @@ class SetsWriter:
 
     def append(self, sets: PredictionSets) -> None:
         """Write the sets of the next rows."""
+        if self.summary is not None and self.summary.like != sets[:0]:
+            raise InputError(
+                "sets of one file must come from one calibration and one coverage; these differ in either."
+            )
         self._file.append(sets, 0 if self.summary is None else self.summary.rows)
         self.summary = SetsSummary.of(sets, self.summary)
 
