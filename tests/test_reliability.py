@@ -70,6 +70,7 @@ def test_too_few_rows_are_a_point_mass_at_one(n, coverage):
     assert np.isnan(law.density(np.array([0.5]))).all()
     assert law.gamma == n / (n + 1)
     assert "1.0000, 1.0000" in str(law)
+    assert f"n = {n:,}: too few rows for a threshold; gamma" in str(law)
 
 
 def test_one_row_more_is_a_beta_again():

@@ -291,8 +291,9 @@ class Reliability:
 
     def __str__(self) -> str:
         low, high = self.interval()
+        place = f"threshold is score {self.k:,} of {self.n:,}" if self.l else "too few rows for a threshold"
         return (
-            f"coverage {float(self.coverage):g} from n = {self.n:,}: threshold is score {self.k:,} of {self.n:,}; "
+            f"coverage {float(self.coverage):g} from n = {self.n:,}: {place}; "
             f"gamma {self.gamma:.4f}, U_C {self.uncertainty:.2g}; 95 % of calibrations cover in [{low:.4f}, {high:.4f}]"
         )
 
