@@ -234,3 +234,28 @@ def test_sets_of_another_coverage_or_of_other_classes_are_not_put_into_one_file(
             with pytest.raises(InputError, match="from one calibration and one coverage"):
                 file.append(other)
         assert files.read_sets(tmp_path / f"sets.{suffix}") == one
+
+
+def test_damaged_sets_in_parquet_are_not_read_as_others(tmp_path: Path) -> None:
+    """Whatever bit of the labels was lost."""
+    sets = evicp.PredictionSets.from_lists([[0, 1], [2], [], [1]] * 5, n_classes=3, coverage=0.9)
+    files.write_sets(sets, tmp_path / "sets.parquet")
+    whole = (tmp_path / "sets.parquet").read_bytes()
+    for place in range(4, whole.index(b"ARROW:schema")):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        (tmp_path / "damaged.parquet").write_bytes(damaged)
+        try:
+            read = files.read_sets(tmp_path / "damaged.parquet")
+        except FileError:
+            continue
+        assert read.about() != sets.about() or read == sets
+
+
+def test_sets_with_more_labels_than_classes_are_refused(tmp_path: Path) -> None:
+    files.write_sets(evicp.PredictionSets.from_lists([[0]], n_classes=3, coverage=0.9), tmp_path / "sets.npz")
+    with np.load(tmp_path / "sets.npz") as arrays:
+        parts = {**arrays, "offsets": np.array([0, 4]), "labels": np.zeros(4, np.int32)}
+    np.savez(tmp_path / "sets.npz", **parts)
+    with pytest.raises(FileError, match="a set has more labels than there are classes, 3"):
+        files.read_sets(tmp_path / "sets.npz")

@@ -145,7 +145,8 @@ def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
 def parquet_file(path: Path, *, streamed: bool = False) -> Any:
     """A parquet file; streamed, pages are read as they are needed, not whole columns of a row group."""
     pq = need("pyarrow.parquet", "pyarrow", "parquet", "a parquet file")
-    return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) if streamed else pq.ParquetFile(path)
+    how = {"buffer_size": 1 << 20, "pre_buffer": False} if streamed else {}
+    return pq.ParquetFile(path, page_checksum_verification=True, **how)
 
 
 def read_parquet(path: Path) -> LogitsFile:
@@ -256,7 +257,8 @@ class _ParquetSets:
 
         if self._writer is None:
             about = {"evicp": json.dumps(_about(sets))}
-            self._writer = pq.ParquetWriter(self._file, table.schema.with_metadata(about))
+            schema = table.schema.with_metadata(about)
+            self._writer = pq.ParquetWriter(self._file, schema, write_page_checksum=True)
         self._writer.write_table(table.cast(self._writer.schema))
 
     def finish(self) -> None:
@@ -387,10 +389,14 @@ def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
 
     def pieces() -> Iterator[Any]:
         with parquet_file(path, streamed=True) as file:
-            if not file.metadata.num_rows:
+            left = file.metadata.num_rows
+            if not left:
                 yield np.zeros(1, np.int64), np.empty(0, np.int32)
             for batch in file.iter_batches(step, columns=["labels"], use_threads=False):
+                left -= len(batch)
                 yield _lists(batch.column("labels"))
+        if left:
+            raise FileError("it does not hold as many sets as it says.")
 
     return about, pieces()
 
@@ -443,6 +449,8 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         raise InputError("offsets and labels do not fit together")
     if np.any((labels < 0) | (labels >= n_classes)):
         raise InputError(f"labels are not in [0, {n_classes})")
+    if np.any(np.diff(offsets.astype(np.int64)) > n_classes):
+        raise InputError(f"a set has more labels than there are classes, {n_classes}")
     kinds = {"score": str, "filled": bool, "coverage": str, "guarantee": str, "smoothed": bool}
     about = {"smoothed": False, **about}  # what was written before sets remembered it
     if not all(isinstance(about[name], kind) for name, kind in kinds.items()):
