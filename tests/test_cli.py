@@ -303,6 +303,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "evaluate swapped": (["evaluate", "val.npz", "cal.safetensors"], "cal.safetensors is a calibration, not logits"),
     "evaluate sets coverage": (["evaluate", "sets.parquet", "test.npz", "-c", "0.8"], "are for a calibration"),
     "predict suffix": (["predict", "cal.safetensors", "names.txt"], ".safetensors, .parquet, .pt, .pth."),
+    "predict engine": (["predict", "cal.safetensors", "unlabelled.npz", "--engine", "spark"], "got 'spark'"),
+    "predict address": (["predict", "cal.safetensors", "unlabelled.npz", "--address", "x"], "is for --engine ray"),
     "predict json stream": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "-", "--json"], "leave out one"),
     "predict onto logits": (["predict", "cal.safetensors", "val.npz", "-o", "val.npz", "-f"], IS_INPUT),
     "predict onto shard": (["predict", "cal.safetensors", ".", "-o", "test.npz", "-f"], IS_INPUT),

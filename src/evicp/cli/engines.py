@@ -11,7 +11,7 @@ import typer
 from evicp import blocks
 from evicp.errors import InputError
 
-__all__ = ["Address", "Engine", "Work", "engine"]
+__all__ = ["Address", "Engine", "Work", "check_engine", "engine"]
 
 Engine = Annotated[
     str,
@@ -32,14 +32,19 @@ class Work(NamedTuple):
     predict: Callable[..., Any]
 
 
+def check_engine(name: str, address: str | None) -> None:
+    """Raise where there is no such engine, or where it has no address."""
+    if name not in ("local", "ray"):
+        raise InputError(f"--engine must be local or ray; got {name!r}.")
+    if name == "local" and address is not None:
+        raise InputError("--address is for --engine ray.")
+
+
 @contextmanager
 def engine(name: str, address: str | None) -> Iterator[Work]:
     """The functions of an engine, for as long as it runs."""
-    if name not in ("local", "ray"):
-        raise InputError(f"--engine must be local or ray; got {name!r}.")
+    check_engine(name, address)
     if name == "local":
-        if address is not None:
-            raise InputError("--address is for --engine ray.")
         yield Work(blocks.calibrate, blocks.predict)
         return
     from evicp import ray

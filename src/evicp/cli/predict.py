@@ -24,7 +24,7 @@ from evicp.cli.common import (
     print_text,
     progress,
 )
-from evicp.cli.engines import Address, Engine, engine
+from evicp.cli.engines import Address, Engine, check_engine, engine
 from evicp.cli.inputs import (
     CalibrationFile,
     Groups,
@@ -78,6 +78,7 @@ def predict(
     )
     if as_json and is_stream(target):
         raise InputError("--json prints one document and -o - one line per set: leave out one of them.")
+    check_engine(engine_name, address)
     loaded = load_calibration(calibration)
     require_groups(calibration, loaded, groups)
     rows = read_rows(logits, memory=memory).with_labels(None)
