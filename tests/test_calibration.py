@@ -564,6 +564,8 @@ def test_a_certificate_judges_an_evaluation(calibration):
 def test_a_certificate_refuses_an_evaluation_of_something_else(calibration):
     z, y = make(50, seed=9)
     evaluation = evicp.evaluate(calibration.predict(z, 0.9), y)
+    with pytest.raises(InputTypeError, match=r"what evicp\.evaluate returns; got a PredictionSets"):
+        calibration.certificate(0.9, calibration.predict(z, 0.9))
     with pytest.raises(InputError, match=r"of sets of this calibration at coverage 0\.95; got coverage 0\.9"):
         calibration.certificate(0.95, evaluation)
     with pytest.raises(InputError, match="n = 200"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evicp.arrays import F64, I64
-from evicp.errors import InputError
+from evicp.errors import InputError, InputTypeError
 from evicp.groups import ByClass
 from evicp.reliability import Certificate, GroupPromise, Reliability, rows_needed, weakest
 from evicp.shift import equal_rows
@@ -72,8 +72,12 @@ def certify(
 
 def _check_same(calibration: Calibration, law: Reliability, evaluation: Evaluation | None) -> None:
     """An evaluation says something about the promise only if it is of sets made by it."""
+    from evicp.metrics import Evaluation
+
     if evaluation is None:
         return
+    if not isinstance(evaluation, Evaluation):
+        raise InputTypeError(f"evaluation must be what evicp.evaluate returns; got a {type(evaluation).__name__}.")
     if evaluation.target != law.coverage or evaluation.n_calibration != calibration.n:
         raise InputError(
             f"the evaluation must be of sets of this calibration at coverage {float(law.coverage):g}; "
