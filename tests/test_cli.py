@@ -1128,6 +1128,19 @@ def test_a_full_disk_behind_standard_error_changes_no_exit_code(
     assert (done.returncode, done.stdout.startswith(b"Coverage certificate")) == (code, code == 0)
 
 
+@pytest.mark.parametrize(("file", "code"), [("val.npz", 0), ("none.npz", 2)])
+def test_a_reader_of_standard_error_who_has_gone_changes_no_exit_code(
+    tmp_path: Path, data: tuple[np.ndarray, np.ndarray], file: str, code: int
+) -> None:
+    np.savez(tmp_path / "val.npz", logits=data[0], labels=data[1])
+    program = [sys.executable, "-c", RUN, "calibrate", file, "-o", "cal.safetensors", "--coverage", "0.999"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=writer, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stdout.startswith(b"Coverage certificate")) == (code, code == 0)
+
+
 def test_closed_streams(tmp_path: Path) -> None:
     program = f"{sys.executable} -c 'from evicp.cli import main; main()'"
     assert subprocess.run(f"{program} plan >&-", shell=True, check=False, cwd=tmp_path).returncode == 0

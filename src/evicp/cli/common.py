@@ -272,8 +272,16 @@ def note(text: str) -> None:
 def say(line: str, *, style: str | None = None) -> None:
     """Print a line on standard error; where that is closed or its disk is full, nothing is said and work goes on."""
     try:
-        Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True, style=style)
+        _Remarks(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True, style=style)
     except OSError:
+        mute(sys.stderr)
+
+
+class _Remarks(Console):
+    """A console that nobody need listen to: Rich's own ends the program, and takes standard output away."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on where the reader of standard error has gone."""
         mute(sys.stderr)
 
 
