@@ -82,10 +82,17 @@ def test_one_row_more_is_a_beta_again():
 @pytest.mark.parametrize(("a", "b"), [(1, 1), (9, 1), (90, 10), (1, 99), (901, 100), (10**5, 10**4)])
 @pytest.mark.parametrize("m", [1, 7, 100, 2000])
 def test_the_beta_binomial_is_scipys(m, a, b):
-    got = beta_binomial_cdf(m, a, b)
-    assert np.allclose(got, scipy.stats.betabinom(m, a, b).cdf(np.arange(m + 1)), rtol=0, atol=1e-9)
-    assert got[-1] == 1
-    assert np.all(np.diff(got) >= 0)
+    counts = np.unique(np.linspace(0, m, 150).astype(int))
+    got = np.array([beta_binomial_cdf(x, m, a, b) for x in counts.tolist()])
+    assert np.allclose(got, scipy.stats.betabinom(m, a, b).cdf(counts), rtol=0, atol=1e-9)
+    assert np.all(np.diff(got) >= -1e-9)
+    assert got.max() <= 1
+
+
+@pytest.mark.parametrize(("n", "coverage"), [(9, 0.9), (1000, 0.9), (10**6, 0.99)])
+def test_an_interval_of_a_billion_rows_is_that_of_the_coverage_itself(n, coverage):
+    law = Reliability(n, coverage)
+    assert law.observed_interval(10**9) == pytest.approx(law.interval(), abs=2e-6)
 
 
 @pytest.mark.parametrize("m", [1, 10, 100, 3500])

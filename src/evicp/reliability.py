@@ -7,12 +7,13 @@ threshold among the calibration scores.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
 from html import escape
-from math import ceil, comb, log
+from math import ceil, comb, log, sqrt
 from textwrap import fill
 from typing import Any
 
@@ -255,9 +256,8 @@ class Reliability:
         m = checks.as_count(m, "m")
         if not self.l:
             return 1.0, 1.0
-        cdf = beta_binomial_cdf(m, self.k, self.l)
-        high = int(np.searchsorted(cdf, 1 - tail, side="left"))
-        return _lowest_share(cdf, tail), min(high, m) / m
+        high = bisect_left(range(m), 1 - tail, key=lambda x: beta_binomial_cdf(x, m, self.k, self.l))
+        return _lowest_share(m, self.k, self.l, tail), high / m
 
     def compatible(
         self,
@@ -286,7 +286,7 @@ class Reliability:
         low, high = self.observed_interval(m, confidence)
         if smoothed:
             below = self.k - 1  # the rank of the score below; there may be none
-            low = _lowest_share(beta_binomial_cdf(m, below, self.l + 1), (1 - confidence) / 2) if below else 0.0
+            low = _lowest_share(m, below, self.l + 1, (1 - confidence) / 2) if below else 0.0
         return Compatibility(float(observed), int(m), low, 1.0 if at_least else high, confidence)
 
     def __str__(self) -> str:
@@ -298,19 +298,28 @@ class Reliability:
         )
 
 
-def _lowest_share(cdf: F64, tail: float) -> float:
+def _lowest_share(m: int, a: int, b: int, tail: float) -> float:
     """The smallest share of m rows of which less than `tail` lies below, from the law of their number."""
-    return int(np.searchsorted(cdf, tail, side="right")) / (len(cdf) - 1)
+    return bisect_right(range(m), tail, key=lambda x: beta_binomial_cdf(x, m, a, b)) / m
 
 
-def beta_binomial_cdf(m: int, a: int, b: int) -> F64:
-    """P(X <= x) for x = 0..m, X ~ BetaBinomial(m, a, b): the number covered among m rows."""
-    from scipy.special import betaln, gammaln
+def beta_binomial_cdf(x: int, m: int, a: int, b: int) -> float:
+    """P(X <= x), X ~ BetaBinomial(m, a, b): the number covered among m rows.
 
-    x = np.arange(m + 1.0)
-    log_choose = gammaln(m + 1) - gammaln(x + 1) - gammaln(m - x + 1)
-    cdf: F64 = np.cumsum(np.exp(log_choose + betaln(x + a, m - x + b) - betaln(a, b)))
-    return cdf / cdf[-1]
+    The terms are few however large m is: X <= x where at least a of the n = a + b - 1 calibration scores are among the
+    first a + x of all n + m, and only numbers near the one to be expected there are likely at all.
+    """
+    from scipy.special import gammaln
+
+    def log_choose(n: int, k: Any) -> Any:
+        return gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
+
+    n, first = a + b - 1, a + x
+    expected = first * n / (n + m)
+    likely = 40 * (1 + sqrt(expected * m / (n + m)))  # standard deviations, and more
+    inside = np.arange(max(a, ceil(expected - likely)), min(n, first, expected + likely) + 1.0)
+    log_share = log_choose(n, inside) + log_choose(m, first - inside) - log_choose(n + m, first)
+    return min(1.0, float(np.exp(log_share).sum()))
 
 
 def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95) -> int:

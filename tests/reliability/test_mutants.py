@@ -60,7 +60,6 @@ EQUIVALENT: dict[str, str] = {
     "_last_missing: safe - smallest -> safe + smallest": "more n to look through, all of them beyond doubt",
     "_last_missing: last > missing -> last >= missing": "a range that ends there is halved once more, for nothing",
     "_exact_pac_rows: n // 2 -> n // 3": "halving begins further below",
-    "beta_binomial_cdf: m + 1 -> m + 2": "a factor that the last line divides out",
     "_exact_pac_rank: n + 1 -> n + 2": "at rank n + 1 nothing is risked, so that no search goes beyond",
     "_ascending: start + step + 1 -> start + step + 2": "one more pair is looked at twice",
     "_rebuild: len(parts) == 1 or whole is None -> len(parts) == 1 and whole is None": "the same numbers either way",
