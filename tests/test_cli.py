@@ -1200,3 +1200,13 @@ def test_a_table_of_sets_has_one_head(tmp_path: Path, data: tuple[np.ndarray, np
     assert evicp_process(["predict", "cal.safetensors", "new", "-o", "sets.csv"], tmp_path).code == 0
     lines = (tmp_path / "sets.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["row", "0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_torch_file_may_hold_a_pair(tmp_path: Path, kind: type) -> None:
+    torch = pytest.importorskip("torch")
+    logits, labels = torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4)
+    torch.save(kind([logits, labels]), tmp_path / "pair.pt")
+    rows = inputs.read_rows(str(tmp_path / "pair.pt"), labelled=True)
+    np.testing.assert_array_equal(rows.logits, logits.numpy())
+    np.testing.assert_array_equal(rows.labels, labels.numpy())

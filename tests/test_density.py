@@ -172,3 +172,20 @@ def test_new_rows_must_have_the_fitted_features():
     ratio = evicp.estimate_density_ratio(*two_normals(50, 50, 1.0))
     with pytest.raises(InputError, match=r"features must have shape \(rows, 3\); got \(5, 2\)"):
         ratio(np.zeros((5, 2)))
+
+
+def test_the_columns_of_a_frame_are_those_that_were_fitted():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    old = pd.DataFrame(rng.normal(size=(300, 2)), columns=["x", "y"])
+    new = pd.DataFrame(rng.normal((1, 0), size=(300, 2)), columns=["x", "y"])
+    ratio = evicp.estimate_density_ratio(old, new)
+    assert ratio.columns == ("x", "y")
+    np.testing.assert_array_equal(ratio(old), ratio(old.to_numpy()))
+    for wrong in (old[["y", "x"]], old.rename(columns={"y": "z"})):
+        with pytest.raises(evicp.EvicpError, match=r"must have the columns x, y, in this order; got "):
+            ratio(wrong)
+        with pytest.raises(evicp.EvicpError, match="new_features must have the columns x, y"):
+            evicp.estimate_density_ratio(old, wrong)
+    assert evicp.estimate_density_ratio(old.to_numpy(), new).columns is None
+    assert evicp.estimate_density_ratio(old, old.sample(frac=1, random_state=0)).columns == ("x", "y")  # no shift

@@ -13,7 +13,7 @@ pytest.importorskip("sklearn")
 from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
-from sklearn.ensemble import BaggingClassifier, RandomForestClassifier, StackingClassifier
+from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier, StackingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression, Perceptron, RidgeClassifier
 from sklearn.model_selection import (
@@ -756,3 +756,11 @@ def test_what_an_ensemble_cannot_do():
     ):
         with pytest.raises(evicp.EvicpError, match="leave"):
             call()
+
+
+def test_out_of_bag_without_bags():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(evicp.EvicpError, match="pass bootstrap=True to it"):
+        ConformalClassifier(ExtraTreesClassifier(10), cv="oob").fit(X, y)
+    model = ConformalClassifier(ExtraTreesClassifier(50, bootstrap=True, random_state=0), cv="oob").fit(X, y)
+    assert len(model.predict_set(X)) == 150

@@ -130,3 +130,14 @@ def test_what_cannot_be_searched(change, error, message):
     given_ = {"sets": sets, "labels": labels, "features": np.arange(80.0).reshape(40, 2), "share": 0.6} | change
     with pytest.raises(error, match=message):
         worst_slice(**given_)
+
+
+def test_a_slice_of_a_frame_knows_its_columns():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame(rng.normal(size=(400, 2)), columns=["x", "y"])
+    sets = PredictionSets.from_mask(np.column_stack([x["x"] < 1, np.ones(400, bool)]), coverage=0.9)
+    found = worst_slice(sets, np.zeros(400, int), x, directions=20)
+    np.testing.assert_array_equal(found.contains(x), found.contains(x.to_numpy()))
+    with pytest.raises(InputError, match="must have the columns x, y, in this order; got y, x"):
+        found.contains(x[["y", "x"]])

@@ -231,15 +231,36 @@ def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
     return array.astype(np.int64)
 
 
-def as_features(features: Any, what: str = "features", *, n: int | None = None, n_features: int | None = None) -> F64:
-    """Features of rows as (n, d) float64, all finite; of one feature alone, (n,) will do."""
+def columns_of(frame: Any) -> tuple[str, ...] | None:
+    """The names of a frame's columns; None of what has none."""
+    columns = tuple(getattr(frame, "columns", ()))
+    return columns if columns and all(isinstance(name, str) for name in columns) else None
+
+
+def as_features(
+    features: Any,
+    what: str = "features",
+    *,
+    n: int | None = None,
+    n_features: int | None = None,
+    columns: tuple[str, ...] | None = None,
+) -> F64:
+    """Features of rows as (n, d) float64, all finite; of one feature alone, (n,) will do.
+
+    Where `columns` are known, a frame must have these, in this order.
+    """
+    own = columns_of(features)
+    if columns is not None and own is not None and own != columns:
+        raise InputError(
+            f"{what} must have the columns {some_of(columns)}, in this order; got {some_of(own)}. Order them so."
+        )
     array = as_array(features, what)
     if array.dtype.kind not in "bfiu" and array.size:
         raise InputTypeError(f"{what} must be real numbers; got dtype {array.dtype}.")
     shape, array = array.shape, array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or not array.shape[1] or n not in (None, len(array)) or n_features not in (None, array.shape[1]):
-        rows, columns = "rows" if n is None else n, "features" if n_features is None else n_features
-        raise InputError(f"{what} must have shape ({rows}, {columns}); got {shape}.")
+        rows, width = "rows" if n is None else n, "features" if n_features is None else n_features
+        raise InputError(f"{what} must have shape ({rows}, {width}); got {shape}.")
     array = array.astype(np.float64, order="C")  # sums of a row have other bits where columns lie together
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):

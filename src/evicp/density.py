@@ -39,6 +39,7 @@ class DensityRatio:
     penalty : on the squared slopes, chosen on rows held out in five folds; None where the slopes are 0
     auc : how often a held-out new row has a larger w than a held-out old one: 0.5 by chance, 1 where they have nothing
         in common
+    columns : the names of the features, where they came in a frame; one that is weighted must have the same
     """
 
     centre: F64
@@ -48,6 +49,7 @@ class DensityRatio:
     range: tuple[float, float]
     penalty: float | None
     auc: float
+    columns: tuple[str, ...] | None = None
 
     def __call__(self, features: Any) -> F64:
         """The weights of rows, (n,), for `calibrate(..., weights=)` and `predict(..., weights=)`.
@@ -56,7 +58,7 @@ class DensityRatio:
         ----------
         features : (n, d) of calibration rows or of new ones, in the columns that were fitted
         """
-        array = checks.as_features(features, n_features=len(self.slopes))
+        array = checks.as_features(features, n_features=len(self.slopes), columns=self.columns)
         log_ratio = along((array - self.centre) / self.scale, self.slopes) + self.intercept
         return np.exp(np.clip(log_ratio, *self.range))
 
@@ -86,7 +88,8 @@ def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -
     array([1. , 2.7])
     """
     old = checks.as_features(features)
-    new = checks.as_features(new_features, "new_features", n_features=old.shape[1])
+    columns = checks.columns_of(features)
+    new = checks.as_features(new_features, "new_features", n_features=old.shape[1], columns=columns)
     if min(len(old), len(new)) < _FEWEST:
         raise InputError(f"a density ratio needs {_FEWEST} old and {_FEWEST} new rows; got {len(old)} and {len(new)}.")
     rng = np.random.default_rng(checks.as_seed(seed))
@@ -99,7 +102,7 @@ def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -
     best = int(np.argmin(losses))
     auc = _auc(log_ratios[best], is_new)
     if losses[best] >= np.log(2):  # that of w = 1
-        return DensityRatio(centre, scale, np.zeros(x.shape[1]), 0.0, (0.0, 0.0), None, auc)
+        return DensityRatio(centre, scale, np.zeros(x.shape[1]), 0.0, (0.0, 0.0), None, auc, columns)
     if auc > _APART:
         checks.warn(
             f"old and new rows are told apart in {auc:.1%} of pairs: there are hardly any old rows like the new ones, "
@@ -109,7 +112,7 @@ def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -
     slopes, intercept = _path(x, is_new)[best]
     fitted = along(x, slopes) + intercept
     ends = float(fitted.min()), min(float(fitted.max()), _LARGEST)
-    return DensityRatio(centre, scale, slopes, intercept, ends, _PENALTIES[best], auc)
+    return DensityRatio(centre, scale, slopes, intercept, ends, _PENALTIES[best], auc, columns)
 
 
 def _standard(x: F64) -> tuple[F64, F64]:

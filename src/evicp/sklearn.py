@@ -404,6 +404,10 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 f'cv="oob" needs an estimator that leaves rows out of its bags and has oob_score, such as '
                 f"RandomForestClassifier; got {type(estimator).__name__}. Use folds: cv=5."
             )
+        if estimator.get_params(deep=False).get("bootstrap") is False:
+            raise InputError(
+                'cv="oob" needs an estimator that draws bags: pass bootstrap=True to it, or use folds: cv=5.'
+            )
         estimator.set_params(oob_score=True).fit(X, y, **_check_method_params(X, params))
         probabilities = np.asarray(estimator.oob_decision_function_, np.float64)
         rows = np.flatnonzero(np.nan_to_num(probabilities).sum(1) > 0)  # the others are in every bag

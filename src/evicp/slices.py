@@ -36,6 +36,7 @@ class WorstSlice:
     target : the coverage that was asked for
     direction : (d,) a weight for each feature
     low, high : the ends
+    columns : the names of the features, where they came in a frame
     """
 
     coverage: float | None
@@ -47,10 +48,12 @@ class WorstSlice:
     direction: F64
     low: float
     high: float
+    columns: tuple[str, ...] | None = None
 
     def contains(self, features: Any) -> Bools:
         """Whether each row lies in the slice, (n,)."""
-        places = along(checks.as_features(features, n_features=len(self.direction)), self.direction)
+        array = checks.as_features(features, n_features=len(self.direction), columns=self.columns)
+        places = along(array, self.direction)
         return (self.low <= places) & (places <= self.high)
 
     def __repr__(self) -> str:
@@ -120,6 +123,7 @@ def worst_slice(
         direction=direction,
         low=low,
         high=high,
+        columns=checks.columns_of(features),
     )
 
 

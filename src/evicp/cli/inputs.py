@@ -152,7 +152,8 @@ def _from_content(content: Any, source: str) -> LogitsFile:
             names = ", ".join(sorted(map(str, content))[:8]) or "none"
             raise FileError(f"cannot read {source}: it has no entry 'logits'; it has {names}.")
         return LogitsFile(_array(content["logits"]), _labels(content.get("labels")))
-    if isinstance(content, tuple) and len(content) == 2:
+    rows = getattr(content[0], "ndim", 0) == 2 if isinstance(content, list) and len(content) == 2 else False
+    if rows or (isinstance(content, tuple) and len(content) == 2):
         return LogitsFile(_array(content[0]), _labels(content[1]))
     if isinstance(content, list) or hasattr(content, "shape"):
         return LogitsFile(_array(content), None)
