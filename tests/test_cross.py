@@ -80,7 +80,7 @@ def test_sets_and_p_values_are_those_of_the_definition(score, kind) -> None:
         assert sets == cross.predict(list(new), coverage, groups=new_groups)
         assert (sets.guarantee, sets.n_calibration, sets.score) == (kind or "marginal", None, score)
         for row, members in enumerate(sets):
-            keys = [(-at_least[row, y] + n[row, y], -new[:, row, y].mean(), y) for y in members]
+            keys = [(-(1 + at_least[row, y]) / (1 + n[row, y]), -new[:, row, y].mean(), y) for y in members]
             assert keys == sorted(keys)
 
 
@@ -97,9 +97,11 @@ def test_folds_of_one_model_are_one_calibration() -> None:
         )
 
 
-def test_empty_sets_get_their_best_label() -> None:
+@pytest.mark.parametrize("by", [None, "class"])
+def test_empty_sets_get_their_best_label(by) -> None:
     logits, labels, fold = problem(300, decimals=9)
-    cross = crossed(logits[:, :200], labels[:200], fold[:200])
+    labels = np.where(np.arange(300) % 2, 0, labels)  # classes of different size
+    cross = crossed(logits[:, :200], labels[:200], fold[:200], by=by)
     plain, filled = (cross.predict(logits[:, 200:], 0.5, allow_empty=allow) for allow in (True, False))
     assert (plain.sizes == 0).any()
     assert filled.filled

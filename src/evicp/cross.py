@@ -140,7 +140,7 @@ class CrossCalibration:
         below = n - at_least
         mean = np.mean([checks.as_logits(own, self.n_classes, row_allowed=True) for own in logits], axis=0)
         # Along rows: the last key is the first to decide, and equals stay in the order of their numbers.
-        order = np.lexsort((-mean, below), axis=-1)
+        order = np.lexsort((-mean, -(1.0 + at_least) / (1.0 + n)), axis=-1)
         results = [self._sets(below < self._ranks(n, exact), order, exact) for exact in wanted]
         if not allow_empty:
             results = [limits.fill_empty(sets, order[:, 0].astype(np.int32)) for sets in results]
