@@ -145,6 +145,10 @@ def _positions(y: NDArray[Any], estimator: Any) -> I64:
     return np.array([known[label] for label in given], dtype=np.int64)
 
 
+#: Chances below this that a class is held out as a whole are not provided for.
+_UNLIKELY = 1e-3
+
+
 @dataclass(frozen=True)
 class _AtRandom:
     """A splitter: a share of the rows is held out once, or every row once in so many folds.
@@ -152,7 +156,9 @@ class _AtRandom:
     Which rows calibrate must not depend on their labels. Parts with as many rows of each class as the whole (stratified
     ones) leave out the classes that have few, because half a row is rounded off, and the promise is then kept for the
     others alone. Only where a class would have no row to train on, rows lie in the order of their classes: rows that
-    are held out then lie apart, and each is still as likely as any other to be one of them.
+    are held out then lie apart, and each is still as likely as any other to be one of them. Of a share, the numbers of
+    rows say beforehand where that may happen: taken only after such a draw, this order would leave the draws in which
+    small classes are held out less than others.
     """
 
     parts: float
@@ -160,11 +166,12 @@ class _AtRandom:
 
     def split(self, _X: Any, y: NDArray[Any]) -> list[tuple[I64, I64]]:
         """Which rows train and which are held out, in each split."""
-        classes, numbers = np.unique(y, return_inverse=True)
+        classes, numbers, counts = np.unique(y, return_inverse=True, return_counts=True)
         random = check_random_state(self.random_state)
         order, start = random.permutation(len(y)), random.random_sample()
         splits = self._cut(order, start)
-        if any(len(np.unique(numbers[train])) < len(classes) for train, _ in splits):
+        at_risk = self.parts < 1 and np.sum(self.parts**counts) > _UNLIKELY
+        if at_risk or any(len(np.unique(numbers[train])) < len(classes) for train, _ in splits):
             place = random.permutation(len(classes))[numbers]
             splits = self._cut(order[np.argsort(place[order], kind="stable")], start)
         return splits
