@@ -209,3 +209,17 @@ def test_sums_of_many_probabilities_have_more_room():
     calibration = calibrate(z[:30], y[:30], APS(randomized=False))
     with kernels.backend("numpy"):
         assert calibration.predict(z[30:], 0.9).contains(y[30:]).mean() >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("score", "top", "others"), [("lac", 6.9237165, 0.15413176), ("ecp", 15.499168, 5.815486)], ids=["lac", "ecp"]
+)
+def test_sums_over_many_classes_have_more_room(score, top, others):
+    """The terms of a softmax and evidence are sums, too: of rows that are alike, all labels lie on the threshold."""
+    z = np.full((30, 4096), others, np.float32)
+    z[:, 0] = top
+    calibration = calibrate(z, np.zeros(30, int), score)
+    with kernels.backend("numpy"):
+        own = kernels.label_scores(calibration.score, z, np.zeros(30, int))
+        assert own[0] > calibration.scores[0] + 1e-6 * max(1.0, abs(calibration.scores[0]))
+        assert calibration.predict(z, 0.9).contains(np.zeros(30, int)).all()

@@ -562,9 +562,8 @@ class Calibration:
     @cached_property
     def _raised(self) -> Calibration:
         groups = None if self.groups is None else replace(self.groups)  # whose thresholds are others
-        return replace(
-            self, scores=checks.frozen(limits.raised(self.scores, self.score)), groups=groups, arithmetic=None
-        )
+        scores = limits.raised(self.scores, self.score, self.n_classes)
+        return replace(self, scores=checks.frozen(scores), groups=groups, arithmetic=None)
 
     def no_sets(self, coverage: Fraction, confidence: float | None, *, filled: bool = False) -> PredictionSets:
         """Sets of no rows, with all that this calibration's sets remember."""
@@ -777,7 +776,7 @@ class Calibration:
         own, array = self.alike(self._as_logits(logits))
         truth = checks.as_labels(labels, *array.shape, class_names=self.class_names)
         scores = kernels.label_scores(self.score, array, truth)
-        joining = scores if own is self else limits.raised(scores, self.score)
+        joining = scores if own is self else limits.raised(scores, self.score, self.n_classes)
         return limits.online_p_values(own.scores, scores, joining)
 
     def extended(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibration:

@@ -27,18 +27,20 @@ Ragged = tuple[I64, I32, F64]
 #: How far a threshold is raised where other code computes the scores of new rows (another backend, ONNX, a torch
 #: module): its rounding differs, and a label exactly on the threshold must stay in. Coverage can only rise.
 SLACK = 1e-6
-#: Of scores that add probabilities up: a sum of 256 single-precision numbers is off by up to 256 * 2^-25 of itself.
+#: Of scores that add probabilities up, and of those that add up many of anything (evidence, the softmax's terms): a sum
+#: of 256 single-precision numbers is off by up to 256 * 2^-25 of itself.
 SLACK_OF_SUMS = 1e-5
+MANY_CLASSES = 1000
 
 
-def raised(threshold: F64, score: Score) -> F64:
+def raised(threshold: F64, score: Score, n_classes: int) -> F64:
     """A threshold with room for other rounding, by a share of its size, or of 1 if it is smaller.
 
     Ranks are whole numbers, and the same wherever they are counted.
     """
     if isinstance(score, TopK) and not score.randomized:
         return threshold
-    slack = SLACK_OF_SUMS if score.adds_up else SLACK
+    slack = SLACK_OF_SUMS if score.adds_up or n_classes > MANY_CLASSES else SLACK
     return threshold + slack * np.maximum(1.0, np.abs(threshold))
 
 

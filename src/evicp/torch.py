@@ -272,8 +272,8 @@ class SetPredictor(nn.Module):
         self.n_classes = calibration.n_classes
         # One threshold, or one per label. As bits: .half() or .float() would round a floating-point buffer, and a
         # rounded threshold no longer covers.
-        thresholds = torch.from_numpy(raised(calibration.label_thresholds(coverage, confidence), self.score))
-        self.register_buffer("threshold_bits", thresholds.view(torch.int64))
+        thresholds = raised(calibration.label_thresholds(coverage, confidence), self.score, self.n_classes)
+        self.register_buffer("threshold_bits", torch.from_numpy(thresholds).view(torch.int64))
 
     def forward(self, *args: Any, **kwargs: Any) -> SetOutput:
         """Run the model and predict the sets of its logits."""
