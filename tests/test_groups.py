@@ -216,6 +216,11 @@ def test_groups_that_cannot_be_used(groups, error, message):
             act(*args, groups=groups)
 
 
+def test_no_groups_are_none_to_be_grouped_by():
+    with pytest.raises(InputError, match="groups must be one or more; got none"):
+        ByGroup([])
+
+
 def test_groups_for_calibrations_that_take_none():
     z, y = make(90)
     with pytest.raises(InputError, match=r'^groups are only taken by a calibration by="group"\.$'):

@@ -162,6 +162,8 @@ class ByGroup:
     def __post_init__(self) -> None:
         if self.groups is not None:
             object.__setattr__(self, "groups", tuple(np.unique(checks.as_groups(self.groups)).tolist()))
+            if not self.groups:
+                raise InputError("groups must be one or more; got none. Leave them out: those seen are taken.")
 
     def keys(self, score: Score, logits: NDArray[Any], labels: I64, given: Any) -> NDArray[Any]:  # noqa: ARG002
         """What `fit` needs of each calibration row, (n,): the group given for it."""
