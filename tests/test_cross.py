@@ -10,7 +10,7 @@ import pytest
 
 import evicp
 from evicp import ByClass, ByGroup, ByUncertainty, CrossCalibration, calibrate
-from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
+from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning, SuspiciousInputWarning
 
 K = 4
 #: (n + 1) * coverage is whole for some of the sizes below, and not for others.
@@ -215,3 +215,7 @@ def test_logits_that_do_not_belong_together() -> None:
         cross.predict(logits, 0.9, groups=np.zeros(60, int))
     with pytest.raises(InputError, match="empty one"):
         cross.predict(logits, [])
+    with pytest.raises(InputTypeError, match="allow_empty must be True or False; got 'no'"):
+        cross.predict(logits, 0.9, allow_empty="no")
+    with pytest.warns(SuspiciousInputWarning, match=r"Did you mean 0\.9\?"):
+        cross.predict(logits, 0.1)

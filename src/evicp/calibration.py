@@ -396,7 +396,7 @@ class Calibration:
         by = None if self.groups is None else self.groups.by
         if self.weights is not None or not isinstance(by, ByClass | None):
             raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
-        _warn_of_low_coverage(checks.as_coverage(coverage))
+        warn_of_low_coverage(checks.as_coverage(coverage))
         thresholds = self.thresholds(coverage, confidence)
         return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
 
@@ -467,7 +467,7 @@ class Calibration:
         [[[3], [1], [3]], [[3, 2], [1], [3, 2]]]
         """
         wanted = checks.as_coverages(coverage)
-        _warn_of_low_coverage(max(wanted))
+        warn_of_low_coverage(max(wanted))
         results = self.predict_levels(
             logits,
             wanted,
@@ -496,8 +496,7 @@ class Calibration:
 
         A level of 1 or more gives full sets, one of 0 or less empty ones.
         """
-        if not isinstance(allow_empty, bool | np.bool_):
-            raise InputTypeError(f"allow_empty must be True or False; got {allow_empty!r}.")
+        checks.as_flag(allow_empty, "allow_empty")
         if confidence is not None:
             confidence = checks.as_probability(confidence, "confidence")
         is_smoothed = self._is_smoothed(smoothed)
@@ -927,7 +926,7 @@ class Calibration:
         return html_table(["Calibration", ""], facts, left=(1,))
 
 
-def _warn_of_low_coverage(coverage: Fraction) -> None:
+def warn_of_low_coverage(coverage: Fraction) -> None:
     """Warn of a share of misses (alpha) where the share of labels to be covered was asked for."""
     if coverage <= _LOW_COVERAGE:
         checks.warn(

@@ -516,6 +516,13 @@ def as_probability(value: Any, what: str) -> float:
     return result
 
 
+def as_flag(value: Any, what: str) -> bool:
+    """True or False, not another value that counts as one of them."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputTypeError(f"{what} must be True or False; got {value!r}.")
+    return bool(value)
+
+
 def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
     """A whole number, not a bool, not below a bound."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):

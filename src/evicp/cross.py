@@ -16,7 +16,7 @@ import numpy as np
 
 from evicp import checks, limits
 from evicp.arrays import F64, I64, Bools
-from evicp.calibration import Calibration, Coverage
+from evicp.calibration import Calibration, Coverage, warn_of_low_coverage
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.groups import ByUncertainty
 from evicp.reliability import conformal_rank, rows_needed
@@ -136,6 +136,8 @@ class CrossCalibration:
         allow_empty : if False, an empty set gets its top label
         """
         wanted = checks.as_coverages(coverage)
+        warn_of_low_coverage(max(wanted))
+        checks.as_flag(allow_empty, "allow_empty")
         at_least, n = self._counts(logits, groups)
         below = n - at_least
         mean = np.mean([checks.as_logits(own, self.n_classes, row_allowed=True) for own in logits], axis=0)

@@ -105,12 +105,6 @@ def _whole(value: Any, what: str) -> int:
     return int(value)
 
 
-def _flag(value: Any, what: str) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise InputTypeError(f"{what} must be True or False; got {value!r}.")
-    return bool(value)
-
-
 #: How each parameter is checked and made plain; scores share names, so they share rules.
 _RULES: Mapping[str, Callable[[Any, str], Any]] = MappingProxyType(
     {
@@ -118,8 +112,8 @@ _RULES: Mapping[str, Callable[[Any, str], Any]] = MappingProxyType(
         "lam": _non_negative,
         "k_reg": _whole,
         "seed": _whole,
-        "randomized": _flag,
-        "randomize_penalty": _flag,
+        "randomized": checks.as_flag,
+        "randomize_penalty": checks.as_flag,
     }
 )
 
