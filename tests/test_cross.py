@@ -207,6 +207,9 @@ def test_logits_that_do_not_belong_together() -> None:
     cross = crossed(logits, labels, fold)
     with pytest.raises(InputError, match="here 3, in the order of the folds; got 2"):
         cross.predict(logits[:2], 0.9)
+    with pytest.raises(InputError, match="here 3, in the order of the folds; got one matrix"):
+        cross.predict(logits[0, :3], 0.9)
+    assert cross.predict(list(logits[:, 0]), 0.9) == cross.predict(logits[:, :1], 0.9)  # one row of each
     with pytest.raises(InputError, match="logits of the same rows; got 60, 60, 59 rows"):
         cross.p_values([logits[0], logits[1], logits[2, 1:]])
     with pytest.raises(LogitsError, match="classes"):

@@ -179,10 +179,10 @@ class CrossCalibration:
 
     def _counts(self, logits: Sequence[Any], groups: Any) -> tuple[I64, I64]:
         """How many scores are at least each label's, (n, K), and how many there are, in all folds; broadcastable."""
-        if len(logits) != len(self.folds):
+        if len(logits) != len(self.folds) or getattr(logits, "ndim", 3) == 2:
             raise InputError(
                 f"logits must be those of each fold's model, here {len(self.folds)}, in the order of the folds; "
-                f"got {len(logits)}."
+                f"got {'one matrix' if getattr(logits, 'ndim', 3) == 2 else len(logits)}."
             )
         counts = [one.at_least(own, groups) for one, own in zip(self.folds, logits, strict=True)]
         rows = [len(at_least) for at_least, _ in counts]
