@@ -523,6 +523,18 @@ def test_columns_in_another_order_than_the_classes_are_refused(rows: tuple, kind
     assert calibration.predict(renamed, 0.9) == calibration.predict(logits, 0.9)
 
 
+@pytest.mark.parametrize("make", ["table", "record_batch"])
+def test_the_columns_of_an_arrow_table_are_known_by_their_names(rows: tuple, make: str) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    logits, labels = rows
+    table = getattr(arrow, make)({name: logits[:, k] for k, name in enumerate(ANIMALS)})
+    calibration = evicp.calibrate(table, labels, class_names=ANIMALS)
+    assert calibration == evicp.calibrate(logits, labels, class_names=ANIMALS)
+    with pytest.raises(LogitsError, match=r"column 0 is 'gnu', class 0 is 'cat'\. Pass logits\.select\("):
+        calibration.predict(table.select(ANIMALS[::-1]), 0.9)
+    assert checks.columns_of(table) == tuple(ANIMALS)
+
+
 def test_groups_and_weights_in_another_order_are_warned_of(rows: tuple) -> None:
     pd = pytest.importorskip("pandas")
     logits, labels = pd.DataFrame(rows[0], index=np.arange(100, 160)), rows[1]
@@ -576,3 +588,9 @@ def test_columns_of_one_name(rows: tuple) -> None:
 def test_what_is_no_probability(value: Any) -> None:
     with pytest.raises(InputError, match="confidence must be strictly between 0 and 1"):
         checks.as_probability(value, "confidence")
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="strings of any length came with NumPy 2")
+def test_groups_may_be_numpys_strings_of_any_length() -> None:
+    groups = np.array(["a", "bb", "a"], dtype=np.dtypes.StringDType())
+    assert checks.as_groups(groups).tolist() == ["a", "bb", "a"]

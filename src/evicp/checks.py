@@ -68,17 +68,23 @@ def same_columns(logits: Any, class_names: tuple[str, ...] | None) -> None:
     """Refuse a frame, or a row of one, that names its classes as they are named here, but in another order."""
     if class_names is None or isinstance(logits, np.ndarray):
         return
-    columns = getattr(logits, "columns", None)
+    columns = _names_of_columns(logits)
     if columns is None and getattr(logits, "ndim", 0) == 1 and hasattr(logits, "iloc"):
         columns = logits.index
     if columns is None or tuple(columns) == class_names or len(columns) != len(class_names):
         return
     if set(columns) == set(class_names):
         k = next(k for k, (column, name) in enumerate(zip(columns, class_names, strict=True)) if column != name)
+        select = "logits.select(list(class_names))" if hasattr(logits, "column_names") else "logits[list(class_names)]"
         raise LogitsError(
             f"logits have the class names as columns, in another order: column {k} is {columns[k]!r}, class {k} is "
-            f"{class_names[k]!r}. Pass logits[list(class_names)]."
+            f"{class_names[k]!r}. Pass {select}."
         )
+
+
+def _names_of_columns(frame: Any) -> Any:
+    """Arrow's tables have their columns themselves under the name of `columns`."""
+    return getattr(frame, "column_names", getattr(frame, "columns", None))
 
 
 def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
@@ -218,8 +224,8 @@ def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
         raise InputError(f"groups must have one entry per row; got {len(array)} for {n} rows.")
     if array.dtype.kind == "U" and isinstance(groups, list | tuple) and not all(isinstance(one, str) for one in groups):
         raise InputTypeError("groups must be whole numbers or strings, not both.")  # NumPy makes strings of all
-    if array.dtype.kind == "O" and all(isinstance(one, str) for one in array):
-        array = array.astype(str)
+    if array.dtype.kind in "OT" and all(isinstance(one, str) for one in array):
+        array = np.array(array.tolist(), dtype=str)
     if array.dtype.kind not in "iubU" and array.size:
         hint = " Are some missing?" if array.dtype.kind == "O" else ""
         raise InputTypeError(f"groups must be whole numbers or strings; got dtype {array.dtype}.{hint}")
@@ -233,7 +239,8 @@ def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
 
 def columns_of(frame: Any) -> tuple[str, ...] | None:
     """The names of a frame's columns; None of what has none."""
-    columns = tuple(getattr(frame, "columns", ()))
+    names = _names_of_columns(frame)
+    columns = () if names is None else tuple(names)
     return columns if columns and all(isinstance(name, str) for name in columns) else None
 
 
