@@ -760,8 +760,15 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"reading images needs pillow: pip install 'evicp\[extract\]'"):
         extract(brightness_network(), tmp_path, tmp_path / "a.npz")
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtraError, match=r"needs torch: pip install 'evicp\[extract\]'"):
-        extract("resnet50", tmp_path, tmp_path / "a.npz")
+    for network, extra in {
+        "resnet50": "extract",
+        "timm:resnet50": "extract",
+        "efficientnet-lite0": "efficientnet-lite",
+        "huggingface:vit": "huggingface",
+        str(tmp_path): "huggingface",
+    }.items():
+        with pytest.raises(MissingExtraError, match=rf"needs torch: pip install 'evicp\[{extra}\]'"):
+            extract(network, tmp_path, tmp_path / "a.npz")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtraError, match=r"needs onnxruntime: pip install 'evicp\[onnx\]'"):
         extract("model.onnx", tmp_path, tmp_path / "a.npz")

@@ -21,7 +21,7 @@ from evicp.extraction.torch_models import (
     timm_network,
     torchvision_network,
 )
-from evicp.extraction.torch_modules import open_device
+from evicp.extraction.torch_modules import import_torch, open_device
 
 __all__ = ["open_network"]
 
@@ -60,14 +60,22 @@ def open_network(
         return given_network(type(network).__name__, deepcopy(network), None, weights, transform, where)
     if str(network).endswith(".onnx"):
         return _open_onnx(Path(network), weights, transform, device, precision)
-    where = open_device(device, precision)
     prefix, _, rest = str(network).partition(":")
     if Path(network).is_dir():
         prefix, rest = "huggingface", str(network)
+    import_torch(_extra_of(prefix))
+    where = open_device(device, precision)
     build = _BUILDERS.get(prefix, factory_network)
     if not rest:
         rest, build = prefix, lite_network if _LITE.fullmatch(prefix) else _by_plain_name(prefix)
     return build(rest if build is not factory_network else str(network), weights, transform, where)
+
+
+def _extra_of(prefix: str) -> str:
+    """The extra that brings torch and whatever else such a network needs."""
+    if prefix == "huggingface":
+        return prefix
+    return "efficientnet-lite" if _LITE.fullmatch(prefix) else "extract"
 
 
 def _open_onnx(path: Path, weights: str, transform: Transform, device: str, precision: str) -> Network:

@@ -51,9 +51,9 @@ class Device:
             yield
 
 
-def import_torch() -> Any:
+def import_torch(extra: str = "extract") -> Any:
     """Torch, or how to install it."""
-    return need("torch", "torch", "extract", "running a network")
+    return need("torch", "torch", extra, "running a network")
 
 
 def open_device(device: str = "auto", precision: str = "auto") -> Device:
