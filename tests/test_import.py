@@ -243,6 +243,7 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
         say(lambda: files.read_sets("rows.parquet"))
         say(lambda: files.write_sets(sets, "sets.npz"))
         say(lambda: files.read_sets("sets.npz"))
+        say(lambda: __import__("evicp.device"))
         print(*sorted(path.name for path in Path().iterdir()))
     """
     assert python(code, tmp_path).splitlines() == [
@@ -253,6 +254,7 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
         "MissingExtraError a parquet file needs pyarrow: pip install 'evicp[parquet]'",
         "fine",
         "fine",
+        "MissingExtraError scoring on an accelerator needs torch: pip install 'evicp[torch]'",
         "rows.parquet sets.npz",
     ]
 

@@ -13,15 +13,20 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from evicp import checks, kernels
 from evicp.arrays import F64, I64
-from evicp.errors import InputTypeError, RowError
-from evicp.kernels._torch import offsets_of, sets_within, working_type
+from evicp.errors import InputTypeError, RowError, unusable
 from evicp.scores import Score
 from evicp.sets import PredictionSets
+
+try:
+    import torch
+    from torch import Tensor
+
+    from evicp.kernels._torch import offsets_of, sets_within, working_type
+except ImportError as error:
+    raise unusable("torch", "torch", "torch", "scoring on an accelerator", error) from error
 
 if TYPE_CHECKING:
     from evicp.calibration import Calibration
