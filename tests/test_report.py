@@ -418,6 +418,13 @@ def page(browser: Any, reported: tuple[Path, Any, Any, Any]) -> Iterator[Page]:
     opened.context.close()
 
 
+def test_a_band_is_explained_only_where_there_is_one(page: Page) -> None:
+    for method, known in enumerate([True, True, False, False]):  # by class and base: none
+        page.move_to(0.9, method)
+        assert page.tab.is_visible("#band-note") == known
+    page.move_to(0.9)
+
+
 @pytest.mark.parametrize("method", range(4))
 @pytest.mark.parametrize("coverage", [0.5, 0.873, 0.9, 0.95, 0.99, 0.999])
 def test_the_page_says_what_the_library_says(

@@ -131,6 +131,7 @@
     $("observed-aside").textContent = now.band
       ? `band: ${confidence} of runs, ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}; dashed: asked`
       : promiseOf(method);
+    $("band-note").hidden = !now.band;
     show("mean-size", now.size, sizeText(now.size));
     $("size-aside").textContent = `of ${whole(data.n_classes)} labels`;
     show("sat", now.sat, fixed(now.sat, 3));
