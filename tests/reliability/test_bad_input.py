@@ -578,7 +578,7 @@ def test_no_coverage_at_all() -> None:
     refuses(lambda: CALIBRATION.predict(LOGITS, []), InputError, message)
 
 
-_SCORES = "aps, base, ecp, lac, las, margin, raps, saps, thr, topk"
+_SCORES = ", ".join(sorted(evicp.SCORES))
 _TEMPERATURE = 'temperature must be a positive number, "split" or "holdout"; got'
 OTHER: list[tuple[str, Callable[[], Any], type[EvicpError], str]] = [
     (
