@@ -63,7 +63,8 @@ def main() -> None:
     print(f"\n{calibration}; coverage {COVERAGE}\n")
     for i, name in enumerate(names):
         members = ", ".join(sets.names(i)) or "(empty: nothing fits as well as 90 % of true labels do)"
-        print(f"{name:12s} uncertainty {opinion.uncertainty[i]:.2f}  {len(sets[i]):2d} labels: {members}")
+        noun = "label:" if len(sets[i]) == 1 else "labels:"
+        print(f"{name:12s} uncertainty {opinion.uncertainty[i]:.2f}  {len(sets[i]):2d} {noun:7s} {members}")
     if pictures is not None:
         print(
             "\nThe promise holds for images drawn as the calibration images were. These photographs were not: the sets"
