@@ -705,6 +705,18 @@ def test_print_leaves_out_what_paper_cannot_do(page: Page) -> None:
     assert table
 
 
+def test_print_cuts_no_column_off_beside_long_names(browser: Any, tmp_path: Path) -> None:
+    logits, labels = make(200, 3)
+    names = ["x" * 150, "y" * 150, "z"]
+    calibration = evicp.calibrate(logits[:100], labels[:100], class_names=names)
+    report.build(logits[100:], labels[100:], calibration).write(tmp_path / "long.html")
+    page = Page(browser, tmp_path / "long.html", width=718)  # a sheet of A4 between its margins
+    page.tab.emulate_media(media="print")
+    cut = "[...document.querySelectorAll('.scroll')].filter(part => part.scrollWidth > part.clientWidth).length"
+    assert page.tab.evaluate(cut) == 0
+    page.context.close()
+
+
 def test_one_evaluation_opens_without_a_slider(browser: Any, tmp_path: Path) -> None:
     logits, labels = make(600, 8)
     calibration = evicp.calibrate(logits[:300], labels[:300])
