@@ -152,7 +152,7 @@ def as_labels(labels: Any, n: int, n_classes: int, *, class_names: Any = None) -
 def _labels_hint(array: NDArray[Any]) -> str:
     """How labels of another kind become class numbers."""
     if isinstance(array.flat[0], str | bytes):
-        return "Pass class_names=, in the order of the logits, and labels may be names; or pass numbers."
+        return "Pass class numbers; names will do where class_names= is given, in the order of the logits."
     if array.dtype.kind == "f" and not np.all(array == np.rint(array)):
         row = int(np.flatnonzero(array != np.rint(array))[0])
         return f"Row {row} has {array[row]}, which is no class number; drop such rows."

@@ -414,7 +414,7 @@ def label_at(row: int, value: int) -> np.ndarray:
 
 
 _AS_INT = "Use labels.astype(int) if they are class numbers."
-_NUMBER = "Pass class_names=, in the order of the logits, and labels may be names; or pass numbers."
+_NUMBER = "Pass class numbers; names will do where class_names= is given, in the order of the logits."
 WRONG_LABELS = [
     ("floats", lambda: LABELS.astype(float), InputTypeError, f"labels must be integers; got dtype float64. {_AS_INT}"),
     (
