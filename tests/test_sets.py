@@ -84,6 +84,14 @@ def test_a_mask_may_be_a_frame(package: str) -> None:
     assert PredictionSets.from_mask(frame, coverage=0.9) == PredictionSets.from_mask(SETS.mask(), coverage=0.9)
 
 
+def test_sets_come_back_from_arrow() -> None:
+    pytest.importorskip("pyarrow")
+    table = SETS.to_arrow()
+    about = {"score": "ecp", "n_calibration": 99, "class_names": NAMES, "coverage": 0.9}
+    for column in ("labels", "names"):
+        assert PredictionSets.from_lists(table[column], n_classes=5, **about) == SETS
+
+
 def test_sets_made_elsewhere_by_name() -> None:
     rows = [[NAMES[label] for label in row] for row in ROWS]
     about = {"score": "ecp", "n_calibration": 99, "class_names": NAMES, "coverage": 0.9}

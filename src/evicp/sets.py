@@ -306,7 +306,7 @@ def _rows_of(lists: Any) -> list[list[Any]]:
     if isinstance(lists, str | bytes | Mapping) or not isinstance(lists, Iterable):
         raise InputTypeError(f"lists must be a list of labels per row; got a {type(lists).__name__}.")
     rows = []
-    for number, row in enumerate(lists):
+    for number, row in enumerate(lists.to_pylist() if hasattr(lists, "to_pylist") else lists):  # of Arrow
         if isinstance(row, str | bytes | Mapping) or not isinstance(row, Iterable):
             raise InputTypeError(f"lists must hold one list of labels per row; got {row!r} at row {number}.")
         rows.append(row.tolist() if hasattr(row, "tolist") else sorted(row) if isinstance(row, Set) else list(row))
