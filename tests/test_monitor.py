@@ -201,6 +201,7 @@ def test_what_is_seen_is_counted():
     assert "no alarm" in repr(watch)
     assert "ALARM at label" in repr(Monitor(100, 0.8).update(np.zeros(100, bool)))
     assert watch.update([]).seen == 4
+    assert "0.01: 1 label, 1.0000 covered" in repr(Monitor(100, 0.8).update(True))
 
 
 def test_sets_of_a_calibration_are_watched():

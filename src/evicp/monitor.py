@@ -330,7 +330,8 @@ class Monitor:
         if not self.seen:
             return f"{head}no labels yet)"
         verdict = f"ALARM at label {self.alarm_at:,}" if self.alarm_at is not None else "no alarm"
-        return f"{head}{self.seen:,} labels, {self.observed:.4f} covered, e-value {self.e_value:.3g}; {verdict})"
+        seen = "1 label" if self.seen == 1 else f"{self.seen:,} labels"
+        return f"{head}{seen}, {self.observed:.4f} covered, e-value {self.e_value:.3g}; {verdict})"
 
 
 def _as_covered(covered: Any) -> Bools:
