@@ -696,6 +696,14 @@ def test_the_first_figure_comes_within_two_seconds(browser: Any, reported: tuple
     assert min(times) < 2000
 
 
+def test_an_emptied_field_keeps_the_coverage(page: Page) -> None:
+    page.move_to(0.95)
+    page.tab.fill("#coverage-number", "")
+    page.tab.keyboard.press("Tab")
+    assert page.tab.input_value("#coverage-number") == page.tab.input_value("#coverage") == "0.95"
+    page.move_to(0.9)
+
+
 def test_print_leaves_out_what_paper_cannot_do(page: Page) -> None:
     page.tab.emulate_media(media="print")
     shown = page.tab.evaluate("id => getComputedStyle(document.querySelector(id)).display !== 'none'", ".controls")

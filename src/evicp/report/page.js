@@ -737,7 +737,7 @@
   function connect() {
     const on = (id, event, action) => $(id).addEventListener(event, action);
     on("coverage", "input", (event) => setCoverage(Number(event.target.value)));
-    on("coverage-number", "change", (event) => setCoverage(Number(event.target.value)));
+    on("coverage-number", "change", (event) => setCoverage(Number(event.target.value || asked())));
     on("method", "change", (event) => { state.method = Number(event.target.value); render(); });
     on("search", "input", (event) => { state.find = event.target.value; state.page = 0; renderClasses(); });
     on("classes-back", "click", () => { state.page -= 1; renderClasses(); });
