@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.calibration import Calibration, Calibrator, Coverage
+from evicp.arrays import Coverage
+from evicp.calibration import Calibration, Calibrator
 from evicp.checks import ClassNames
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.files import (

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits, shift
-from evicp.arrays import F64, I32, I64
+from evicp.arrays import F64, I32, I64, Coverage, Coverages
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Calibration", "Calibrator", "calibrate"]
 
-Coverage = float | Fraction
 
 #: Nobody asks for so little coverage alone: it is more likely the share of misses.
 _LOW_COVERAGE = Fraction(1, 5)
@@ -416,7 +415,7 @@ class Calibration:
     def predict(
         self,
         logits: Any,
-        coverage: Sequence[Coverage],
+        coverage: Coverages,
         *,
         confidence: float | None = ...,
         groups: Any = ...,
@@ -427,7 +426,7 @@ class Calibration:
     def predict(
         self,
         logits: Any,
-        coverage: Coverage | Sequence[Coverage],
+        coverage: Coverage | Coverages,
         *,
         confidence: float | None = None,
         groups: Any = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evicp.arrays import F64, I64
+from evicp.arrays import F64, I64, Coverage
 from evicp.errors import InputError, InputTypeError
 from evicp.groups import ByClass
 from evicp.reliability import Certificate, GroupPromise, Reliability, rows_needed, weakest
@@ -23,7 +23,7 @@ __all__ = ["certify"]
 
 def certify(
     calibration: Calibration,
-    coverage: float | Fraction,
+    coverage: Coverage,
     evaluation: Evaluation | None,
     *,
     confidence: float,

@@ -15,8 +15,8 @@ from typing import Any, overload
 import numpy as np
 
 from evicp import checks, limits
-from evicp.arrays import F64, I64, Bools
-from evicp.calibration import Calibration, Coverage, warn_of_low_coverage
+from evicp.arrays import F64, I64, Bools, Coverage, Coverages
+from evicp.calibration import Calibration, warn_of_low_coverage
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.groups import ByUncertainty
 from evicp.reliability import conformal_rank, rows_needed
@@ -51,7 +51,7 @@ class CrossCalibration:
     0.792
     """
 
-    folds: tuple[Calibration, ...]
+    folds: Sequence[Calibration]
 
     def __post_init__(self) -> None:
         if not isinstance(self.folds, Iterable) or isinstance(self.folds, str):
@@ -114,12 +114,12 @@ class CrossCalibration:
     ) -> PredictionSets: ...
     @overload
     def predict(
-        self, logits: Sequence[Any], coverage: Sequence[Coverage], *, groups: Any = ..., allow_empty: bool = ...
+        self, logits: Sequence[Any], coverage: Coverages, *, groups: Any = ..., allow_empty: bool = ...
     ) -> list[PredictionSets]: ...
     def predict(
         self,
         logits: Sequence[Any],
-        coverage: Coverage | Sequence[Coverage],
+        coverage: Coverage | Coverages,
         *,
         groups: Any = None,
         allow_empty: bool = True,

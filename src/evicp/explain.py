@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from evicp import checks, evidence
-from evicp.arrays import F64, I64, Bools
-from evicp.calibration import Calibration, Coverage
+from evicp.arrays import F64, I64, Bools, Coverage
+from evicp.calibration import Calibration
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.scores import ECP
 from evicp.tables import html_table, text_table

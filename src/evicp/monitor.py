@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from evicp import checks
-from evicp.arrays import F64, I64, Bools
+from evicp.arrays import F64, I64, Bools, Coverage
 from evicp.calibration import Calibration
 from evicp.errors import InputError, InputTypeError
 from evicp.kernels._numpy import mix32
@@ -157,7 +157,7 @@ class Monitor:
     def __init__(
         self,
         calibration: Calibration | int,
-        coverage: float | Fraction,
+        coverage: Coverage,
         *,
         confidence: float | None = None,
         group: str | int | None = None,
@@ -391,7 +391,7 @@ class AdaptiveLevel:
     (0.909, 0.9)
     """
 
-    def __init__(self, coverage: float | Fraction, *, step: float = 0.005) -> None:
+    def __init__(self, coverage: Coverage, *, step: float = 0.005) -> None:
         self.coverage = checks.as_coverage(coverage)
         self.step = checks.as_probability(step, "step")
         self.level = float(self.coverage)

@@ -8,7 +8,6 @@ Relu ScatterElements Slice Sub TopK Where. It needs opset 16 or newer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import artifact
-from evicp.arrays import F64
+from evicp.arrays import F64, Coverage
 from evicp.calibration import Calibration
 from evicp.checks import LARGEST_LOGIT
 from evicp.errors import FileError, InputError, InputTypeError, ScoreError, need
@@ -40,7 +39,7 @@ OLDEST_OPSET = 16
 def export(
     model: str | PathLike[str] | onnx.ModelProto,
     calibration: Calibration | str | PathLike[str],
-    coverage: float | Fraction,
+    coverage: Coverage,
     path: str | PathLike[str],
     *,
     confidence: float | None = None,

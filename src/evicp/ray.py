@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, errors, kernels
+from evicp.arrays import Coverage
 from evicp.blocks import (
     ArrayPart,
     Part,
@@ -39,7 +40,7 @@ from evicp.blocks import (
     same_names,
     write_sets,
 )
-from evicp.calibration import Calibration, Calibrator, Coverage
+from evicp.calibration import Calibration, Calibrator
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.files import SetsFile, typed
 from evicp.scores import ScoreLike

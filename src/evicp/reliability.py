@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from evicp import checks
-from evicp.arrays import F64, I64
+from evicp.arrays import F64, I64, Coverage
 from evicp.errors import InputError
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
 MOST_PLANNED = 10**9
 
 
-def conformal_rank(n: int, coverage: float | Fraction) -> int:
+def conformal_rank(n: int, coverage: Coverage) -> int:
     """k = ceil((n + 1) coverage), in integers: the k-th smallest calibration score is the threshold.
 
     k = n + 1 means that no finite threshold will do.
@@ -62,7 +62,7 @@ def _exact_rank(n: int, coverage: Fraction) -> int:
     return ceil((n + 1) * coverage)
 
 
-def pac_rank(n: int, coverage: float | Fraction, confidence: float) -> int:
+def pac_rank(n: int, coverage: Coverage, confidence: float) -> int:
     """The smallest k with P(Beta(k, n + 1 - k) >= coverage) >= confidence: the training-conditional rank.
 
     Over the draw of the calibration set, the k-th smallest score covers at least `coverage` with at least this
@@ -93,7 +93,7 @@ def _smallest_enough(too_low: int, enough: int, misses: Callable[[int], bool]) -
     return enough
 
 
-def threshold_rank(n: int, coverage: float | Fraction, confidence: float | None = None) -> int:
+def threshold_rank(n: int, coverage: Coverage, confidence: float | None = None) -> int:
     """The rank of the threshold: the conformal one, or with a confidence the training-conditional one."""
     return conformal_rank(n, coverage) if confidence is None else pac_rank(n, coverage, confidence)
 
@@ -111,7 +111,7 @@ def _risk_exceeds(n: int, k: int, coverage: Fraction, risk: Fraction) -> bool:
     return exact_tail * risk.denominator > risk.numerator * whole**n
 
 
-def rows_needed(coverage: float | Fraction, confidence: float | None = None) -> int:
+def rows_needed(coverage: Coverage, confidence: float | None = None) -> int:
     """The fewest calibration rows with a finite threshold at this coverage (and confidence).
 
     >>> rows_needed(0.9), rows_needed(0.9, confidence=0.95)
@@ -193,7 +193,7 @@ class Reliability:
     coverage: Fraction
     confidence: float | None = None
 
-    def __init__(self, n: int, coverage: float | Fraction, confidence: float | None = None) -> None:
+    def __init__(self, n: int, coverage: Coverage, confidence: float | None = None) -> None:
         object.__setattr__(self, "n", checks.as_count(n, "n", at_least=1))
         object.__setattr__(self, "coverage", checks.as_coverage(coverage))
         if confidence is not None:
@@ -322,7 +322,7 @@ def beta_binomial_cdf(x: int, m: int, a: int, b: int) -> float:
     return min(1.0, float(np.exp(log_share).sum()))
 
 
-def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95) -> int:
+def plan(coverage: Coverage, tolerance: float, confidence: float = 0.95) -> int:
     """The smallest n from which on P(|C - coverage| <= tolerance) >= confidence for every calibration size.
 
     Never fewer rows than a finite threshold needs: full sets keep no promise worth planning for.
@@ -357,7 +357,7 @@ def plan(coverage: float | Fraction, tolerance: float, confidence: float = 0.95)
     return smallest if smallest > safe else _last_missing(smallest, safe, exact, tolerance, confidence) + 1
 
 
-def share_within(n: int, coverage: float | Fraction, tolerance: float) -> float:
+def share_within(n: int, coverage: Coverage, tolerance: float) -> float:
     """The share of calibration sets of n rows whose coverage lies within the tolerance of what was asked.
 
     >>> share_within(853, 0.9, tolerance=0.02) < 0.95 <= share_within(854, 0.9, tolerance=0.02)

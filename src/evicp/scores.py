@@ -11,18 +11,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from evicp import checks, evidence, kernels
-from evicp.arrays import F64
+from evicp.arrays import F64, Coverage
 from evicp.errors import InputTypeError, ScoreError
 from evicp.kernels import _numpy as kernel
 from evicp.sets import PredictionSets
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 __all__ = ["APS", "ECP", "LAC", "RAPS", "SAPS", "SCORES", "Base", "Custom", "Margin", "Score", "TopK", "as_score"]
 
@@ -389,7 +386,7 @@ class Base(Score):
     def formula(self, z: F64) -> F64:
         return APS(self.randomized, self.temperature, self.seed).formula(z)
 
-    def predict(self, logits: Any, coverage: float | Fraction) -> PredictionSets:
+    def predict(self, logits: Any, coverage: Coverage) -> PredictionSets:
         """Sets of labels whose accumulated probability stays within the coverage.
 
         Parameters

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits
-from evicp.arrays import F64, I64
+from evicp.arrays import F64, I64, Coverage
 from evicp.calibration import warn_suspicious
 from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
 from evicp.metrics import Evaluation, evaluate_counts
@@ -151,7 +151,7 @@ def compare(
     logits: Any,
     labels: Any,
     scores: ScoreLike | Tuned | Auto | Sequence[ScoreLike | Tuned | Auto] = (*USUAL, "base"),
-    coverage: float | Fraction = 0.9,
+    coverage: Coverage = 0.9,
     *,
     trials: int = 10,
     seed: int = 0,

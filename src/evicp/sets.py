@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.arrays import I32, I64, Bools
+from evicp.arrays import I32, I64, Bools, Coverage
 from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
 from evicp.tables import html_table, rows_text
 
@@ -74,7 +74,7 @@ class PredictionSets:
         cls,
         mask: Any,
         *,
-        coverage: float | Fraction,
+        coverage: Coverage,
         score: str = "custom",
         n_calibration: int | None = None,
         class_names: checks.ClassNames | None = None,
@@ -107,7 +107,7 @@ class PredictionSets:
         lists: Any,
         *,
         n_classes: int,
-        coverage: float | Fraction,
+        coverage: Coverage,
         score: str = "custom",
         n_calibration: int | None = None,
         class_names: checks.ClassNames | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, overload
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
-from evicp.arrays import F64, I64
-from evicp.calibration import Calibration, Calibrator, Coverage, calibrate
+from evicp.arrays import F64, I64, Coverage, Coverages
+from evicp.calibration import Calibration, Calibrator, calibrate
 from evicp.cross import CrossCalibration
 from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.groups import ByGroup, ByUncertainty, as_groups
@@ -484,7 +484,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def predict_set(
         self,
         X: Any,
-        coverage: Sequence[Coverage],
+        coverage: Coverages,
         *,
         confidence: float | None = ...,
         allow_empty: bool = ...,
@@ -493,7 +493,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def predict_set(
         self,
         X: Any,
-        coverage: Coverage | Sequence[Coverage] | None = None,
+        coverage: Coverage | Coverages | None = None,
         *,
         confidence: float | None = None,
         allow_empty: bool = True,

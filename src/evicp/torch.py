@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from evicp.arrays import Coverage
 from evicp.calibration import Calibration, Calibrator
 from evicp.checks import LARGEST_LOGIT, ClassNames, as_coverage, as_device_logits
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
@@ -89,7 +89,7 @@ def evaluate(
     model: nn.Module,
     loader: Iterable[Any],
     calibration: Calibration,
-    coverage: float | Fraction,
+    coverage: Coverage,
     *,
     confidence: float | None = None,
     allow_empty: bool = True,
@@ -258,7 +258,7 @@ class SetPredictor(nn.Module):
         self,
         model: nn.Module,
         calibration: Calibration,
-        coverage: float | Fraction,
+        coverage: Coverage,
         *,
         confidence: float | None = None,
     ) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits
-from evicp.arrays import F64, I64, Bools
+from evicp.arrays import F64, I64, Bools, Coverage
 from evicp.errors import InputError, LogitsError
 from evicp.reliability import conformal_rank, rows_needed
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, ScoreLike, TopK, as_score
@@ -171,7 +171,7 @@ def tune(
     labels: Any,
     score: ScoreLike = "raps",
     by: Metric = "sat",
-    coverage: float | Fraction = 0.9,
+    coverage: Coverage = 0.9,
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
     seed: int = 0,
@@ -219,7 +219,7 @@ def tune(
     return _report(best, judged[0], judged, f"{why}{lead}", by, exact, len(array))
 
 
-def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: float | Fraction = 0.9, *, seed: int = 0) -> Tuning:
+def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: Coverage = 0.9, *, seed: int = 0) -> Tuning:
     """Which score? The best of all families on rows that must not be used again.
 
     The best of the families' defaults wins (LAC, unless another leads it by a quarter of a standard error), unless a

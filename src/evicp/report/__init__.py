@@ -14,7 +14,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fractions import Fraction
 from html import escape
 from os import PathLike
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from evicp import checks, kernels
+from evicp.arrays import Coverage
 from evicp.calibration import Calibration, calibrate
 from evicp.errors import InputError, InputTypeError
 from evicp.metrics import Evaluation
@@ -74,7 +74,7 @@ def build(
     labels: Any,
     calibrations: Method | Sequence[Method] | Mapping[str, Method],
     *,
-    coverage: float | Fraction = 0.9,
+    coverage: Coverage = 0.9,
     class_names: checks.ClassNames | None = None,
     title: str = "Prediction sets",
     note: str = "",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
-from evicp.arrays import F64, I64
+from evicp.arrays import F64, I64, Coverage
 from evicp.calibration import Calibration
 from evicp.errors import InputError
 from evicp.groups import group_thresholds
@@ -36,7 +36,7 @@ def histogram_bins(n_classes: int) -> Ranges:
     return Ranges.ending(_BIN_ENDS, n_classes)
 
 
-def position(coverage: float | Fraction) -> int:
+def position(coverage: Coverage) -> int:
     """Where on the slider a coverage lies."""
     exact = checks.as_coverage(coverage)
     if not GRID[0] <= exact <= GRID[-1]:
