@@ -216,7 +216,8 @@ def test_small_unsigned_labels_of_many_classes() -> None:
 @pytest.mark.parametrize("labels", [["cat", "dog"], np.array(["cat", "dog"], object), np.array([b"cat", b"dog"])])
 def test_names_for_labels_are_told_how_to_become_numbers(labels: Any) -> None:
     with pytest.raises(
-        InputTypeError, match=r"^labels must be integers; got dtype .*\. Pass class_names=, in the order"
+        InputTypeError,
+        match=r"^labels must be integers; got dtype .*\. Pass class numbers; names will do where class_names= is given",
     ):
         checks.as_labels(labels, 2, 2)
     with pytest.raises(
