@@ -270,7 +270,7 @@ def test_sharp_rows_keep_their_digits_in_single_precision():
 
 @every_dtype
 @every_score
-@pytest.mark.parametrize("n_classes", [2, 10, 16, 17, 33, 48, 300])
+@pytest.mark.parametrize("n_classes", [2, 10, 16, 17, 33, 48, 256, 300])
 def test_sets_hold_exactly_the_labels_within_the_threshold(score, dtype, n_classes):
     logits = nasty_rows(n_classes, dtype)
     dense = fused.dense_scores(score, logits)
@@ -363,12 +363,12 @@ def all_results(logits: np.ndarray, labels: np.ndarray) -> bytes:
     return b"".join(part.tobytes() for part in parts)
 
 
-@pytest.fixture
-def batch() -> tuple[np.ndarray, np.ndarray]:
+@pytest.fixture(params=[70, 300], ids=["narrow", "wide"])
+def batch(request: pytest.FixtureRequest) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(5)
-    logits = (rng.normal(size=(101, 70)) * 3).astype(np.float32)
+    logits = (rng.normal(size=(101, request.param)) * 3).astype(np.float32)
     logits[::7, ::3] = -np.inf
-    return logits, rng.integers(0, 70, 101)
+    return logits, rng.integers(0, request.param, 101)
 
 
 def share_out(monkeypatch: pytest.MonkeyPatch, threads: int, block: int) -> None:
@@ -433,7 +433,8 @@ def test_layouts_and_read_only_arrays_are_not_compiled_again(batch, tmp_path):
     for dtype in DTYPES:
         all_results(logits.astype(dtype), labels)
     before = [len(kernel.signatures) for kernel in kernel_list]
-    assert max(before) <= 2  # float32 and float64
+    assert max(before[:3]) <= 4  # float32 and float64, of wide rows and of narrow ones
+    assert max(before[3:]) <= 2
     for array in layouts(logits, tmp_path).values():
         all_results(array, labels)
     logits.flags.writeable = False
@@ -441,11 +442,45 @@ def test_layouts_and_read_only_arrays_are_not_compiled_again(batch, tmp_path):
     assert [len(kernel.signatures) for kernel in kernel_list] == before
 
 
+@pytest.mark.parametrize("score", [evicp.ECP(), evicp.ECP(temperature=0.3), evicp.LAC()], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [2, 10, 33, 100, 256, 257])
+def test_a_row_has_the_results_that_it_has_alone(score, dtype, n_classes):
+    """Also next to rows whose evidence overflows or whose labels are impossible: narrow rows share 16 lanes."""
+    logits = np.repeat(nasty_rows(n_classes, dtype), 2, 0)
+    labels = np.arange(len(logits)) % n_classes
+    threshold = np.quantile(fused.label_scores(score, logits, labels), 0.5)
+    together = fused.label_scores(score, logits, labels), fused.dense_scores(score, logits)
+    offsets, members, scores = fused.ragged_sets(score, logits, threshold)
+    for i in range(len(logits)):
+        alone = logits[i : i + 1]
+        assert fused.label_scores(score, alone, labels[i : i + 1])[0] == together[0][i] == together[1][i, labels[i]]
+        np.testing.assert_array_equal(fused.dense_scores(score, alone)[0], together[1][i])
+        _, own, own_scores = fused.ragged_sets(score, alone, threshold)
+        np.testing.assert_array_equal(own, members[offsets[i] : offsets[i + 1]])
+        np.testing.assert_array_equal(own_scores, scores[offsets[i] : offsets[i + 1]])
+
+
+@pytest.mark.parametrize("first", [0, 15, 16, 33, 39])
+@pytest.mark.parametrize("n_classes", [5, 100, 300])
+def test_the_first_row_that_cannot_be_used_is_named(first, n_classes):
+    for value in (np.nan, np.inf, -np.inf):
+        logits = np.random.default_rng(0).normal(size=(40, n_classes)).astype(np.float32)
+        logits[first, :: 1 if value == -np.inf else n_classes] = value
+        logits[first + 1 :, -1] = np.nan
+        for call in (
+            lambda z: fused.label_scores(evicp.ECP(), z, np.zeros(40, int)),
+            lambda z: fused.ragged_sets(evicp.ECP(), z, -1.0),
+        ):
+            with pytest.raises(LogitsError, match=rf"\brow {first}\b"):
+                call(logits)
+
+
 def test_no_rows(batch):
     logits, labels = batch[0][:0], batch[1][:0]
     score = evicp.ECP()
     assert fused.label_scores(score, logits, labels).shape == (0,)
-    assert fused.dense_scores(score, logits).shape == (0, 70)
+    assert fused.dense_scores(score, logits).shape == logits.shape
     assert fused.top_labels(score, logits).shape == (0,)
     offsets, members, scores = fused.ragged_sets(score, logits, 0.0)
     assert (offsets.tolist(), len(members), len(scores)) == ([0], 0, 0)
@@ -575,9 +610,12 @@ def test_another_processor_gives_the_same_bits(tmp_path):
     script = """
 import hashlib
 import numpy as np
+from evicp import ECP
 from evicp.kernels import _numba as fused
-logits = (np.random.default_rng(0).normal(size=(200, 1003)) * 3).astype(np.float32)
-print(hashlib.sha256(fused._likelihoods(logits, np.arange(200), 0.8).tobytes()).hexdigest())
+logits, labels = (np.random.default_rng(0).normal(size=(200, 1003)) * 3).astype(np.float32), np.arange(200)
+found = fused._likelihoods(logits, labels, 0.8), fused.label_scores(ECP(), logits, labels)
+found += fused.label_scores(ECP(), np.ascontiguousarray(logits[:, :201]), labels),  # narrow rows are turned
+print(hashlib.sha256(b"".join(part.tobytes() for part in found)).hexdigest())
 """
     here = run_script(script, tmp_path / "here")
     elsewhere = run_script(script, tmp_path / "elsewhere", NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")

@@ -6,8 +6,9 @@ these into a label's score in float64 (`_plain_value` is the usual ECP's part of
 same row statistics, so that membership in a set and `score <= threshold` agree bit for bit.
 
 Reductions of floats run in 16 explicit lanes: their order is written here, not chosen by the compiler, so results
-depend neither on the processor's vector width nor on where a function is inlined. A lane vector is a small Numba type
-of our own; operations on it are emitted as LLVM vector instructions. Kernels are serial, release the GIL and allocate
+depend neither on the processor's vector width nor on where a function is inlined. Lanes hold logits of one row, or, of
+narrow rows and the usual scores, one logit of each of 16 rows. A lane vector is a small Numba type of our own;
+operations on it are emitted as LLVM vector instructions. Kernels are serial, release the GIL and allocate
 nothing; `_numba` shares out blocks of rows to threads. Everything that is compiled stays in this one file, because
 Numba's cache on disk notices changes of the kernel's own file only.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import lru_cache
 from importlib import import_module
 from math import factorial, inf, log
 from typing import Any, NamedTuple, TypeVar, cast
@@ -123,9 +125,9 @@ def _emit_fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
 #: What ln 2 loses when rounded to float64.
 _LN2_ROUNDED_OFF = float(Decimal(2).ln() - Decimal(log(2)))
 _EXP_TAYLOR = [1 / factorial(k) for k in range(13, -1, -1)]
-#: Fitted to e^r for float32: within 1e-7 on |r| <= ln(2)/2, and every coefficient is a float32.
-_EXP_FITTED = [0.008289731107652187, 0.04189785569906235, 0.16667647659778595, 0.4999915063381195, 0.9999997019767761]
-_EXP_FITTED += [1.0]
+#: Fitted to 2^f for float32: within 1.1e-7 on |f| <= 1/2, and every coefficient is a float32.
+_EXP2_FITTED = [0.001326471334323287, 0.009671523235738277, 0.05550732836127281, 0.24022243916988373]
+_EXP2_FITTED += [0.6931470036506653, 1.0]
 
 
 def _emit_polynomial(builder: Any, x: Any, coefficients: list[float], number: Callable[..., Any] = _constant) -> Any:
@@ -138,8 +140,8 @@ def _emit_polynomial(builder: Any, x: Any, coefficients: list[float], number: Ca
 
 def _exp_numbers(is_double: bool) -> list[float]:
     """The numbers in an exponential: the lowest argument, a rounder, 1 / ln 2, -ln 2 in two parts, coefficients."""
-    lowest, rounder = (-707.0, 1.5 * 2.0**52) if is_double else (-86.0, 1.5 * 2.0**23)
-    return [lowest, rounder, 1 / log(2), -log(2), -_LN2_ROUNDED_OFF, *(_EXP_TAYLOR if is_double else _EXP_FITTED)]
+    lowest, rounder = (-707.0, 1.5 * 2.0**52) if is_double else (-124.0, 1.5 * 2.0**23)
+    return [lowest, rounder, 1 / log(2), -log(2), -_LN2_ROUNDED_OFF, *(_EXP_TAYLOR if is_double else _EXP2_FITTED)]
 
 
 def _layout(x: Any) -> tuple[int, int, Any]:
@@ -149,21 +151,27 @@ def _layout(x: Any) -> tuple[int, int, Any]:
     return mantissa, bias, _like(x.type, integer)
 
 
-def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant) -> Any:
-    """e^x for x up to about 88, as accurate as its type; what would underflow is about the smallest normal number.
+def _emit_exp(builder: Any, x: Any, number: Callable[..., Any] = _constant, rate: Any = None) -> Any:
+    """e^(x rate), up to about e^88, as accurate as its type; what would underflow is about the smallest normal number.
 
-    X = n ln 2 + r with |r| <= ln(2)/2; e^r is a polynomial, exactly 1 at 0; n is added to the exponent's bits.
-    Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves that integer in the lowest bits.
+    It is 2^(n + f) with |f| <= 1/2. The power 2^f is a polynomial, exactly 1 at 0; n is added to the exponent's bits.
+    Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves that integer in the lowest bits. In double precision
+    f ln 2 is what a subtraction in two parts leaves of x rate; in single precision a product with 1 / ln 2 tells n + f.
     """
     double = isinstance(_element(x.type), ir.DoubleType)
     lowest, rounder, inverse_ln2, minus_ln2, rounded_off, *coefficients = _exp_numbers(double)
-    x = _emit_larger(builder, x, number(x.type, lowest))
-    shifted = _emit_fma(builder, x, number(x.type, inverse_ln2), number(x.type, rounder))
-    n = builder.fsub(shifted, number(x.type, rounder))
-    r = _emit_fma(builder, n, number(x.type, minus_ln2), x)
+    scale = number(x.type, inverse_ln2)
     if double:
-        r = _emit_fma(builder, n, number(x.type, rounded_off), r)
-    y = _emit_polynomial(builder, r, coefficients, number)
+        x = _emit_larger(builder, x if rate is None else builder.fmul(x, rate), number(x.type, lowest))
+        shifted = _emit_fma(builder, x, scale, number(x.type, rounder))
+        n = builder.fsub(shifted, number(x.type, rounder))
+        f = _emit_fma(builder, n, number(x.type, rounded_off), _emit_fma(builder, n, number(x.type, minus_ln2), x))
+    else:
+        x = builder.fmul(x, scale if rate is None else builder.fmul(rate, scale))  # once for all, if the rate is
+        x = _emit_larger(builder, x, number(x.type, lowest))
+        shifted = builder.fadd(x, number(x.type, rounder))
+        f = builder.fsub(x, builder.fsub(shifted, number(x.type, rounder)))
+    y = _emit_polynomial(builder, f, coefficients, number)
     mantissa, _, whole = _layout(x)
     exponent = builder.shl(builder.bitcast(shifted, whole), _constant(whole, mantissa))
     return builder.bitcast(builder.add(builder.bitcast(y, whole), exponent), x.type)
@@ -184,8 +192,8 @@ def _emit_rough_log(builder: Any, x: Any) -> Any:
     return _emit_fma(builder, bits, _constant(x.type, log(2) / 2.0**mantissa), _constant(x.type, -bias * log(2)))
 
 
-def _emit_log(builder: Any, x: Any) -> Any:
-    """ln x of a positive normal number: x = 2^n m with m in [0.7, 1.4), and ln m = 2 artanh((m - 1) / (m + 1)).
+def _emit_log(builder: Any, x: Any, less: int) -> Any:
+    """ln(x / 2^less) of a positive normal number: x = 2^n m, m in [0.7, 1.4), and ln m = 2 artanh((m - 1) / (m + 1)).
 
     Our own, because a library's vectorised logarithm may differ from its scalar one in the last bit.
     """
@@ -198,7 +206,8 @@ def _emit_log(builder: Any, x: Any) -> Any:
     f_squared, twice_f = builder.fmul(f, f), builder.fadd(f, f)
     series = _emit_polynomial(builder, f_squared, [1 / (2 * k + 1) for k in range(terms, 0, -1)])
     log_m = _emit_fma(builder, builder.fmul(twice_f, f_squared), series, twice_f)
-    return _emit_fma(builder, builder.sitofp(n, x.type), _constant(x.type, log(2)), log_m)
+    power = builder.fsub(builder.sitofp(n, x.type), _constant(x.type, less))
+    return _emit_fma(builder, power, _constant(x.type, log(2)), log_m)
 
 
 def _emit_softplus(builder: Any, x: Any) -> Any:
@@ -314,7 +323,8 @@ _smaller = _binary(_emit_smaller)
 _exp = _unary(_emit_exp)
 _rough_exp = _binary(_emit_rough_exp)
 _rough_log = _unary(_emit_rough_log)
-_log = _unary(_emit_log)
+_log = _unary(lambda builder, x: _emit_log(builder, x, 0))
+_log_less = _unary(lambda builder, x: _emit_log(builder, x, _LESS))
 _relu = _unary(lambda builder, x: _emit_larger(builder, _constant(x.type, 0.0), x))  # keeps a NaN
 _softplus = _unary(_emit_softplus)
 _clipped_exp = _unary(_emit_clipped_exp)
@@ -331,20 +341,20 @@ _unless_at_least = _intrinsic(lambda _typing, x, y, result: _elementwise(_emit_u
 
 
 @_intrinsic
-def _exp_by(_typing: Any, x: Any, single: Any, double: Any) -> Any:
-    """`_exp` of lanes, its numbers from a table: constants would be loaded anew for every 16 logits."""
-    place, is_double = (1, True) if x.dtype == types.float64 else (0, False)
+def _exp_by(_typing: Any, x: Any, rate: Any, single: Any, double: Any) -> Any:
+    """`_exp` of lanes times a rate, its numbers from a table: constants would be loaded anew for every 16 logits."""
+    place, is_double = (3, True) if x.dtype == types.float64 else (2, False)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        table = context.make_array(signature.args[1 + place])(context, builder, values[1 + place])
+        table = context.make_array(signature.args[place])(context, builder, values[place])
 
         def number(_kind: Any, value: float) -> Any:
             at = ir.Constant(ir.IntType(64), _exp_numbers(is_double).index(value))
             return _spread(builder, builder.load(builder.gep(table.data, [at])))
 
-        return _emit_exp(builder, values[0], number)
+        return _emit_exp(builder, values[0], number, _spread(builder, values[1]))
 
-    return x(x, single, double), generate
+    return x(x, rate, single, double), generate
 
 
 def _emit_cast(builder: Any, value: Any, kind: Any) -> Any:
@@ -370,6 +380,12 @@ def _lanes(_typing: Any, row: Any, _x: Any) -> Any:
         return _spread(builder, _emit_cast(builder, values[1], element))
 
     return Lanes(row.dtype)(row, types.float64), generate
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, start: Any) -> Any:
+    """Where lanes begin in an array of the Numba type `kind`."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [start]), _vector(context.get_value_type(kind.dtype)).as_pointer())
 
 
 @_intrinsic
@@ -414,13 +430,80 @@ def _load_any(_typing: Any, row: Any, _start: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, values[0])
-        kind = context.get_value_type(signature.return_type)
         last = builder.sub(cgutils.unpack_tuple(builder, array.shape, 1)[0], ir.Constant(values[1].type, LANES))
         start = builder.select(builder.icmp_signed("<", values[1], last), values[1], last)
-        pointer = builder.bitcast(builder.gep(array.data, [start]), kind.as_pointer())
-        return builder.load(pointer, align=context.get_abi_sizeof(kind.element))
+        pointer = _pointer(context, builder, signature.args[0], values[0], start)
+        return builder.load(pointer, align=context.get_abi_sizeof(pointer.type.pointee.element))
 
     return Lanes(row.dtype)(row, types.int64), generate
+
+
+@_intrinsic
+def _load_whole(_typing: Any, array: Any, _start: Any) -> Any:
+    """The 16 numbers of an array from number `start` on, all of which exist."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], *values)
+        return builder.load(pointer, align=context.get_abi_sizeof(pointer.type.pointee.element))
+
+    return Lanes(array.dtype)(array, types.int64), generate
+
+
+#: Columns that are turned at a time.
+_SIDES = 4
+
+
+@_intrinsic
+def _turn(_typing: Any, logits: Any, _first: Any, _column: Any, turned: Any, _to: Any) -> Any:
+    """Put four columns of the 16 rows from `first` on into `turned`, from number `to` on, and give them as lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, values[0])
+        width = cgutils.unpack_tuple(builder, array.shape, 2)[1]
+        element = context.get_value_type(logits.dtype)
+        size, side = context.get_abi_sizeof(element), _vector(element, _SIDES).as_pointer()
+        corner = builder.gep(array.data, [builder.add(builder.mul(values[1], width), values[2])])
+
+        def read(row: int) -> Any:
+            place = builder.gep(corner, [builder.mul(width, ir.Constant(width.type, row))])
+            return builder.load(builder.bitcast(place, side), align=size)
+
+        def join(low: Any, high: Any) -> Any:
+            index = _vector(ir.IntType(32), 2 * low.type.count)
+            return builder.shuffle_vector(low, high, ir.Constant(index, list(range(index.count))))
+
+        def mix(x: Any, y: Any, *pattern: int) -> Any:  # in each four lanes the same: numbers of x, and from 4 on of y
+            places = [4 * four + k % 4 + LANES * (k // 4) for four in range(LANES // 4) for k in pattern]
+            return builder.shuffle_vector(x, y, ir.Constant(_vector(ir.IntType(32)), places))
+
+        a, b, c, d = (join(join(read(r), read(r + 4)), join(read(r + 8), read(r + 12))) for r in range(4))
+        low_ab, high_ab = mix(a, b, 0, 4, 1, 5), mix(a, b, 2, 6, 3, 7)
+        low_cd, high_cd = mix(c, d, 0, 4, 1, 5), mix(c, d, 2, 6, 3, 7)
+        columns = [
+            mix(x, y, *k) for x, y in ((low_ab, low_cd), (high_ab, high_cd)) for k in ((0, 1, 4, 5), (2, 3, 6, 7))
+        ]
+        for k, column in enumerate(columns):
+            at = builder.add(values[4], ir.Constant(width.type, k * LANES))
+            builder.store(column, _pointer(context, builder, signature.args[3], values[3], at), align=size)
+        return context.make_tuple(builder, signature.return_type, columns)
+
+    result = types.UniTuple(Lanes(logits.dtype), _SIDES)
+    return result(logits, types.int64, types.int64, turned, types.int64), generate
+
+
+@_intrinsic
+def _fetch(_typing: Any, logits: Any, _place: Any) -> Any:
+    """Have the 16 numbers from number `place` of all on brought near, if there are any."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place = _pointer(context, builder, signature.args[0], *values)
+        pointer, number = builder.bitcast(place, ir.IntType(8).as_pointer()), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(fetch, [pointer, *(ir.Constant(number, flag) for flag in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(logits, types.int64), generate
 
 
 def _halves(builder: Any, vector: Any) -> tuple[Any, Any]:
@@ -444,20 +527,16 @@ def _emit_sum(builder: Any, vector: Any, width: int = 1) -> Any:
     return _fold(builder, _widen(builder, halved), _emit_add, width)
 
 
-@_intrinsic
-def _sum_both(_typing: Any, x: Any, _y: Any) -> Any:
-    """The sums of two lane vectors, in fewer steps than one after the other."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        x, y = (_emit_sum(builder, vector, 4) for vector in values)
-        for lower, upper in (([0, 1, 4, 5], [2, 3, 6, 7]), ([0, 2], [1, 3])):
-            index = _vector(ir.IntType(32), len(lower))
-            halves = (builder.shuffle_vector(x, y, ir.Constant(index, places)) for places in (lower, upper))
-            x = y = builder.fadd(*halves)
-        sums = [builder.extract_element(x, ir.Constant(ir.IntType(32), i)) for i in range(2)]
-        return context.make_tuple(builder, signature.return_type, sums)
-
-    return types.UniTuple(types.float64, 2)(x, x), generate
+def _emit_but_largest(builder: Any, tops: Any) -> Any:
+    """The sum in float64 of what is positive in lanes, but for the largest."""
+    total = None
+    while tops.type.count > 1:
+        lower, upper = _halves(builder, tops)
+        smaller = _emit_larger(builder, _emit_smaller(builder, lower, upper), _constant(lower.type, 0.0))
+        rest, total = total, _widen(builder, smaller)
+        total = builder.fadd(total, builder.fadd(*_halves(builder, rest))) if rest else total
+        tops = _emit_larger(builder, lower, upper)
+    return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
 
 
 def _emit_level(builder: Any, vector: Any, groups: int) -> Any:
@@ -473,13 +552,8 @@ def _reduction(emit: Callable[..., Any], result: Any = None) -> Callable[..., An
     return _intrinsic(define)
 
 
-def _emit_total(builder: Any, counts: Any) -> Any:
-    """The sum of counts, exact up to 2^26: in fewer steps than `_emit_sum`, whose numbers may differ in size."""
-    return _fold(builder, _widen(builder, _fold(builder, counts, _emit_add, 4)), _emit_add)
-
-
 _sum = _reduction(_emit_sum, types.float64)
-_total = _reduction(_emit_total, types.float64)
+_but_largest = _reduction(_emit_but_largest, types.float64)
 _sum_whole = _reduction(lambda builder, vector: _fold(builder, vector, lambda b, x, y: b.add(x, y)))
 _largest = _reduction(lambda builder, vector: _fold(builder, vector, _emit_larger))
 _smallest = _reduction(lambda builder, vector: _fold(builder, vector, _emit_smaller))
@@ -528,24 +602,42 @@ def _nans(_typing: Any, lanes: Any) -> Any:
     return types.uint32(lanes), generate
 
 
-def _emit_one_more(builder: Any, counts: Any, x: Any, y: Any) -> Any:
-    """`counts`, and 1 more where x > y. They are floats: what compares need not wait for what adds those."""
-    return builder.select(builder.fcmp_ordered(">", x, y), builder.fadd(counts, _constant(counts.type, 1.0)), counts)
+def _counting(operator: str) -> Callable[..., Any]:
+    """An intrinsic that adds 1 to the whole numbers `counts` where a comparison of lanes holds."""
+
+    def emit(builder: Any, counts: Any, x: Any, y: Any) -> Any:
+        return builder.sub(counts, builder.sext(builder.fcmp_ordered(operator, x, y), counts.type))
+
+    return _intrinsic(lambda _typing, counts, x, y: _elementwise(emit, (counts, x, y)))
 
 
-_one_more = _intrinsic(lambda _typing, counts, x, y: _elementwise(_emit_one_more, (counts, x, y)))
+_one_more = _counting(">")
+_one_more_at_least = _counting(">=")
+
+
+@_intrinsic
+def _no_counts(_typing: Any, row: Any) -> Any:
+    """Zeros to count in lanes with, as wide as the row's numbers."""
+    whole = types.int64 if row.dtype == types.float64 else types.int32
+    return Lanes(whole)(row), lambda context, _builder, signature, _values: _constant(
+        context.get_value_type(signature.return_type), 0
+    )
 
 
 @_intrinsic
 def _store(_typing: Any, array: Any, start: Any, lanes: Any) -> Any:
-    """Put lanes into an array of their own type, or of int64, from number `start` on."""
+    """Put lanes into an array of their own type or a wider one, from number `start` on."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, values[0]).data
-        is_whole = isinstance(array.dtype, types.Integer)
-        value = builder.fptosi(values[2], _vector(ir.IntType(64))) if is_whole else values[2]
-        pointer = builder.bitcast(builder.gep(data, [values[1]]), value.type.as_pointer())
-        builder.store(value, pointer, align=context.get_abi_sizeof(value.type.element))
+        pointer = _pointer(context, builder, signature.args[0], *values[:2])
+        kind = pointer.type.pointee
+        if isinstance(array.dtype, types.Integer):
+            value = builder.sext(values[2], kind) if lanes.dtype != array.dtype else values[2]
+        elif isinstance(lanes.dtype, types.Integer):
+            value = builder.sitofp(values[2], kind)
+        else:
+            value = builder.fpext(values[2], kind) if lanes.dtype != array.dtype else values[2]
+        builder.store(value, pointer, align=context.get_abi_sizeof(kind.element))
         return context.get_dummy_value()
 
     return types.void(array, start, lanes), generate
@@ -662,8 +754,13 @@ _UNIT = 2.0**-61
 
 _LARGEST_LOGIT = checks.LARGEST_LOGIT
 
-#: Within these bounds the stabilizer can be added to the cost's denominator itself, without a detour by logarithms.
-_PLAIN_STABILIZER = (1e-200, 1.0)
+#: Within these bounds costs are divided by each other, without a detour by logarithms.
+_PLAIN_STABILIZER = (1e-20, 1.0)
+#: Such quotients are multiplied by a power of 2: that of a label with a logit of 1e300 would underflow.
+_LESS = 256
+_MORE = 2.0**_LESS
+#: No logarithm of a cost is further from 0, with such a stabilizer.
+_LARGEST_LOG = 60.0
 
 
 class _Parameters(NamedTuple):
@@ -672,6 +769,8 @@ class _Parameters(NamedTuple):
     kind: int
     evidence: int
     temperature: float
+    rate: float  # 1 / temperature
+    zero: float  # which the compiler does not know
     stabilizer: float
     log_stabilizer: float
     lam: float
@@ -680,7 +779,7 @@ class _Parameters(NamedTuple):
     randomized: bool
     randomize_penalty: bool
     n_classes: int
-    is_plain: bool  # whether this is ECP with a stabilizer that can be added to the cost's denominator itself
+    is_plain: bool  # whether this is ECP with a stabilizer such that costs can be divided by each other
     has_cuts: bool  # whether a threshold can be turned into a logit
 
 
@@ -690,7 +789,9 @@ class _Survey(NamedTuple):
     usable: bool  # whether scores can be computed: no NaN, no +inf, something finite, nothing too large
     top: Any  # the largest logit
     low: Any  # the smallest finite one
-    few: Any  # one that 4 labels reach, and about 8 on average; those that `_load_any` gives twice count twice
+    rest: float  # the sum of relu evidence, one of the largest left out
+    rank: int  # how many labels are above `mark`, if given
+    few: Any  # one that 4 labels reach, and about 8 on average
     some: Any  # one that 8 labels reach, and about 20 on average
     many: Any  # one that 16 labels reach, and about 50 on average
 
@@ -717,7 +818,9 @@ class _Row(NamedTuple):
     inverse_alpha_0: float
     v: float  # the row's randomisation
     second: float  # the second largest probability
-    worst: float  # the largest log cost, which is that of the lowest possible label
+    worst: float  # the largest log cost, which is that of the lowest possible label; unless costs are plain
+    low_surprisal: float  # of that label
+    low_gain: float  # its utility, in units of the stabilizer, and 1
 
 
 def parameters(
@@ -741,12 +844,23 @@ def parameters(
     return np.array([*shape, seed, randomized, randomize_penalty, n_classes, is_plain, has_cuts], np.float64)
 
 
+def ways(values: F64) -> tuple[F64 | None, F64 | None]:
+    """A score's parameters for kernels that have a way for wide rows and one for narrow ones: None for the other.
+
+    Narrow are rows so short, of scores such, that 16 are turned. A way that is None is not compiled.
+    """
+    n_classes, has_cuts = values[10], values[12]
+    return (None, values) if has_cuts and n_classes <= _NARROW else (values, None)
+
+
 @_inlined
 def _unpack(values: F64) -> _Parameters:
     return _Parameters(
         int(values[0]),
         int(values[1]),
         values[2],
+        1.0 / values[2],
+        0.0 * values[2],
         values[3],
         values[4],
         values[5],
@@ -758,6 +872,25 @@ def _unpack(values: F64) -> _Parameters:
         values[11] != 0.0,
         values[12] != 0.0,
     )
+
+
+@_inlined
+def _unpack_narrow(values: F64) -> _Parameters:
+    """As `_unpack`, with what is known of scores in narrow rows."""
+    p = _unpack(values)
+    kind, no = (_LAC if p.kind == _LAC else _ECP), 0.0
+    known = (kind, _RELU, p.temperature, p.rate, p.zero, p.stabilizer, p.log_stabilizer)
+    return _Parameters(*known, no, no, p.seed, False, False, p.n_classes, kind == _ECP, True)
+
+
+@_inlined
+def _unpack_either(wide: Any, narrow: Any) -> _Parameters:
+    """The parameters that are not None."""
+    if wide is not None:
+        p = _unpack(wide)
+    if narrow is not None:
+        p = _unpack_narrow(narrow)
+    return p
 
 
 @_inlined
@@ -809,21 +942,40 @@ def _smallest_finite(row: Any) -> Any:
 
 
 @_inlined
-def _survey(row: Any) -> _Survey:
-    """The first pass over a row."""
-    top, low, nans = _lanes(row, -inf), _lanes(row, inf), np.uint32(0)
-    for i in range(0, len(row), LANES):
-        z = _load_any(row, i)
-        nans = np.uint32(nans | _nans(z))
-        top = _larger(z, top)
-        low = _smaller(z, low)
+def _look(z: Any, rest: Any, top: Any, zero: Any, rank: Any, mark: Any, labels: Any) -> Any:
+    """Add lanes of logits to a first look: to what is left of evidence beside the largest so far, that, and a rank.
+
+    A NaN becomes one of `rest`, and is no largest. If the compiler knew `zero`, it would take two steps for one.
+    """
+    rest = _add(rest, _larger(zero, _smaller(top, z)))
+    if labels is not None:
+        rank = _one_more(rank, z, mark)
+    return rest, _larger(z, top), rank
+
+
+@_inlined
+def _survey(row: Any, labels: Any, number: int, zero: float) -> _Survey:
+    """The first pass over a row, and over what is above its label if `labels` is not None."""
+    mark, zero = _mark(row, labels, number), _native(row, zero)
+    top, low, rank, rest = _lanes(row, -inf), _load_any(row, len(row)), _no_counts(row), 0.0
+    whole = len(row) // LANES * LANES
+    for start in range(0, len(row), _CHUNK):
+        part = _lanes(row, 0.0)
+        for i in range(start, min(start + _CHUNK, whole), LANES):
+            z = _load_whole(row, i)
+            part, top, rank = _look(z, part, top, zero, rank, mark, labels)
+            low = _smaller(z, low)
+        if whole < min(start + _CHUNK, len(row)):
+            part, top, rank = _look(_load(row, whole), part, top, zero, rank, mark, labels)
+        rest += _sum(part)
     largest, smallest = _largest(top), _smallest(low)
     if smallest == -inf:
         smallest = _smallest_finite(row)
-    usable = -inf < largest <= _LARGEST_LOGIT and nans == 0
+    rest += _but_largest(top)
+    usable = -inf < largest <= _LARGEST_LOGIT and not np.isnan(rest)
     few, some, many = _level_of_4(top), _level_of_8(top), _level_of_16(top)
     cuts = _larger(few, smallest), _larger(some, smallest), _larger(many, smallest)
-    return _Survey(usable, largest, smallest, *cuts)
+    return _Survey(usable, largest, smallest, rest, int(_sum_whole(rank)), *cuts)
 
 
 @_inlined
@@ -840,35 +992,29 @@ class _Sums(NamedTuple):
 
     shared: int  # how many labels have the largest logit
     exponentials: float  # the sum of exp((z - top) * rate), one of the largest left out
-    evidence: float  # the sum of relu evidence, one of the largest left out; if `low` is given
     low_rank: int  # how many labels are above `low`, if given
-    rank: int  # how many labels are above `mark`, if given
 
 
 @_inlined
-def _sums(row: Any, top: Any, rate: Any, low: Any, mark: Any, b: Any) -> _Sums:
+def _sums(row: Any, top: Any, rate: Any, low: Any, b: Any) -> _Sums:
     """The second pass over a row; compiled without what is None.
 
     One label with the largest logit is left out of sums, so that the others keep their digits beside it.
     """
-    shared, exponentials, evidence, low_rank, rank = 0, 0.0, 0.0, 0, 0
+    shared, low_rank, exponentials = _no_counts(row), _no_counts(row), 0.0
+    ahead = len(row) if len(row) <= _CHUNK else 0
     for start in range(0, len(row), _CHUNK):
-        e, r = _lanes(row, 0.0), _lanes(row, 0.0)
+        e = _lanes(row, 0.0)
         for i in range(start, min(start + _CHUNK, len(row)), LANES):
             z = _load(row, i)
-            shared += _count_bits(_at_least(z, top))
-            x = _mul(_sub(z, top), rate)
-            e = _add(e, _unless_at_least(z, top, _exp_by(x, b.single, b.double)))
+            _fetch(row, i + ahead)
+            shared = _one_more_at_least(shared, z, top)
+            e = _add(e, _unless_at_least(z, top, _exp_by(_sub(z, top), rate, b.single, b.double)))
             if low is not None:
-                r = _add(r, _relu(_unless_at_least(z, top, z)))
-                low_rank += _count_bits(_above(z, low))
-            if mark is not None:
-                rank += _count_bits(_above(z, mark))
-        parts = _sum_both(e, r)
-        exponentials += parts[0]
-        evidence += parts[1]
-    others = shared - 1.0
-    return _Sums(shared, exponentials + others, evidence + others * max(np.float64(top), 0.0), low_rank, rank)
+                low_rank = _one_more(low_rank, z, low)
+        exponentials += _sum(e)
+    tops = int(_sum_whole(shared))
+    return _Sums(tops, exponentials + (tops - 1.0), int(_sum_whole(low_rank)))
 
 
 @_inlined
@@ -923,7 +1069,7 @@ def _second_largest(row: Any, top: Any, shared: int) -> Any:
 @_inlined
 def _shifted(p: _Parameters, s: _Row, z: float) -> float:
     """(z - top) / T in float64; a quotient past the largest double is clipped, as in the reference."""
-    x = (z - s.top) / p.temperature
+    x = (z - s.top) * p.rate
     return x if x > -1e308 else -1e308
 
 
@@ -935,7 +1081,7 @@ def _probability(p: _Parameters, s: _Row, z: float) -> float:
 @_inlined
 def _fixed(row: Any, p: _Parameters, s: _Row, z: Any) -> Any:
     """A label's probability as an integer multiple of 2^-61, in the arithmetic of the row's own precision; or lanes."""
-    top, rate, shift = _native(row, s.top), _native(row, 1.0 / p.temperature), _native(row, s.log_total)
+    top, rate, shift = _native(row, s.top), _native(row, p.rate), _native(row, s.log_total)
     return _units(_exp(_sub(_mul(_sub(z, top), rate), shift)))
 
 
@@ -956,28 +1102,25 @@ def _surprisal(s: _Row, alpha: float) -> float:
     ratio = s.rest / s.alpha
     u = 1.0 + ratio
     logarithm = _log(u if most else alpha * s.inverse_alpha_0)
-    return logarithm + (ratio - (u - 1.0)) / u if most else -logarithm  # as `_log1p`
+    return logarithm + (ratio - (u - 1.0)) if most else -logarithm  # as `_log1p`, of at most 1
 
 
 @_inlined
-def _plain_log_cost(p: _Parameters, s: _Row, z: float, alpha: float, rank: float) -> float:
-    """`_log_cost` with the stabilizer added to the denominator itself."""
+def _gain(p: _Parameters, s: _Row, z: float, alpha: float, rank: float) -> float:
+    """The denominator of Eq. 10 up to a row constant, phi_k p_k^2 (1 - r_k/K) + stabilizer, in units of the latter."""
     share = alpha * s.inverse_alpha_0
     scaling = (p.n_classes - rank) * (1.0 / p.n_classes)
-    utility = _probability(p, s, z) * (share * share * scaling)
-    return _log(_surprisal(s, alpha) / (utility + p.stabilizer))
+    return _probability(p, s, z) * (share * share * scaling) * (1.0 / p.stabilizer) + 1.0
 
 
 @_called
 def _log_cost(p: _Parameters, s: _Row, z: float, alpha: float, rank: float) -> float:
     """Eq. 10 up to a row constant: ln I(k) - ln(phi_k p_k^2 (1 - r_k/K) + stabilizer)."""
-    if p.is_plain:
-        return _plain_log_cost(p, s, z, alpha, rank)
     surprisal = _surprisal(s, alpha)
     scaling = (p.n_classes - rank) * (1.0 / p.n_classes)
     if p.stabilizer == 0.0:
         # The utility relative to the lowest label's, whose cost is subtracted next: a spike must not swallow the rest.
-        gain = min((z - s.low) / p.temperature, 1e308)
+        gain = min((z - s.low) * p.rate, 1e308)
         return _log(surprisal) + 2.0 * surprisal - _log(scaling) - gain
     log_denominator = _shifted(p, s, z) - s.log_total - 2.0 * surprisal + _log(scaling)
     return _log(surprisal) - _log_add_exp(log_denominator, p.log_stabilizer)
@@ -991,10 +1134,18 @@ def _relative(s: _Row, log_cost: float) -> float:
 
 
 @_inlined
+def _quotient_value(s: _Row, z: float, surprisal: float, gain: float) -> float:
+    """The score of a label with this surprisal and gain: its cost relative to the lowest label's."""
+    value = _log_less(surprisal * _MORE * s.low_gain / (gain * s.low_surprisal))
+    value = value if value < 0.0 else 0.0
+    return inf if z == -inf else value
+
+
+@_inlined
 def _plain_value(p: _Parameters, s: _Row, label: _Label) -> float:
     """`_value` of ECP with a plain stabilizer, without a branch."""
-    value = _relative(s, _plain_log_cost(p, s, label.z, label.alpha, label.rank))
-    return inf if label.z == -inf else value
+    gain = _gain(p, s, label.z, label.alpha, label.rank)
+    return _quotient_value(s, label.z, _surprisal(s, label.alpha), gain)
 
 
 @_inlined
@@ -1006,7 +1157,7 @@ def _lac_value(p: _Parameters, s: _Row, label: _Label) -> float:
 
 @_inlined
 def _value(p: _Parameters, s: _Row, label: _Label) -> float:  # noqa: PLR0911 - one return for each score
-    """The score of a label."""
+    """The score of a label; of ECP where `_plain_value` is not."""
     if p.kind == _RANK:
         return label.rank + 1.0
     if label.z == -inf:
@@ -1035,6 +1186,10 @@ def _value(p: _Parameters, s: _Row, label: _Label) -> float:  # noqa: PLR0911 - 
 #: How many rows are noted before their formulas are worked out; fewer if they would leave the cache meanwhile.
 _BATCH = 32
 _BATCH_LOGITS = 1 << 15
+#: Rows of at most so many classes are reduced 16 at a time, each in a lane of its own.
+_NARROW = 256
+#: How many labels of such a row are flagged in one number.
+_FLAGS = 32
 #: How many candidates of a set are scored at a time.
 _SIDE = 8
 #: How many candidates of several rows are scored side by side, and how many of one row at most.
@@ -1044,24 +1199,29 @@ _WORD = 64
 _LANE_BITS = (1 << LANES) - 1
 
 _ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest", "log_total", "alpha", "rest"]
-_ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "few", "some", "many"]
-_ROW_COLUMNS += ["threshold", "demand", "cut", "step", "begin", "end", "surprisal", "cost"]
-_LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "score"]
+_ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "low_surprisal", "low_gain", "few", "some", "many"]
+_ROW_COLUMNS += ["shared", "threshold", "demand", "cut", "begin", "end", "surprisal", "cost"]
+_LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "label_surprisal", "gain", "score"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
 #: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
 #: Candidates of small sets and the numbers of the exponential in either precision are at hand there, too.
 _SINGLE, _DOUBLE = np.array(_exp_numbers(False), np.float32), np.array(_exp_numbers(True))
 _CANDIDATES = np.dtype([(name, np.float64, (_SLOTS,)) for name in [*_Row._fields, *_LABEL_COLUMNS, "label"]])
-_COLUMNS = np.dtype(
-    [(name, np.float64, (_BATCH,)) for name in ["before", *_ROW_COLUMNS, *_LABEL_COLUMNS]]
-    + [("candidates", _CANDIDATES), ("double", np.float64, _DOUBLE.shape), ("single", np.float32, _SINGLE.shape)]
-    + [("behind", np.float64, (_BATCH,))]
-)
 
 
-def make_batch() -> NDArray[Any]:
+@lru_cache
+def _columns(dtype: Any) -> Any:
+    """The record of a batch, where turned rows are in their own precision."""
+    columns: list[Any] = [(name, np.float64, (_BATCH,)) for name in ["before", *_ROW_COLUMNS, *_LABEL_COLUMNS]]
+    columns += [("flags", np.int64, (_NARROW // _FLAGS * _BATCH,)), ("candidates", _CANDIDATES)]
+    columns += [("turned", dtype, (_NARROW * _BATCH,)), ("marks", dtype, (LANES,))]
+    columns += [("double", np.float64, _DOUBLE.shape), ("single", np.float32, _SINGLE.shape)]
+    return np.dtype([*columns, ("behind", np.float64, (_BATCH,))])
+
+
+def make_batch(dtype: Any) -> NDArray[Any]:
     """Room for what a batch of rows and their labels give."""
-    batch = np.empty(1, _COLUMNS)
+    batch = np.empty(1, _columns(dtype))
     batch["single"], batch["double"] = _SINGLE, _DOUBLE
     return batch
 
@@ -1079,14 +1239,19 @@ def _row_at(b: Any, j: int) -> _Row:
         b.v[j],
         b.second[j],
         b.worst[j],
+        b.low_surprisal[j],
+        b.low_gain[j],
     )
 
 
 @_inlined
 def _note_candidate(c: Any, m: int, s: _Row, label: int, z: float, rank: int) -> None:
-    """A candidate with what its score needs to know of its row, as if each had a row of its own; evidence is relu's."""
-    c.top[m], c.low[m], c.largest[m], c.log_total[m], c.alpha[m] = s.top, s.low, s.largest, s.log_total, s.alpha
-    c.rest[m], c.inverse_alpha_0[m], c.v[m], c.second[m], c.worst[m] = s.rest, s.inverse_alpha_0, s.v, s.second, s.worst
+    """A candidate with what its score needs to know of its row, as if each had a row of its own.
+
+    Scores are LAC's, or ECP's with relu evidence and a plain stabilizer.
+    """
+    c.top[m], c.largest[m], c.log_total[m], c.alpha[m], c.rest[m] = s.top, s.largest, s.log_total, s.alpha, s.rest
+    c.inverse_alpha_0[m], c.low_surprisal[m], c.low_gain[m] = s.inverse_alpha_0, s.low_surprisal, s.low_gain
     c.label[m], c.z[m], c.label_alpha[m], c.rank[m] = label, z, _relu(z) + 1.0, rank
 
 
@@ -1096,22 +1261,21 @@ def _label_at(b: Any, j: int) -> _Label:
 
 
 @_composed
-def _note_row(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, mark: Any) -> None:
-    """What passes over a usable row give, also for a label with the logit `mark`, if not None."""
+def _note_row(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, labels: Any) -> None:
+    """What passes over a usable row give; with labels, nobody asks for candidates."""
     top, low = survey.top, survey.low
-    b.top[j], b.low[j], b.worst[j] = top, low, 0.0
-    if mark is None:
+    b.top[j], b.low[j], b.rank[j], b.worst[j] = top, low, survey.rank, 0.0
+    if labels is None:
         b.few[j], b.some[j], b.many[j] = survey.few, survey.some, survey.many
     b.v[j] = _uniform(row, p.seed) if p.randomized else 1.0
     if p.kind in (_TOPK, _RANK):
-        b.rank[j] = 0 if mark is None else _count_above(row, mark)
         return
-    rate = _native(row, 1.0 / p.temperature)
-    sums = _sums(row, top, rate, low, mark, b) if p.kind == _ECP else _sums(row, top, rate, None, mark, b)
-    b.exponentials[j], b.rank[j] = sums.exponentials, sums.rank
+    rate = _native(row, p.rate)
+    sums = _sums(row, top, rate, low, b) if p.kind == _ECP else _sums(row, top, rate, None, b)
+    b.exponentials[j] = sums.exponentials
     if p.kind == _ECP:
-        is_known = p.evidence == _RELU and sums.evidence < inf
-        rest = sums.evidence if is_known else _other_evidence(row, p.evidence, top)
+        is_known = p.evidence == _RELU and survey.rest < inf
+        rest = survey.rest if is_known else _other_evidence(row, p.evidence, top)
         b.rest[j] = rest + (p.n_classes - 1.0)
         b.alpha[j], b.low_alpha[j] = _dirichlet(p.evidence, np.float64(top)), _dirichlet(p.evidence, np.float64(low))
         b.low_rank[j] = sums.low_rank
@@ -1126,7 +1290,9 @@ def _finish_costs(b: Any, p: _Parameters, count: int) -> None:
         b.inverse_alpha_0[j] = 1.0 / (b.alpha[j] + b.rest[j])
     if p.is_plain:
         for j in range(count):
-            b.worst[j] = _plain_log_cost(p, _row_at(b, j), b.low[j], b.low_alpha[j], b.low_rank[j])
+            b.low_surprisal[j] = _surprisal(_row_at(b, j), b.low_alpha[j])
+        for j in range(count):
+            b.low_gain[j] = _gain(p, _row_at(b, j), b.low[j], b.low_alpha[j], b.low_rank[j])
     else:
         for j in range(count):
             b.worst[j] = _log_cost(p, _row_at(b, j), b.low[j], b.low_alpha[j], b.low_rank[j])
@@ -1168,26 +1334,154 @@ def _end_of_batch(logits: Any, first: int) -> int:
     return min(first + max(1, min(_BATCH, _BATCH_LOGITS // logits.shape[1])), len(logits))
 
 
+@_inlined
+def _turn_few(b: Any, j: int, logits: Any, first: int, count: int, n_classes: int) -> None:
+    """As `_turn`, of all columns, where there are fewer than 16 rows: the last one is repeated."""
+    for r in range(LANES):
+        row = logits[first + min(r, count - 1)]
+        for k in range(n_classes):
+            b.turned[_at(j, k, n_classes) + r] = row[k]
+
+
+@_inlined
+def _at(j: int, k: int, n_classes: int) -> int:
+    """Where column k of the rows from number j of a batch on is in `turned`."""
+    return j * n_classes + k * LANES
+
+
+@_inlined
+def _mark(row: Any, labels: Any, i: int) -> Any:
+    """The logit of row i's label; of any if there are no labels."""
+    if labels is not None:
+        return row[labels[i]]
+    return row[0]
+
+
+@_inlined
+def _marks(b: Any, j: int, logits: Any, first: int, count: int, labels: Any) -> Any:
+    """The logits of the labels of 16 rows; any numbers if there are no labels."""
+    if labels is not None:
+        for r in range(LANES):
+            i = first + min(r, count - 1)
+            b.marks[r] = logits[i, labels[i]]
+        _store(b.z, j, _load_whole(b.marks, 0))
+    return _load_whole(b.marks, 0)
+
+
+@_inlined
+def _survey_turned(b: Any, j: int, logits: Any, first: int, count: int, p: _Parameters, labels: Any) -> Any:
+    """As `_survey` for 16 rows, each in a lane: what is left of their evidence, tops, lows and ranks of labels."""
+    turned, row, n_classes = b.turned, logits[first], p.n_classes
+    rest, top, low, rank = _lanes(row, 0.0), _lanes(row, -inf), _lanes(row, inf), _no_counts(row)
+    mark, zero = _marks(b, j, logits, first, count, labels), _native(row, p.zero)
+    whole = n_classes // _SIDES * _SIDES if count == LANES else 0
+    for k in range(0, whole, _SIDES):
+        w, x, y, z = _turn(logits, first, k, turned, _at(j, k, n_classes))
+        rest, top, rank = _look(w, rest, top, zero, rank, mark, labels)
+        rest, top, rank = _look(x, rest, top, zero, rank, mark, labels)
+        rest, top, rank = _look(y, rest, top, zero, rank, mark, labels)
+        rest, top, rank = _look(z, rest, top, zero, rank, mark, labels)
+        low = _smaller(_smaller(w, x), _smaller(_smaller(y, z), low))
+    if count < LANES:
+        _turn_few(b, j, logits, first, count, n_classes)
+    elif whole < n_classes:
+        last = min(whole, logits.shape[1] - _SIDES)
+        _turn(logits, first, last, turned, _at(j, last, n_classes))
+    for k in range(whole, n_classes):
+        z = _load_whole(turned, _at(j, k, n_classes))
+        rest, top, rank = _look(z, rest, top, zero, rank, mark, labels)
+        low = _smaller(z, low)
+    if _above(low, _native(row, -inf)) != _LANE_BITS:  # somewhere labels are impossible
+        low = _lanes(row, inf)
+        for k in range(n_classes):
+            low = _smaller(_finite(_load_whole(turned, _at(j, k, n_classes))), low)
+    return rest, top, low, rank
+
+
+@_inlined
+def _sum_turned(b: Any, j: int, logits: Any, first: int, p: _Parameters, top: Any, low: Any) -> None:
+    """As `_sums` for 16 rows, while the next 16 are fetched."""
+    turned, row, n_classes = b.turned, logits[first], p.n_classes
+    rate, e, shared, low_rank = _native(row, p.rate), _lanes(row, 0.0), _no_counts(row), _no_counts(row)
+    for k in range(n_classes):
+        z = _load_whole(turned, _at(j, k, n_classes))
+        _fetch(logits, (first + LANES) * logits.shape[1] + k * LANES)
+        shared = _one_more_at_least(shared, z, top)
+        e = _add(e, _unless_at_least(z, top, _exp_by(_sub(z, top), rate, b.single, b.double)))
+    if p.kind == _ECP:
+        for k in range(n_classes):  # in a loop of its own: many processors have registers for no more in one
+            low_rank = _one_more(low_rank, _load_whole(turned, _at(j, k, n_classes)), low)
+    _store(b.exponentials, j, e)
+    _store(b.shared, j, shared)
+    _store(b.low_rank, j, low_rank)
+
+
+@_inlined
+def _note_turned(b: Any, j: int, logits: Any, first: int, count: int, p: _Parameters, labels: Any) -> int:
+    """As `_note_row` for 16 rows; returns the first that cannot be used, or -1."""
+    row = logits[first]
+    rest, top, low, rank = _survey_turned(b, j, logits, first, count, p, labels)
+    bad = _nans(_add(rest, _sub(top, top))) | _above(top, _native(row, _LARGEST_LOGIT))
+    if bad != 0:
+        return first + _lowest_bit(bad)
+    _store(b.top, j, top)
+    _store(b.low, j, low)
+    _store(b.rest, j, rest)
+    _store(b.rank, j, rank)
+    _sum_turned(b, j, logits, first, p, top, low)
+    if _at_least(rest, _native(row, inf)) != 0:
+        for r in range(count):
+            if b.rest[j + r] == inf:
+                b.rest[j + r] = _huge_evidence_but_largest(logits[first + r])
+    for m in range(j, j + LANES):
+        b.exponentials[m] += b.shared[m] - 1.0
+        b.rest[m] += p.n_classes - 1.0
+        b.alpha[m], b.low_alpha[m] = _relu(b.top[m]) + 1.0, _relu(b.low[m]) + 1.0
+        b.label_alpha[m] = _relu(b.z[m]) + 1.0
+    return -1
+
+
 @_composed
-def _take_batch(b: Any, logits: Any, first: int, p: _Parameters) -> tuple[int, int]:
-    """Note a batch of rows from `first` on; returns the row after it, and the first that could not be used, or -1."""
+def _take_batch(
+    b: Any, logits: Any, first: int, p: _Parameters, wide: Any, narrow: Any, labels: Any
+) -> tuple[int, int]:
+    """Note a batch of rows from `first` on, with a label each if `labels` is not None.
+
+    Returns the row after it, and the first that could not be used, or -1.
+    """
     stop = _end_of_batch(logits, first)
-    for i in range(first, stop):
-        row = logits[i]
-        survey = _survey(row)
-        if not survey.usable:
-            return stop, i
-        _note_row(b, i - first, row, p, survey, None)
+    if narrow is not None:
+        for i in range(first, stop, LANES):
+            bad = _note_turned(b, i - first, logits, i, min(stop - i, LANES), p, labels)
+            if bad >= 0:
+                return stop, bad
+    if wide is not None:
+        for i in range(first, stop):
+            row = logits[i]
+            survey = _survey(row, labels, i, p.zero)
+            if not survey.usable:
+                return stop, i
+            _note_row(b, i - first, row, p, survey, labels)
     _finish_rows(b, p, stop - first)
     return stop, -1
+
+
+@_inlined
+def _score_plain(b: Any, p: _Parameters, count: int) -> None:
+    """`_plain_value` of labels noted beside their rows: in several loops, of each of which more runs at a time."""
+    for j in range(count):
+        b.label_surprisal[j] = _surprisal(_row_at(b, j), b.label_alpha[j])
+    for j in range(count):
+        b.gain[j] = _gain(p, _row_at(b, j), b.z[j], b.label_alpha[j], b.rank[j])
+    for j in range(count):
+        b.score[j] = _quotient_value(_row_at(b, j), b.z[j], b.label_surprisal[j], b.gain[j])
 
 
 @_inlined
 def _score_labels(b: Any, p: _Parameters, count: int) -> None:
     """The scores of the labels noted, one of each row."""
     if p.is_plain:
-        for j in range(count):
-            b.score[j] = _plain_value(p, _row_at(b, j), _label_at(b, j))
+        _score_plain(b, p, count)
     else:
         for j in range(count):
             b.score[j] = _value(p, _row_at(b, j), _label_at(b, j))
@@ -1240,10 +1534,10 @@ class _Scratch(NamedTuple):
     unsure: I64
 
 
-def make_scratch(n_classes: int) -> tuple[NDArray[Any], F64, I64]:
+def make_scratch(n_classes: int) -> tuple[F64, I64]:
     """Room for one thread's rows, allocated before because kernels allocate nothing."""
     width = max(n_classes + LANES, _BUCKETS)
-    return make_batch(), np.empty((3, width)), np.empty((6, width), np.int64)
+    return np.empty((3, width)), np.empty((6, width), np.int64)
 
 
 @_inlined
@@ -1258,12 +1552,12 @@ def _find_places(row: Any, keys: Any, places: I64, count: int) -> None:
     The smaller ones are counted, in the row's precision: no branch to mispredict.
     """
     for start in range(0, count, 2 * LANES):
-        own, counts = _native(row, _load(keys, start)), _lanes(row, 0.0)
+        own, counts = _native(row, _load(keys, start)), _no_counts(row)
         if count - start <= LANES:
             for i in range(count):
                 counts = _one_more(counts, own, _native(row, keys[i]))
         else:
-            next_own, next_counts = _native(row, _load(keys, start + LANES)), _lanes(row, 0.0)
+            next_own, next_counts = _native(row, _load(keys, start + LANES)), _no_counts(row)
             for i in range(count):
                 key = _native(row, keys[i])
                 counts, next_counts = _one_more(counts, own, key), _one_more(next_counts, next_own, key)
@@ -1376,7 +1670,14 @@ def _note_bits(labels: I64, count: int, first: int, bits: Any, often: int) -> in
 
 
 @_inlined
-def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> int:
+def _note_keys(row: Any, room: _Scratch, count: int) -> None:
+    """What the labels found are sorted by."""
+    for i in range(count):
+        room.keys[i] = 0.0 - np.float64(row[room.labels[i]])
+
+
+@_inlined
+def _find_at_least(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> int:
     """Note all labels with a logit of at least `cut` and below `upper`, in their own order; returns how many.
 
     A cut of -inf stands for all labels, impossible ones included.
@@ -1401,8 +1702,14 @@ def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> i
             z = _load(row, i)
             bits = _at_least(z, cut) & ~_at_least(z, upper)
             count = _note_bits(labels, count, min(i, len(row) - LANES), bits, 2)
-    for i in range(count):
-        room.keys[i] = 0.0 - np.float64(row[labels[i]])
+    return count
+
+
+@_inlined
+def _gather(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratch) -> int:
+    """`_find_at_least`, with keys."""
+    count = _find_at_least(row, n_classes, cut, upper, room)
+    _note_keys(row, room, count)
     return count
 
 
@@ -1435,6 +1742,13 @@ def _score_side(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start:
     return _Level(first, key, rank, above, own)
 
 
+@_inlined
+def _with_slack(b: Any, j: int, p: _Parameters, threshold: float) -> float:
+    """What scores must be beyond to end a walk down row j."""
+    largest = _LARGEST_LOG if p.is_plain else abs(b.worst[j])
+    return threshold + _SLACK * (1.0 + abs(threshold) + largest)
+
+
 @_composed
 def _walk(
     b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _Scratch, count: int, kept: int, level: _Level
@@ -1444,7 +1758,7 @@ def _walk(
     Returns how many are in the set, whether a candidate was beyond the threshold, which ends it, and the level. Equal
     logits have equal scores and enter together.
     """
-    limit = threshold + _SLACK * (1.0 + abs(threshold) + abs(b.worst[j]))
+    limit = _with_slack(b, j, p, threshold)
     for start in range(0, count, _SIDE):
         stop = min(start + _SIDE, count)
         level = _score_side(b, j, row, p, room, start, stop, level)
@@ -1525,7 +1839,7 @@ def _walk_limits(
     level: _Level,
 ) -> Any:
     """As `_walk`, with a limit for each label; what ends it is a score beyond `tight`, and its logit is returned."""
-    beyond = tight + _SLACK * (1.0 + abs(tight) + abs(b.worst[j]))
+    beyond = _with_slack(b, j, p, tight)
     for start in range(0, count, _SIDE):
         stop = min(start + _SIDE, count)
         level = _score_side(b, j, row, p, room, start, stop, level)
@@ -1596,17 +1910,23 @@ class _Test(NamedTuple):
 
 
 @_inlined
+def _cost(b: Any, j: int, p: _Parameters) -> float:
+    """The largest cost of row j, which is that of its lowest label."""
+    return b.low_surprisal[j] / (b.low_gain[j] * p.stabilizer)
+
+
+@_inlined
 def _prepare_tests(b: Any, p: _Parameters, count: int) -> None:
     """What tests of labels with limits of their own need to know of the rows of a batch."""
     if p.kind == _ECP:
         for j in range(count):
             b.surprisal[j] = 0.0 - _log(b.inverse_alpha_0[j])  # of a label without evidence
-            b.cost[j] = _exp(min(b.worst[j], 700.0))
+            b.cost[j] = _cost(b, j, p) if p.is_plain else 0.0
 
 
 @_inlined
 def _test_of(b: Any, j: int, row: Any, p: _Parameters) -> _Test:
-    base, rate, scale, constant, least = b.top[j], 1.0 / p.temperature, 0.0, 0.0, -inf
+    base, rate, scale, constant, least = b.top[j], p.rate, 0.0, 0.0, -inf
     if p.kind in (_LAC, _MARGIN):
         scale, constant = b.largest[j] * (1.0 + _ROUGHLY), 0.0 - b.largest[j] if p.kind == _MARGIN else 0.0
     elif p.kind == _ECP and p.stabilizer >= _SMALLEST_STABILIZER:
@@ -1697,12 +2017,12 @@ def _drop(row: Any, limits: F64, left: float, room: _Scratch, count: int) -> int
 @_inlined
 def _count_above_four(row: Any, w: Any, x: Any, y: Any, z: Any) -> tuple[float, float, float, float]:
     """How many logits are strictly larger than each of four, in one pass."""
-    n_w, n_x, n_y, n_z = _lanes(row, 0.0), _lanes(row, 0.0), _lanes(row, 0.0), _lanes(row, 0.0)
+    n_w, n_x, n_y, n_z = _no_counts(row), _no_counts(row), _no_counts(row), _no_counts(row)
     for i in range(0, len(row), LANES):
         lanes = _load(row, i)
         n_w, n_x = _one_more(n_w, lanes, w), _one_more(n_x, lanes, x)
         n_y, n_z = _one_more(n_y, lanes, y), _one_more(n_z, lanes, z)
-    return _total(n_w), _total(n_x), _total(n_y), _total(n_z)
+    return float(_sum_whole(n_w)), float(_sum_whole(n_x)), float(_sum_whole(n_y)), float(_sum_whole(n_z))
 
 
 @_inlined
@@ -1769,21 +2089,52 @@ def _row_set_limits(
 # Small sets. Where a threshold can be turned into a logit, all candidates of a row are known before any is scored; if
 # they are few, those of many rows are scored side by side.
 
-#: How much less than a logarithm `_rough_log` may be.
-_LOG_ERROR = 0.06
+#: How much less than a logarithm `_rough_log` may be, with what rounding in float32 takes.
+_LOG_ERROR = 0.061
+#: What float32 holds without losing digits, with room for sums.
+_SMALLEST, _LARGEST_DEMAND = 1e-30, 1e30
+#: Of rows whose candidates are flagged, those with at most so many are not looked at more closely.
+_FEW_FLAGS = 20
 #: How often the interval in which a cut lies is halved.
-_HALVINGS = 6
+_HALVINGS = 5
 
 
 @_inlined
-def _find_cuts(b: Any, p: _Parameters, thresholds: F64, start: int, stop: int) -> None:
+def _demand(threshold: float) -> float:
+    """What a threshold asks of labels, e^-t, or less."""
+    return _exp(min(max(-threshold, -700.0), 700.0)) * (1.0 - _ROUGHLY)
+
+
+@_inlined
+def _halve_cuts(b: Any, j: int, row: Any, p: _Parameters) -> None:
+    """Cuts of the 16 rows from number j of a batch on, for ECP: between the lowest logit and the top, halved in lanes.
+
+    With a label's surprisal I and a threshold t, it is beyond if (utility + stabilizer) max_v C_v < e^-t I at rank 0,
+    and so are all below it. Logarithms are rough, and err towards a lower cut, as does all rounding.
+    """
+    cut, top = _native(row, _load_whole(b.low, j)), _native(row, _load_whole(b.top, j))
+    step, demand = _sub(top, cut), _native(row, _load_whole(b.demand, j))
+    share, total = _native(row, _load_whole(b.inverse_alpha_0, j)), _native(row, _load_whole(b.exponentials, j))
+    rate, one, two = _native(row, (1.0 - _ROUGHLY) * p.rate), _native(row, 1.0), _native(row, -2.0)
+    total = _add(total, one)  # relative to the top's probability
+    for _ in range(_HALVINGS):
+        step = _mul(step, _native(row, 0.5))
+        z = _add(cut, step)
+        logarithm = _rough_log(_mul(_add(_relu(z), one), share))
+        surprisal = _sub(_mul(logarithm, _native(row, -1.0)), _native(row, _LOG_ERROR))
+        least = _sub(_mul(surprisal, demand), _native(row, p.stabilizer))
+        most = _fma(surprisal, two, _mul(_sub(z, top), rate))
+        is_beyond = _if_above(_if_above(step, _rough_log(_mul(least, total)), most), least, _native(row, _SMALLEST))
+        cut = _add(cut, is_beyond)
+    _store(b.cut, j, cut)
+
+
+@_inlined
+def _find_cuts(b: Any, row: Any, p: _Parameters, thresholds: F64, start: int, stop: int) -> None:
     """For each row of a batch its threshold, and a logit below which no label is within it; -inf where that is +inf.
 
-    LAC's score is the logit but for constants. For ECP the interval between the lowest logit and the top is halved:
-    with a label's surprisal I and a threshold t, it is beyond if (utility + stabilizer) max_v C_v < e^-t I at rank 0,
-    and so are all below it. Logarithms are rough, and err towards a lower cut.
+    LAC's score is the logit but for constants.
     """
-    rate = 1.0 / p.temperature
     for j in range(stop - start):
         b.threshold[j] = thresholds[min(start + j, len(thresholds) - 1)]
     if p.kind == _LAC:
@@ -1792,20 +2143,59 @@ def _find_cuts(b: Any, p: _Parameters, thresholds: F64, start: int, stop: int) -
             slack = _SLACK * (abs(b.top[j]) + total + abs(t))
             b.cut[j] = b.top[j] + total - t - slack  # NaN, which no label reaches, where t is -inf
     elif p.has_cuts:
-        for j in range(stop - start):
-            b.demand[j] = _exp(min(max(-(b.threshold[j] + b.worst[j]) - _SLACK, -700.0), 700.0))
-            b.cut[j], b.step[j] = b.low[j], b.top[j] - b.low[j]
-        for _ in range(_HALVINGS):
+        same = _demand(thresholds[0])
+        if len(thresholds) > 1:
             for j in range(stop - start):
-                b.step[j] *= 0.5
-                z = b.cut[j] + b.step[j]
-                surprisal = -_rough_log((_relu(z) + 1.0) * b.inverse_alpha_0[j]) - _LOG_ERROR
-                least = surprisal * b.demand[j] - p.stabilizer
-                log_least = _rough_log(least * (1.0 + b.exponentials[j]))  # relative to the top's probability
-                is_beyond = least > 0.0 and (z - b.top[j]) * rate - 2.0 * surprisal < log_least
-                b.cut[j] = z if is_beyond else b.cut[j]
+                b.demand[j] = _demand(b.threshold[j])
+        for j in range(stop - start):
+            demand = (b.demand[j] if len(thresholds) > 1 else same) / _cost(b, j, p)
+            is_huge = b.inverse_alpha_0[j] * _LARGEST_ALPHA_0 < 1.0  # too much for single precision: all are candidates
+            b.demand[j] = 0.0 if is_huge else min(demand, _LARGEST_DEMAND)
+        for j in range(0, stop - start, LANES):
+            _halve_cuts(b, j, row, p)
     for j in range(stop - start):
         b.cut[j] = -inf if b.threshold[j] == inf else b.cut[j]
+
+
+@_inlined
+def _flag_candidates(b: Any, row: Any, p: _Parameters, count: int) -> None:
+    """For each row of a batch of turned ones, flag the labels that reach its cut."""
+    for j in range(0, count, LANES):
+        cut = _native(row, _load_whole(b.cut, j))
+        for first in range(0, p.n_classes, _WORD):
+            _store(b.flags, (first // _FLAGS + 1) * _BATCH + j, _no_counts(row))
+        for first in range(0, p.n_classes, _FLAGS):
+            flags = _no_counts(row)
+            for k in range(min(first + _FLAGS, p.n_classes) - 1, first - 1, -1):
+                flags = _one_more_at_least(_add_whole(flags, flags), _load_whole(b.turned, _at(j, k, p.n_classes)), cut)
+            _store(b.flags, first // _FLAGS * _BATCH + j, flags)
+    for j in range(count):
+        b.few[j], b.some[j], b.many[j] = b.cut[j], b.low[j], b.low[j]
+
+
+@_inlined
+def _flags_at(b: Any, j: int, first: int) -> Any:
+    """The flags of row j for the labels from number `first` on, in a word."""
+    place = first // _FLAGS * _BATCH + j
+    low = np.uint64(b.flags[place]) & np.uint64((1 << _FLAGS) - 1)
+    return low | (np.uint64(b.flags[place + _BATCH]) << np.uint64(_FLAGS))
+
+
+@_inlined
+def _count_flags(b: Any, j: int, p: _Parameters) -> int:
+    count = 0
+    for first in range(0, p.n_classes, _WORD):
+        count += _count_bits(_flags_at(b, j, first))
+    return count
+
+
+@_inlined
+def _gather_flagged(b: Any, j: int, p: _Parameters, room: _Scratch) -> int:
+    """As `_find_at_least`, of the labels flagged in row j."""
+    count: Any = np.int64(0)
+    for first in range(0, p.n_classes, _WORD):
+        count = _note_bits(room.labels, count, first, _flags_at(b, j, first), 2)
+    return count
 
 
 @_inlined
@@ -1822,15 +2212,16 @@ def _score_few(c: Any, p: _Parameters, count: int) -> None:
     """The scores of the candidates noted."""
     count = (count + _SIDE - 1) // _SIDE * _SIDE  # also some that are not there: a whole number of vectors
     if p.is_plain:
-        for m in range(count):
-            c.score[m] = _plain_value(p, _row_at(c, m), _label_at(c, m))
+        _score_plain(c, p, count)
     else:
         for m in range(count):
             c.score[m] = _lac_value(p, _row_at(c, m), _label_at(c, m))
 
 
 @_composed
-def _take_candidates(b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, room: _Scratch) -> int:
+def _take_candidates(
+    b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, wide: Any, narrow: Any, room: _Scratch
+) -> int:
     """Score the candidates of the rows from `first` on, in a batch that begins at `start`; returns the row after.
 
     That is the first row with too many candidates, or the one where there was no room left.
@@ -1839,12 +2230,19 @@ def _take_candidates(b: Any, logits: Any, start: int, first: int, stop: int, p: 
     filled: Any = np.int64(0)
     while i < stop and filled <= _SLOTS - _MOST:
         row, j, count = logits[i], i - start, _MOST + 1
-        if not b.cut[j] < b.many[j]:
-            count = _gather(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
+        if narrow is not None:
+            count = _gather_flagged(b, j, p, room)
+        if wide is not None:  # noqa: SIM102 - what leaves a way out is a condition of its own
+            if not b.cut[j] < b.many[j]:
+                count = _find_at_least(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
         if count > _MOST:
             break
-        _sort_few(row, room, count)
-        _note_few(c, filled, _row_at(b, j), room, count)
+        if count == 1:
+            _note_candidate(c, filled, _row_at(b, j), room.labels[0], np.float64(row[room.labels[0]]), 0)
+        else:
+            _note_keys(row, room, count)
+            _sort_few(row, room, count)
+            _note_few(c, filled, _row_at(b, j), room, count)
         b.begin[j], b.end[j] = filled, filled + count
         filled, i = filled + count, i + 1
     _score_few(c, p, filled)
@@ -1852,14 +2250,25 @@ def _take_candidates(b: Any, logits: Any, start: int, first: int, stop: int, p: 
 
 
 @_inlined
-def _small_set(b: Any, j: int, room: _Scratch) -> int:
-    """The set of row j of a batch whose candidates have been scored, where `_row_set` leaves its."""
-    c = b.candidates
+def _hand_over_small(b: Any, j: int, used: int, labels: I32, scores: F64) -> int:
+    """Put the set of row j of a batch, whose candidates have been scored, after what is used already.
+
+    Returns its size, or -1 if rounding has put scores out of order, or there may be no room.
+    """
+    c, begin, end = b.candidates, int(b.begin[j]), int(b.end[j])
+    if used + end - begin > len(labels):
+        return -1
     kept: Any = np.int64(0)
-    for m in range(int(b.begin[j]), int(b.end[j])):
-        room.scores[kept], room.members[kept] = c.score[m], int(c.label[m])
-        kept += 1 if c.score[m] <= b.threshold[j] else 0
-    return kept
+    before, is_sorted = -inf, True
+    for m in range(begin, end):
+        value = c.score[m]
+        labels[np.uint64(used + kept)] = c.label[m]
+        if len(scores) > 0:
+            scores[np.uint64(used + kept)] = value
+        kept += 1 if value <= b.threshold[j] else 0
+        is_sorted = is_sorted and before <= value
+        before = value
+    return kept if is_sorted else -1
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -1916,7 +2325,7 @@ def _weigh(
         return
     is_huge = s.inverse_alpha_0 * _LARGEST_ALPHA_0 < 1.0
     n_classes, stabilizer = _native(row, float(p.n_classes)), _native(row, p.n_classes * p.stabilizer)
-    top, rate = _native(row, s.top), _native(row, 1.0 / p.temperature)
+    top, rate = _native(row, s.top), _native(row, p.rate)
     largest = _native(row, np.nan if is_huge else s.largest)  # float32 does not tell: all are open
     share, surprisal = _native(row, s.inverse_alpha_0), _native(row, b.surprisal[j])
     scale, zero, one = _native(row, p.n_classes / b.cost[j]), _native(row, 0.0), _native(row, 1.0)
@@ -2033,15 +2442,32 @@ def _top_within(b: Any, j: int, row: Any, p: _Parameters, limits: F64, room: _Sc
     return kept
 
 
+@_inlined
+def _is_small(b: Any, j: int, p: _Parameters, narrow: Any) -> bool:
+    """Whether few labels of row j reach its cut."""
+    if narrow is not None:
+        return _count_flags(b, j, p) <= _FEW_FLAGS
+    return not b.cut[j] < b.some[j]
+
+
 @_composed
 def _row_within(
-    b: Any, j: int, row: Any, p: _Parameters, limits: F64, needs: Any, demands: Any, room: _Scratch, c: _Notes
+    b: Any,
+    j: int,
+    row: Any,
+    p: _Parameters,
+    narrow: Any,
+    limits: F64,
+    needs: Any,
+    demands: Any,
+    room: _Scratch,
+    c: _Notes,
 ) -> int:
     """The set of row j of a batch in `room.sorted_labels`, without scores; returns its size, -1 for many candidates.
 
     Candidates are the labels above the row's cut, or if those are many, the ones that `demands` do not rule out.
     """
-    if not b.cut[j] < b.some[j]:
+    if _is_small(b, j, p, narrow):
         return _top_within(b, j, row, p, limits, room)
     count = _possible(b, j, row, p, demands, room.members, room)
     if count > _SLOTS:
@@ -2055,25 +2481,22 @@ def _row_within(
 
 # ---------------------------------------------------------------------------------------------------------------
 # Kernels: one for each question. `logits` is a C-contiguous block of float32 or float64 rows, padded with -inf to at
-# least 16 columns; `values` is a score's parameters. Each returns the first row it could not use, or -1.
+# least 16 columns; `values` is a score's parameters, and so is one of `wide` and `narrow`. Each returns the first row
+# it could not use, or -1.
 
 
 @_kernel
-def label_kernel(logits: Any, labels: Any, values: F64, batch: Any, scores: F64) -> int:
-    p, b = _unpack(values), batch[0]
+def label_kernel(logits: Any, labels: Any, wide: Any, narrow: Any, batch: Any, scores: F64) -> int:
+    p, b = _unpack_either(wide, narrow), batch[0]
     start: Any = np.int64(0)
     while start < len(logits):
-        stop = _end_of_batch(logits, start)
-        for i in range(start, stop):
-            row = logits[i]
-            survey = _survey(row)
-            if not survey.usable:
-                return i
-            _note_row(b, i - start, row, p, survey, row[labels[i]])
-        _finish_rows(b, p, stop - start)
-        for i in range(start, stop):
-            row, j = logits[i], i - start
-            _note_label(b, j, _label(row, p, _row_at(b, j), row[labels[i]], b.rank[j]))
+        stop, bad = _take_batch(b, logits, start, p, wide, narrow, labels)
+        if bad >= 0:
+            return bad
+        if wide is not None:
+            for i in range(start, stop):
+                row, j = logits[i], i - start
+                _note_label(b, j, _label(row, p, _row_at(b, j), row[labels[i]], b.rank[j]))
         _score_labels(b, p, stop - start)
         for i in range(start, stop):
             scores[i] = b.score[i - start]
@@ -2095,7 +2518,8 @@ def _hand_over(members: I64, own: F64, size: int, used: int, labels: I32, scores
 def set_kernel(
     logits: Any,
     first: int,
-    values: F64,
+    wide: Any,
+    narrow: Any,
     thresholds: F64,
     batch: Any,
     floats: F64,
@@ -2109,21 +2533,25 @@ def set_kernel(
     `scores` is as long as `labels`, or empty if nobody asks for them. Returns the first row not done, how much room was
     used, and the first row that could not be used.
     """
-    p, b, room, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), first
+    p, b, room, start = _unpack_either(wide, narrow), batch[0], _unpack_scratch(floats, wholes), first
     used: Any = np.int64(0)
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p)
+        stop, bad = _take_batch(b, logits, start, p, wide, narrow, None)
         if bad >= 0:
             return bad, used, bad
-        _find_cuts(b, p, thresholds, start, stop)
+        _find_cuts(b, logits[start], p, thresholds, start, stop)
+        if narrow is not None:
+            _flag_candidates(b, logits[start], p, stop - start)
         ready = start  # the first row whose candidates have not been scored
         for i in range(start, stop):
             if i == ready and p.has_cuts:
-                ready = _take_candidates(b, logits, start, i, stop, p, room)
-            if i < ready:
-                size = _small_set(b, i - start, room)
-            else:
-                size, ready = _row_set(b, i - start, logits[i], p, b.threshold[i - start], room), i + 1
+                ready = _take_candidates(b, logits, start, i, stop, p, wide, narrow, room)
+            size = _hand_over_small(b, i - start, used, labels, scores) if i < ready else -1
+            if size >= 0:
+                sizes[i] = size
+                used += size
+                continue
+            size, ready = _row_set(b, i - start, logits[i], p, b.threshold[i - start], room), max(ready, i + 1)
             if used + size > len(labels):
                 return i, used, -1
             _sort_set(room, size)
@@ -2138,7 +2566,8 @@ def set_kernel(
 def limit_kernel(
     logits: Any,
     first: int,
-    values: F64,
+    wide: Any,
+    narrow: Any,
     limits: F64,
     needs: Any,
     loosest: F64,
@@ -2156,20 +2585,22 @@ def limit_kernel(
 
     `needs` are those of `_bound_ranks`, `tight` and `demands` those of `_row_set_limits`.
     """
-    p, b, room, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), first
+    p, b, room, start = _unpack_either(wide, narrow), batch[0], _unpack_scratch(floats, wholes), first
     c = _unpack_notes(notes)
     can_do_without = p.has_cuts and (p.kind == _LAC or p.stabilizer >= _SMALLEST_STABILIZER)
     used: Any = np.int64(0)
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p)
+        stop, bad = _take_batch(b, logits, start, p, wide, narrow, None)
         if bad >= 0:
             return bad, used, bad
         _prepare_tests(b, p, stop - start)
-        _find_cuts(b, p, loosest, start, stop)
+        _find_cuts(b, logits[start], p, loosest, start, stop)
+        if narrow is not None:
+            _flag_candidates(b, logits[start], p, stop - start)
         for i in range(start, stop):
             row, j, size, members = logits[i], i - start, -1, room.sorted_labels
             if can_do_without and len(scores) == 0:
-                size = _row_within(b, j, row, p, limits, needs, demands, room, c)
+                size = _row_within(b, j, row, p, narrow, limits, needs, demands, room, c)
             if size < 0:
                 members = room.members
                 size = _row_set_limits(b, j, row, p, limits, tight, demands, room)
@@ -2189,7 +2620,7 @@ def uncertainty_kernel(logits: Any, values: F64, result: F64) -> int:
     p = _unpack(values)
     for i in range(len(logits)):
         row = logits[i]
-        survey = _survey(row)
+        survey = _survey(row, None, i, 0.0)
         if not survey.usable:
             return i
         rest = _other_evidence(row, p.evidence, survey.top) + (p.n_classes - 1.0)
@@ -2198,10 +2629,10 @@ def uncertainty_kernel(logits: Any, values: F64, result: F64) -> int:
 
 
 @_kernel
-def dense_kernel(logits: Any, values: F64, batch: Any, floats: F64, wholes: I64, scores: F64) -> int:
-    p, b, room, start = _unpack(values), batch[0], _unpack_scratch(floats, wholes), 0
+def dense_kernel(logits: Any, wide: Any, narrow: Any, batch: Any, floats: F64, wholes: I64, scores: F64) -> int:
+    p, b, room, start = _unpack_either(wide, narrow), batch[0], _unpack_scratch(floats, wholes), 0
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p)
+        stop, bad = _take_batch(b, logits, start, p, wide, narrow, None)
         if bad >= 0:
             return bad
         for i in range(start, stop):
@@ -2218,7 +2649,7 @@ def dense_kernel(logits: Any, values: F64, batch: Any, floats: F64, wholes: I64,
 def top_kernel(logits: Any, labels: I32) -> int:
     for i in range(len(logits)):
         row = logits[i]
-        survey = _survey(row)
+        survey = _survey(row, None, i, 0.0)
         if not survey.usable:
             return i
         for start in range(0, len(row), LANES):
@@ -2254,11 +2685,11 @@ def likelihood_kernel(logits: Any, labels: Any, inverse_temperature: float, batc
     """Columns: -ln p of the label, its first and second derivative, the largest probability, whether the label's."""
     for i in range(len(logits)):
         row = logits[i]
-        survey = _survey(row)
+        survey = _survey(row, None, i, 0.0)
         if not survey.usable:
             return i
         rate = _native(row, inverse_temperature)
-        exponentials = _sums(row, survey.top, rate, None, None, batch[0]).exponentials
+        exponentials = _sums(row, survey.top, rate, None, batch[0]).exponentials
         mean, variance = _moments(row, survey.top, rate, 1.0 + exponentials)
         z = np.float64(row[labels[i]]) - survey.top
         result[i, 0] = _log1p(exponentials) - inverse_temperature * z

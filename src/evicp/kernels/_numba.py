@@ -11,8 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
-from threading import Event, Lock
-from typing import Any
+from threading import Event, Lock, local
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +126,32 @@ def _share_out(logits: NDArray[Any], work: Callable[[NDArray[Any], slice], int])
 
 
 # ---------------------------------------------------------------------------------------------------------------
+# Room for the rows at hand, kept by each thread for its next block or call: kernels allocate nothing
+
+#: Room for longer rows is not kept: it takes megabytes.
+_KEPT = 4096
+
+_own = local()
+
+
+def _batch(dtype: Any) -> NDArray[Any]:
+    """Room for what a batch of rows in this precision gives."""
+    batches = _own.__dict__.setdefault("batches", {})
+    if dtype not in batches:
+        batches[dtype] = _compiled.make_batch(dtype)
+    return cast("NDArray[Any]", batches[dtype])
+
+
+def _room(n_classes: int, dtype: Any) -> tuple[NDArray[Any], F64, I64]:
+    """The same, with room for the candidates of a row of so many classes."""
+    if n_classes > _KEPT:
+        return _batch(dtype), *_compiled.make_scratch(n_classes)
+    if _own.__dict__.get("n_classes") != n_classes:
+        _own.n_classes, _own.scratch = n_classes, _compiled.make_scratch(n_classes)
+    return _batch(dtype), *_own.scratch
+
+
+# ---------------------------------------------------------------------------------------------------------------
 # The functions every backend has
 
 
@@ -161,11 +187,13 @@ def _parameters(score: Any, n_classes: int) -> F64:
 def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
     """Every label's score, (n, K)."""
     n_classes = logits.shape[1]
-    values, scores = _parameters(score, n_classes), np.empty(logits.shape)
-    _each_block(
-        logits,
-        lambda block, rows: _compiled.dense_kernel(block, values, *_compiled.make_scratch(n_classes), scores[rows]),
-    )
+    ways, scores = _compiled.ways(_parameters(score, n_classes)), np.empty(logits.shape)
+
+    def work(block: NDArray[Any], rows: slice) -> int:
+        batch, floats, wholes = _room(n_classes, block.dtype)
+        return int(_compiled.dense_kernel(block, *ways, batch, floats, wholes, scores[rows]))
+
+    _each_block(logits, work)
     return scores
 
 
@@ -176,10 +204,12 @@ def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
 
 def _label_values(values: F64, logits: NDArray[Any], labels: I64) -> F64:
     labels, scores = checks.frozen(np.ascontiguousarray(labels)), np.empty(len(logits))
-    _each_block(
-        logits,
-        lambda block, rows: _compiled.label_kernel(block, labels[rows], values, _compiled.make_batch(), scores[rows]),
-    )
+    ways = _compiled.ways(values)
+
+    def work(block: NDArray[Any], rows: slice) -> int:
+        return int(_compiled.label_kernel(block, labels[rows], *ways, _batch(block.dtype), scores[rows]))
+
+    _each_block(logits, work)
     return scores
 
 
@@ -199,7 +229,8 @@ def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> t
 
 def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: bool) -> tuple[I64, I32, F64]:
     values, limit = _parameters(score, logits.shape[1]), np.asarray(threshold, dtype=np.float64)
-    sizes = np.empty(len(logits), np.int64)
+    offsets = np.zeros(len(logits) + 1, np.int64)
+    sizes = offsets[1:]
     joined = _Joined(len(logits), scored=scored)
     by_label = limit.ndim == 2 and limit.shape[1] > 1
     room_for = 4  # labels a row, at first
@@ -218,8 +249,7 @@ def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: b
         return bad
 
     _each_block(logits, work)
-    offsets = np.zeros(len(logits) + 1, np.int64)
-    sizes.cumsum(out=offsets[1:])
+    sizes.cumsum(out=sizes)
     return offsets, *joined.result()
 
 
@@ -281,14 +311,14 @@ def _block_sets(
     """The sets of a block: its first unusable row, or -1, and labels and scores, if any, in one or more pieces."""
     n, n_classes = block.shape
     kernel: Any = _compiled.set_kernel
-    scratch: tuple[Any, ...] = _compiled.make_scratch(n_classes)
+    scratch: tuple[Any, ...] = _room(n_classes, block.dtype)
     if len(limits) > 1:
         kernel, scratch = _compiled.limit_kernel, (*scratch, _compiled.make_notes(block.dtype))
-    room, done, bad = max(n_classes, room_for * n), 0, -1
+    ways, room, done, bad = _compiled.ways(values), max(n_classes, room_for * n), 0, -1
     pieces = []
     while done < n and bad < 0:
         labels, scores = np.empty(room, np.int32), np.empty(room if scored else 0)
-        done, used, bad = kernel(block, done, values, *limits, *scratch, sizes, labels, scores)
+        done, used, bad = kernel(block, done, *ways, *limits, *scratch, sizes, labels, scores)
         pieces.append((labels[:used], scores[:used]))
         room *= 2
     return bad, pieces
@@ -319,7 +349,7 @@ def _likelihoods(logits: NDArray[Any], labels: I64, inverse_temperature: float) 
     beta = float(inverse_temperature)
 
     def work(block: NDArray[Any], rows: slice) -> int:
-        return int(_compiled.likelihood_kernel(block, labels[rows], beta, _compiled.make_batch(), result[rows]))
+        return int(_compiled.likelihood_kernel(block, labels[rows], beta, _batch(block.dtype), result[rows]))
 
     _each_block(logits, work)
     return result
