@@ -521,10 +521,10 @@ def _fold(builder: Any, vector: Any, emit: Callable[..., Any], width: int = 1) -
     return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0)) if width == 1 else vector
 
 
-def _emit_sum(builder: Any, vector: Any, width: int = 1) -> Any:
-    """Lanes added up in float64 until `width` are left."""
+def _emit_sum(builder: Any, vector: Any) -> Any:
+    """Lanes added up in float64."""
     halved = _fold(builder, vector, _emit_add, LANES // 2)
-    return _fold(builder, _widen(builder, halved), _emit_add, width)
+    return _fold(builder, _widen(builder, halved), _emit_add)
 
 
 def _emit_but_largest(builder: Any, tops: Any) -> Any:
@@ -1437,7 +1437,7 @@ def _note_turned(b: Any, j: int, logits: Any, first: int, count: int, p: _Parame
         b.exponentials[m] += b.shared[m] - 1.0
         b.rest[m] += p.n_classes - 1.0
         b.alpha[m], b.low_alpha[m] = _relu(b.top[m]) + 1.0, _relu(b.low[m]) + 1.0
-        b.label_alpha[m] = _relu(b.z[m]) + 1.0
+        b.label_alpha[m], b.worst[m] = _relu(b.z[m]) + 1.0, 0.0
     return -1
 
 
