@@ -30,7 +30,7 @@ __all__ = ["Calibration", "Calibrator", "calibrate"]
 
 
 #: Nobody asks for so little coverage alone: it is more likely the share of misses.
-_LOW_COVERAGE = Fraction(1, 5)
+_LOW_COVERAGE = 0.2
 
 #: Of fewer new rows than this no evidence in most is no sign that they are not logits.
 _ENOUGH_TO_JUDGE = 32
@@ -636,7 +636,7 @@ class Calibration:
             numbers = self._group_numbers(array, groups, weights)
 
         def limit(level: Fraction) -> F64:
-            if not 0 < level < 1:
+            if not 0 < level.numerator < level.denominator:  # 0 < level < 1, at once
                 return np.full((1, 1), np.inf if level >= 1 else -np.inf)
             if self.weights is not None:
                 return self.weights.limit(self.scores, level, confidence, new)
@@ -927,7 +927,7 @@ class Calibration:
 
 def warn_of_low_coverage(coverage: Fraction) -> None:
     """Warn of a share of misses (alpha) where the share of labels to be covered was asked for."""
-    if coverage <= _LOW_COVERAGE:
+    if float(coverage) <= _LOW_COVERAGE:
         checks.warn(
             f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
             f"Did you mean {float(1 - coverage):g}?",

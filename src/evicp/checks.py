@@ -465,9 +465,10 @@ def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
 
 def as_coverage(coverage: Any, what: str = "coverage") -> Fraction:
     """A coverage (or a confidence) as an exact fraction: 0.9 means 9/10, not the double nearest to it."""
-    # A server asks for the same few coverages all day: fractions are slow to make, so they are remembered.
-    remembered = type(coverage) in (float, Fraction)
-    return _remembered_coverage(coverage, what) if remembered else _exact_coverage(coverage, what)
+    # A server asks for the same few coverages all day: fractions are slow to make, and to compare.
+    if type(coverage) is Fraction and 0 < coverage.numerator < coverage.denominator:
+        return coverage
+    return _remembered_coverage(coverage, what) if type(coverage) is float else _exact_coverage(coverage, what)
 
 
 def _exact_coverage(coverage: Any, what: str) -> Fraction:
@@ -483,8 +484,7 @@ def _exact_coverage(coverage: Any, what: str) -> Fraction:
     return value
 
 
-#: By type, too: the fraction that equals the double 0.9 is not the 9/10 that the double stands for.
-_remembered_coverage = lru_cache(maxsize=1024, typed=True)(_exact_coverage)
+_remembered_coverage = lru_cache(maxsize=1024)(_exact_coverage)
 
 
 def _coverage_hint(coverage: Any, value: Fraction | None) -> str:
@@ -628,7 +628,7 @@ def owned(array: NDArray[Element]) -> NDArray[Element]:
 def frozen(array: NDArray[Element]) -> NDArray[Element]:
     """A read-only view: the array itself, which may be the caller's own, stays as writeable as it was."""
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view
 
 
@@ -641,7 +641,7 @@ def is_many(coverage: Any) -> bool:
     """Whether several coverages were asked for."""
     if isinstance(coverage, np.ndarray):
         return coverage.ndim > 0
-    return isinstance(coverage, Sequence) and not isinstance(coverage, str | bytes)
+    return not isinstance(coverage, float) and isinstance(coverage, Sequence) and not isinstance(coverage, str | bytes)
 
 
 def as_coverages(coverage: Any) -> list[Fraction]:
@@ -666,7 +666,7 @@ def warn(message: str, category: type[EvicpWarning]) -> None:
 
 def warn_if_probabilities(logits: NDArray[Any]) -> None:
     """Rows that sum to one are probabilities: legal, but the evidence of a probability is meaningless."""
-    if not len(logits) or not 0 <= logits[0, 0] <= 1:  # one look is enough for almost every row of logits
+    if not len(logits) or not 0 <= logits[0, 0] <= 1 or not logits[0].min() >= 0:  # a look is enough for most logits
         return
     sample = np.asarray(logits[:16], dtype=np.float64)
     if np.all((sample >= 0) & (sample <= 1)) and np.all(np.abs(sample.sum(1) - 1) < 1e-3):

@@ -54,12 +54,8 @@ def conformal_rank(n: int, coverage: Coverage) -> int:
     >>> conformal_rank(99, 0.9), conformal_rank(9, 0.95)
     (90, 10)
     """
-    return _exact_rank(checks.as_count(n, "n", at_least=0), checks.as_coverage(coverage))
-
-
-@lru_cache(maxsize=4096)
-def _exact_rank(n: int, coverage: Fraction) -> int:
-    return ceil((n + 1) * coverage)
+    n, (p, whole) = checks.as_count(n, "n", at_least=0), checks.as_coverage(coverage).as_integer_ratio()
+    return -(-(n + 1) * p // whole)
 
 
 def pac_rank(n: int, coverage: Coverage, confidence: float) -> int:

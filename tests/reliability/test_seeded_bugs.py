@@ -115,16 +115,16 @@ BUGS = [
     Bug(
         "a rank one too high",
         "reliability.py",
-        "return ceil((n + 1) * coverage)",
-        "return min(ceil((n + 1) * coverage) + 1, n + 1)",
+        "return -(-(n + 1) * p // whole)",
+        "return min(1 - (-(n + 1) * p // whole), n + 1)",
         CALIBRATION,
     ),
-    Bug("a rank without n + 1", "reliability.py", "return ceil((n + 1) * coverage)", "return ceil(n * coverage)", RANK),
+    Bug("a rank without n + 1", "reliability.py", "return -(-(n + 1) * p // whole)", "return -(-n * p // whole)", RANK),
     Bug(
         "a rank in doubles",
         "reliability.py",
-        "return ceil((n + 1) * coverage)",
-        "return ceil((n + 1) * float(coverage))",
+        "return -(-(n + 1) * p // whole)",
+        "return -int(-(n + 1) * (p / whole) // 1)",
         RANK,
     ),
     Bug(
@@ -373,10 +373,10 @@ BUGS = [
         _tests("reliability/test_hostile_artifact"),
     ),
     Bug(
-        "0.9 remembered as the double nearest to it",
+        "the fraction next to 0.9 taken for 9/10, which is remembered",
         "checks.py",
-        "lru_cache(maxsize=1024, typed=True)",
-        "lru_cache(maxsize=1024)",
+        "        return coverage\n    return _remembered_coverage(",
+        "        return _remembered_coverage(coverage, what)\n    return _remembered_coverage(",
         RANK,
     ),
     Bug(

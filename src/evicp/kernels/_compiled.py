@@ -2524,14 +2524,14 @@ def set_kernel(
     batch: Any,
     floats: F64,
     wholes: I64,
-    sizes: I64,
+    ends: I64,
     labels: I32,
     scores: F64,
 ) -> tuple[int, int, int]:
     """The sets of the rows from `first` on, as many as there is room for. `thresholds` is one for all or for each row.
 
-    `scores` is as long as `labels`, or empty if nobody asks for them. Returns the first row not done, how much room was
-    used, and the first row that could not be used.
+    `ends` gets where each row's set ends in `labels`. `scores` is as long as those, or empty if nobody asks for them.
+    Returns the first row not done, how much room was used, and the first row that could not be used.
     """
     p, b, room, start = _unpack_either(wide, narrow), batch[0], _unpack_scratch(floats, wholes), first
     used: Any = np.int64(0)
@@ -2548,16 +2548,16 @@ def set_kernel(
                 ready = _take_candidates(b, logits, start, i, stop, p, wide, narrow, room)
             size = _hand_over_small(b, i - start, used, labels, scores) if i < ready else -1
             if size >= 0:
-                sizes[i] = size
                 used += size
+                ends[i] = used
                 continue
             size, ready = _row_set(b, i - start, logits[i], p, b.threshold[i - start], room), max(ready, i + 1)
             if used + size > len(labels):
                 return i, used, -1
             _sort_set(room, size)
             _hand_over(room.members, room.scores, size, used, labels, scores)
-            sizes[i] = size
             used += size
+            ends[i] = used
         start = stop
     return len(logits), used, -1
 
@@ -2577,7 +2577,7 @@ def limit_kernel(
     floats: F64,
     wholes: I64,
     notes: Any,
-    sizes: I64,
+    ends: I64,
     labels: I32,
     scores: F64,
 ) -> tuple[int, int, int]:
@@ -2608,8 +2608,8 @@ def limit_kernel(
             if used + size > len(labels):
                 return i, used, -1
             _hand_over(members, room.scores, size, used, labels, scores)
-            sizes[i] = size
             used += size
+            ends[i] = used
         start = stop
     return len(logits), used, -1
 

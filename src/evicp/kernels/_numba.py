@@ -166,7 +166,6 @@ def knows(score: Any) -> bool:
     return score.name != "ecp" or score.monotone
 
 
-@lru_cache(maxsize=64)
 def _parameters(score: Any, n_classes: int) -> F64:
     """A score as the numbers a kernel unpacks."""
     epsilon = score.epsilon(n_classes) if score.name == "ecp" else 0.0
@@ -184,10 +183,19 @@ def _parameters(score: Any, n_classes: int) -> F64:
     )
 
 
+#: A score's parameters for wide rows, or for narrow ones, and None for the other.
+_Ways = tuple[F64 | None, F64 | None]
+
+
+@lru_cache(maxsize=64)
+def _ways(score: Any, n_classes: int) -> _Ways:
+    return _compiled.ways(_parameters(score, n_classes))
+
+
 def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
     """Every label's score, (n, K)."""
     n_classes = logits.shape[1]
-    ways, scores = _compiled.ways(_parameters(score, n_classes)), np.empty(logits.shape)
+    ways, scores = _ways(score, n_classes), np.empty(logits.shape)
 
     def work(block: NDArray[Any], rows: slice) -> int:
         batch, floats, wholes = _room(n_classes, block.dtype)
@@ -199,12 +207,11 @@ def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
 
 def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
     """The score of each row's given label, (n,)."""
-    return _label_values(_parameters(score, logits.shape[1]), logits, labels)
+    return _label_values(_ways(score, logits.shape[1]), logits, labels)
 
 
-def _label_values(values: F64, logits: NDArray[Any], labels: I64) -> F64:
+def _label_values(ways: _Ways, logits: NDArray[Any], labels: I64) -> F64:
     labels, scores = checks.frozen(np.ascontiguousarray(labels)), np.empty(len(logits))
-    ways = _compiled.ways(values)
 
     def work(block: NDArray[Any], rows: slice) -> int:
         return int(_compiled.label_kernel(block, labels[rows], *ways, _batch(block.dtype), scores[rows]))
@@ -228,60 +235,72 @@ def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> t
 
 
 def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: bool) -> tuple[I64, I32, F64]:
-    values, limit = _parameters(score, logits.shape[1]), np.asarray(threshold, dtype=np.float64)
-    offsets = np.zeros(len(logits) + 1, np.int64)
-    sizes = offsets[1:]
-    joined = _Joined(len(logits), scored=scored)
+    n, n_classes = logits.shape
+    ways, limit = _ways(score, n_classes), np.asarray(threshold, dtype=np.float64)
     by_label = limit.ndim == 2 and limit.shape[1] > 1
-    room_for = 4  # labels a row, at first
-    limits = (
+    by_row = limit.size > 1 and not by_label
+    limits: tuple[Any, ...] = (
         _spread_limits(score, limit[0], _own_type(logits))
         if by_label
         else (checks.frozen(np.ascontiguousarray(limit.reshape(-1))),)
     )
+    offsets = np.zeros(n + 1, np.int64)
+    ends = offsets[1:]
+    joined = _Joined(ends, scored=scored)
+    room_for = 4  # labels a row, at first
 
     def work(block: NDArray[Any], rows: slice) -> int:
         nonlocal room_for
-        own = limits if by_label or limit.size <= 1 else (limits[0][rows],)
-        bad, pieces = _block_sets(block, values, own, sizes[rows], room_for, scored=scored)
-        room_for = max(room_for, 1 + sum(len(labels) for labels, _ in pieces) * 6 // (5 * len(block)))  # for the next
-        joined.add(rows, pieces)
+        own = (limits[0][rows],) if by_row else limits
+        bad, pieces = _block_sets(block, ways, own, ends[rows], max(n_classes, room_for * len(block)), scored=scored)
+        joined.add(rows.start, pieces)
+        if rows.stop < n:
+            room_for = max(room_for, 1 + sum(len(labels) for _, labels, _ in pieces) * 6 // (5 * len(block)))
         return bad
 
     _each_block(logits, work)
-    sizes.cumsum(out=sizes)
     return offsets, *joined.result()
 
 
-class _Joined:
-    """Labels and scores of blocks, joined in the order of their rows as they come: a result is in memory once."""
+#: Sets of so many rows: their labels, and scores, if any.
+_Piece = tuple[int, I32, F64]
 
-    def __init__(self, n: int, *, scored: bool) -> None:
-        self._n, self._next, self._used, self._scored = n, 0, 0, scored
-        self._labels, self._scores = np.empty(0, np.int32), np.empty(0)
-        self._waiting: dict[int, tuple[int, list[tuple[I32, F64]]]] = {}
+
+class _Joined:
+    """Labels and scores of blocks, joined in the order of their rows as they come: a result is in memory once.
+
+    Each piece's sets end where they do in the piece; here they get to end where they do in the whole.
+    """
+
+    def __init__(self, ends: I64, *, scored: bool) -> None:
+        self._ends, self._next, self._used, self._scored = ends, 0, 0, scored
+        self._labels, self._scores = _NO_LABELS, _NO_SCORES
+        self._waiting: dict[int, list[_Piece]] = {}
         self._lock = Lock()
 
-    def add(self, rows: slice, pieces: list[tuple[I32, F64]]) -> None:
+    def add(self, first: int, pieces: list[_Piece]) -> None:
+        """The sets of a block, the first of which is that of row `first`."""
+        if len(pieces) == 1 and pieces[0][0] == len(self._ends):  # all there is, of the room that was taken
+            _, labels, scores = pieces[0]
+            self._used, self._labels, self._scores = len(labels), labels.copy(), scores.copy()
+            return
         with self._lock:
-            self._waiting[rows.start] = rows.stop, pieces
+            self._waiting[first] = pieces
             while self._next in self._waiting:
-                self._next, pieces = self._waiting.pop(self._next)
-                for piece in pieces:
+                for piece in self._waiting.pop(self._next):
                     self._append(*piece)
 
-    def _append(self, labels: I32, scores: F64) -> None:
-        done, used = self._used, self._used + len(labels)
-        self._used = used
-        if self._next == self._n and not done:  # all there is: only what is used of the room that was taken
-            self._labels, self._scores = labels.copy(), scores.copy()
-            return
-        if used > len(self._labels):
-            likely = used if self._next == self._n else used * self._n // self._next * 9 // 8
-            whole = np.empty(likely, np.int32), np.empty(likely if self._scored else 0)
-            whole[0][:done], whole[1][:done] = self._labels[:done], self._scores[:done]
-            self._labels, self._scores = whole
-        self._labels[done:used], self._scores[done:used] = labels, scores
+    def _append(self, n: int, labels: I32, scores: F64) -> None:
+        row, done = self._next, self._used
+        self._next, self._used = row + n, done + len(labels)
+        self._ends[row : self._next] += done
+        if self._used > len(self._labels):
+            whole = self._next == len(self._ends)
+            likely = self._used if whole else self._used * len(self._ends) // self._next * 9 // 8
+            before = self._labels, self._scores
+            self._labels, self._scores = np.empty(likely, np.int32), np.empty(likely if self._scored else 0)
+            self._labels[:done], self._scores[:done] = before[0][:done], before[1][:done]
+        self._labels[done : self._used], self._scores[done : self._used] = labels, scores
 
     def result(self) -> tuple[I32, F64]:
         """All that was added; what was taken too much is given back."""
@@ -289,6 +308,9 @@ class _Joined:
             self._labels.resize(self._used, refcheck=False)
             self._scores.resize(self._used if self._scored else 0, refcheck=False)
         return self._labels, self._scores
+
+
+_NO_LABELS, _NO_SCORES = np.empty(0, np.int32), np.empty(0)
 
 
 def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, NDArray[Any], F64, float, NDArray[Any]]:
@@ -306,20 +328,19 @@ def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, NDArray[An
 
 
 def _block_sets(
-    block: NDArray[Any], values: F64, limits: tuple[Any, ...], sizes: I64, room_for: int, *, scored: bool
-) -> tuple[int, list[tuple[I32, F64]]]:
-    """The sets of a block: its first unusable row, or -1, and labels and scores, if any, in one or more pieces."""
-    n, n_classes = block.shape
+    block: NDArray[Any], ways: _Ways, limits: tuple[Any, ...], ends: I64, room: int, *, scored: bool
+) -> tuple[int, list[_Piece]]:
+    """The sets of a block: its first unusable row, or -1, and the sets, in one or more pieces."""
     kernel: Any = _compiled.set_kernel
-    scratch: tuple[Any, ...] = _room(n_classes, block.dtype)
+    scratch: tuple[Any, ...] = _room(block.shape[1], block.dtype)
     if len(limits) > 1:
         kernel, scratch = _compiled.limit_kernel, (*scratch, _compiled.make_notes(block.dtype))
-    ways, room, done, bad = _compiled.ways(values), max(n_classes, room_for * n), 0, -1
+    done, bad = 0, -1
     pieces = []
-    while done < n and bad < 0:
-        labels, scores = np.empty(room, np.int32), np.empty(room if scored else 0)
-        done, used, bad = kernel(block, done, *ways, *limits, *scratch, sizes, labels, scores)
-        pieces.append((labels[:used], scores[:used]))
+    while done < len(block) and bad < 0:
+        labels, scores, start = np.empty(room, np.int32), np.empty(room) if scored else _NO_SCORES, done
+        done, used, bad = kernel(block, start, *ways, *limits, *scratch, ends, labels, scores)
+        pieces.append((done - start, labels[:used], scores[:used]))
         room *= 2
     return bad, pieces
 
@@ -341,7 +362,8 @@ def top_labels(score: Any, logits: NDArray[Any]) -> I32:  # noqa: ARG001 - all t
 
 def label_ranks(logits: NDArray[Any], labels: I64) -> I64:
     """o: one plus the number of labels with a strictly larger logit than the given one, (n,)."""
-    return _label_values(_compiled.parameters("rank", logits.shape[1]), logits, labels).astype(np.int64)
+    ways = _compiled.ways(_compiled.parameters("rank", logits.shape[1]))
+    return _label_values(ways, logits, labels).astype(np.int64)
 
 
 def _likelihoods(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> F64:
