@@ -29,6 +29,7 @@ evicp.calibrate(z, y).predict(z, 0.9)
 def seconds(body: str, cache: str) -> float:
     """The wall time of some code in a fresh process whose compiled kernels are cached in `cache`."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # Python's own code is kept as well, as it is when installed
     run = [sys.executable, "-c", _CODE.format(body=body)]
     return float(subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout)
 

@@ -51,6 +51,8 @@ LANES = 16
 
 #: Lanes of float32 are added up in float64 after this many logits, so that long rows keep their accuracy.
 _CHUNK = 256 * LANES
+#: How many logits ahead of the first pass over a row they are fetched: processors do so as well, but not far enough.
+_AHEAD = 1024
 
 
 class Lanes(types.Type):  # type: ignore[misc]
@@ -963,6 +965,7 @@ def _survey(row: Any, labels: Any, number: int, zero: float) -> _Survey:
         part = _lanes(row, 0.0)
         for i in range(start, min(start + _CHUNK, whole), LANES):
             z = _load_whole(row, i)
+            _fetch(row, i + _AHEAD)
             part, top, rank = _look(z, part, top, zero, rank, mark, labels)
             low = _smaller(z, low)
         if whole < min(start + _CHUNK, len(row)):
@@ -1200,7 +1203,7 @@ _LANE_BITS = (1 << LANES) - 1
 
 _ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest", "log_total", "alpha", "rest"]
 _ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "low_surprisal", "low_gain", "few", "some", "many"]
-_ROW_COLUMNS += ["shared", "threshold", "demand", "cut", "begin", "end", "surprisal", "cost"]
+_ROW_COLUMNS += ["shared", "threshold", "demand", "cut", "begin", "end", "surprisal", "cost", "top_score"]
 _LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "label_surprisal", "gain", "score"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
 #: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
@@ -2218,6 +2221,16 @@ def _score_few(c: Any, p: _Parameters, count: int) -> None:
             c.score[m] = _lac_value(p, _row_at(c, m), _label_at(c, m))
 
 
+@_inlined
+def _score_tops(b: Any, p: _Parameters, count: int) -> None:
+    """The scores of the top labels of a batch: of many narrow rows they are the only candidates."""
+    for j in range(count):
+        b.z[j], b.label_alpha[j], b.rank[j] = b.top[j], b.alpha[j], 0.0
+    _score_few(b, p, count)
+    for j in range(count):  # of which the first are soon others'
+        b.top_score[j] = b.score[j]
+
+
 @_composed
 def _take_candidates(
     b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, wide: Any, narrow: Any, room: _Scratch
@@ -2237,6 +2250,10 @@ def _take_candidates(
                 count = _find_at_least(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
         if count > _MOST:
             break
+        if narrow is not None and count == 1:  # the top, which is scored already
+            b.begin[j], b.end[j] = -1.0, room.labels[0]
+            i += 1
+            continue
         if count == 1:
             _note_candidate(c, filled, _row_at(b, j), room.labels[0], np.float64(row[room.labels[0]]), 0)
         else:
@@ -2256,6 +2273,13 @@ def _hand_over_small(b: Any, j: int, used: int, labels: I32, scores: F64) -> int
     Returns its size, or -1 if rounding has put scores out of order, or there may be no room.
     """
     c, begin, end = b.candidates, int(b.begin[j]), int(b.end[j])
+    if begin < 0:  # `end` is the only candidate, the top
+        if used == len(labels):
+            return -1
+        labels[used] = end
+        if len(scores) > 0:
+            scores[used] = b.top_score[j]
+        return 1 if b.top_score[j] <= b.threshold[j] else 0
     if used + end - begin > len(labels):
         return -1
     kept: Any = np.int64(0)
@@ -2542,6 +2566,7 @@ def set_kernel(
         _find_cuts(b, logits[start], p, thresholds, start, stop)
         if narrow is not None:
             _flag_candidates(b, logits[start], p, stop - start)
+            _score_tops(b, p, stop - start)
         ready = start  # the first row whose candidates have not been scored
         for i in range(start, stop):
             if i == ready and p.has_cuts:
