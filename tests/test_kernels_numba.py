@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import evicp
-from evicp import kernels
+from evicp import checks, kernels
 from evicp.errors import InputError, LogitsError
 from evicp.kernels import _loading as loading
 from evicp.kernels import _numpy as reference
@@ -525,6 +525,32 @@ def test_sets_that_shrink_and_grow_are_joined_in_order(monkeypatch):
         ):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5)
             assert ours.base is None  # nothing larger is kept alive
+
+
+@pytest.mark.parametrize("score", [evicp.ECP(), evicp.LAC(), evicp.APS()], ids=str)
+@pytest.mark.parametrize("n_classes", [17, 260])
+def test_room_may_end_anywhere(score, n_classes):
+    """Before a set of one label, of a few or of all: what is left is done with more room, and nothing is lost."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(40, n_classes)).astype(np.float32) * rng.choice([30.0, 3.0, 0.01], (40, 1))
+    labels = rng.integers(0, n_classes, 40)
+    threshold = np.median(fused.label_scores(score, logits, labels))
+    offsets, members, scores = fused.ragged_sets(score, logits, threshold)
+    assert len(set(np.diff(offsets).tolist())) > 5
+    limits, ends = (checks.frozen(np.array([threshold])),), np.empty(40, np.int64)
+    for room in range(n_classes, min(len(members) + 2, 3 * n_classes)):
+        bad, pieces = fused._block_sets(
+            checks.frozen(logits), fused._ways(score, n_classes), limits, ends, room, scored=True
+        )
+        assert bad == -1
+        assert sum(n for n, _, _ in pieces) == 40
+        np.testing.assert_array_equal(np.concatenate([own for _, own, _ in pieces]), members)
+        np.testing.assert_array_equal(np.concatenate([own for _, _, own in pieces]), scores)
+        row = 0
+        for n, own, _ in pieces:
+            np.testing.assert_array_equal(ends[row : row + n], offsets[row + 1 : row + n + 1] - offsets[row])
+            assert len(own) == ends[row + n - 1] if n else not len(own)
+            row += n
 
 
 def test_a_result_is_in_memory_once(monkeypatch):

@@ -113,6 +113,22 @@ BUGS = [
         "auto",
     ),
     Bug(
+        "a top's score taken from where candidates' are noted",
+        "kernels/_compiled.py",
+        "return 1 if b.top_score[j] <= b.threshold[j] else 0",
+        "return 1 if b.score[j] <= b.threshold[j] else 0",
+        _tests("test_kernels_numba"),
+        "auto",
+    ),
+    Bug(
+        "sets that end where they do in their block",
+        "kernels/_numba.py",
+        "self._ends[row : self._next] += done",
+        "self._ends[row : self._next] += 0",
+        _tests("test_kernels_numba"),
+        "auto",
+    ),
+    Bug(
         "a rank one too high",
         "reliability.py",
         "return -(-(n + 1) * p // whole)",
