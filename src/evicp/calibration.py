@@ -640,10 +640,12 @@ class Calibration:
                 return np.full((1, 1), np.inf if level >= 1 else -np.inf)
             if self.weights is not None:
                 return self.weights.limit(self.scores, level, confidence, new)
-            if steps is None:
-                return self.thresholds(level, confidence)[numbers]
             if self.groups is None:
+                if steps is None:
+                    return np.array([[limits.threshold(self.scores, level, confidence)]])
                 return limits.smoothed_limit(self.scores, level, steps)[:, None]
+            if steps is None:
+                return self.groups.thresholds(self.scores, level, confidence)[numbers]
             return self.groups.smoothed_limit(self.scores, level, numbers[:, 0], steps)[:, None]
 
         return [limit(level) for level in levels]

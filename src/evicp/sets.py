@@ -64,8 +64,8 @@ class PredictionSets:
     smoothed: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("offsets", "labels"):
-            object.__setattr__(self, name, checks.frozen(getattr(self, name)))
+        object.__setattr__(self, "offsets", checks.frozen(self.offsets))
+        object.__setattr__(self, "labels", checks.frozen(self.labels))
 
     __setstate__ = checks.restore_frozen
 

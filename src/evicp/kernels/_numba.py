@@ -246,6 +246,11 @@ def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: b
     )
     offsets = np.zeros(n + 1, np.int64)
     ends = offsets[1:]
+    if n == 1:  # nothing to share out, to join, or to guess
+        bad, ((_, labels, scores),) = _block_sets(_ready(logits), ways, limits, ends, n_classes, scored=scored)
+        if bad >= 0:
+            checks.raise_bad_row(logits[0], 0)
+        return offsets, labels.copy(), scores.copy()
     joined = _Joined(ends, scored=scored)
     room_for = 4  # labels a row, at first
 
