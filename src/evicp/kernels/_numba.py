@@ -285,10 +285,6 @@ class _Joined:
 
     def add(self, first: int, pieces: list[_Piece]) -> None:
         """The sets of a block, the first of which is that of row `first`."""
-        if len(pieces) == 1 and pieces[0][0] == len(self._ends):  # all there is, of the room that was taken
-            _, labels, scores = pieces[0]
-            self._used, self._labels, self._scores = len(labels), labels.copy(), scores.copy()
-            return
         with self._lock:
             self._waiting[first] = pieces
             while self._next in self._waiting:
