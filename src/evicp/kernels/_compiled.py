@@ -15,6 +15,7 @@ Numba's cache on disk notices changes of the kernel's own file only.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
@@ -40,6 +41,8 @@ cgutils: Any = import_module("numba.core.cgutils")
 codegen: Any = import_module("numba.core.codegen")
 compiler: Any = import_module("numba.core.compiler")
 extending: Any = import_module("numba.extending")
+numpy_support: Any = import_module("numba.np.numpy_support")
+templates: Any = import_module("numba.core.typing.templates")
 ir: Any = import_module("llvmlite.ir")
 # Numba asks for it when it loads a first kernel, and importing it takes longer from there.
 import_module("scipy.linalg")
@@ -247,6 +250,13 @@ def _emit_hashes(builder: Any, x: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", x, _constant(x.type, -inf)), hashed, _constant(whole, 0))
 
 
+def _emit_ordered_bits(builder: Any, x: Any) -> Any:
+    """Bits that compare, as a whole number, as the float64 does."""
+    bits = builder.bitcast(x, ir.IntType(64))
+    negative = builder.ashr(bits, ir.Constant(bits.type, 63))
+    return builder.xor(bits, builder.or_(negative, ir.Constant(bits.type, 1 << 63)))
+
+
 def _emit_finite(builder: Any, x: Any) -> Any:
     """x, and +inf where x is -inf: for a minimum over possible labels."""
     return builder.select(builder.fcmp_ordered(">", x, _constant(x.type, -inf)), x, _constant(x.type, inf))
@@ -334,6 +344,7 @@ _finite = _unary(_emit_finite)
 _far_away = _unary(_emit_far_away)
 _hashes = _unary(_emit_hashes, Lanes(types.uint32))
 _mix32 = _unary(_emit_mix32)
+_ordered_bits = _unary(_emit_ordered_bits, types.uint64)
 _add_whole = _binary(lambda builder, x, y: builder.add(x, y))
 _below = _binary(_emit_below)
 _fma = _intrinsic(lambda _typing, x, y, z: _elementwise(_emit_fma, (x, y, z)))
@@ -347,12 +358,10 @@ def _exp_by(_typing: Any, x: Any, rate: Any, single: Any, double: Any) -> Any:
     """`_exp` of lanes times a rate, its numbers from a table: constants would be loaded anew for every 16 logits."""
     place, is_double = (3, True) if x.dtype == types.float64 else (2, False)
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        table = context.make_array(signature.args[place])(context, builder, values[place])
-
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         def number(_kind: Any, value: float) -> Any:
             at = ir.Constant(ir.IntType(64), _exp_numbers(is_double).index(value))
-            return _spread(builder, builder.load(builder.gep(table.data, [at])))
+            return _spread(builder, builder.load(builder.gep(values[place], [at])))
 
         return _emit_exp(builder, values[0], number, _spread(builder, values[1]))
 
@@ -384,10 +393,157 @@ def _lanes(_typing: Any, row: Any, _x: Any) -> Any:
     return Lanes(row.dtype)(row, types.float64), generate
 
 
-def _pointer(context: Any, builder: Any, kind: Any, array: Any, start: Any) -> Any:
-    """Where lanes begin in an array of the Numba type `kind`."""
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [start]), _vector(context.get_value_type(kind.dtype)).as_pointer())
+# ---------------------------------------------------------------------------------------------------------------
+# Columns: numbers that lie one after the other, in rooms whose size and layout kernels know. An index is neither
+# checked nor counted from the end if negative, as one of an array is: of the time of a first call, much went there.
+
+
+class Column(types.Type):  # type: ignore[misc]
+    """The Numba type of where numbers lie."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Column({dtype})")
+
+
+class _ColumnModel(extending.models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, column: Column) -> None:
+        super().__init__(manager, column, manager.lookup(column.dtype).get_value_type().as_pointer())
+
+
+class Columns(types.Type):  # type: ignore[misc]
+    """The Numba type of where several columns lie, as in the NumPy record `layout`; they are its attributes."""
+
+    def __init__(self, name: str, layout: np.dtype[Any]) -> None:
+        self.layout = layout
+        super().__init__(name=f"Columns({name})")
+
+
+class _ColumnsModel(extending.models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, columns: Columns) -> None:
+        super().__init__(manager, columns, ir.IntType(8).as_pointer())
+
+
+extending.register_model(Column)(_ColumnModel)
+extending.register_model(Columns)(_ColumnsModel)
+
+
+def _kind_of(name: str, part: np.dtype[Any]) -> Any:
+    """The Numba type of a part of a record."""
+    return Columns(name, part) if part.fields else Column(numpy_support.from_dtype(part.base))
+
+
+@templates.infer_getattr
+class _ColumnsAttributes(templates.AttributeTemplate):  # type: ignore[misc]
+    key = Columns
+
+    def generic_resolve(self, columns: Columns, name: str) -> Any:
+        """The type of a column, by its name."""
+        assert columns.layout.fields is not None
+        return _kind_of(name, columns.layout.fields[name][0])
+
+
+class _ColumnTemplate(templates.AbstractTemplate):  # type: ignore[misc]
+    metadata = {"target": "cpu"}  # noqa: RUF012 - Numba's name: asked before what is for all targets
+
+
+@templates.infer_global(operator.getitem)
+class _GetItem(_ColumnTemplate):
+    def generic(self, args: Any, _keywords: Any) -> Any:
+        """The type of a number in a column."""
+        column, _ = args
+        return column.dtype(column, types.int64) if isinstance(column, Column) else None
+
+
+@templates.infer_global(operator.setitem)
+class _SetItem(_ColumnTemplate):
+    def generic(self, args: Any, _keywords: Any) -> Any:
+        """A number in a column takes those that can be made one of its own type."""
+        column, _, value = args
+        return types.void(column, types.int64, value) if isinstance(column, Column) else None
+
+
+def _lower_columns(context: Any, builder: Any, columns: Columns, value: Any, name: str) -> Any:
+    assert columns.layout.fields is not None
+    part, offset = columns.layout.fields[name][:2]
+    place = builder.gep(value, [ir.Constant(ir.IntType(64), offset)])
+    return builder.bitcast(place, context.get_value_type(_kind_of(name, part)))
+
+
+def _lower_getitem(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+    return builder.load(builder.gep(values[0], [values[1]]))
+
+
+def _lower_setitem(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    column, _, kind = signature.args
+    builder.store(context.cast(builder, values[2], kind, column.dtype), builder.gep(values[0], [values[1]]))
+
+
+extending.lower_getattr_generic(Columns)(_lower_columns)
+extending.lower_builtin(operator.getitem, Column, types.Integer)(_lower_getitem)
+extending.lower_builtin(operator.setitem, Column, types.Integer, types.Any)(_lower_setitem)
+
+
+@_intrinsic
+def _columns_of(_typing: Any, logits: Any, room: Any) -> Any:
+    """The columns of a batch of rows, which lie in the bytes of `room`."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return context.make_array(signature.args[1])(context, builder, values[1]).data
+
+    return Columns(f"{logits.dtype}", _columns(numpy_support.as_dtype(logits.dtype)))(logits, room), generate
+
+
+@_intrinsic
+def _column_of(_typing: Any, array: Any, _number: Any) -> Any:
+    """A row of a matrix as a column."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        matrix = context.make_array(signature.args[0])(context, builder, values[0])
+        width = cgutils.unpack_tuple(builder, matrix.shape, 2)[1]
+        return builder.gep(matrix.data, [builder.mul(values[1], width)])
+
+    return Column(array.dtype)(array, types.int64), generate
+
+
+def _place_in(context: Any, builder: Any, columns: Columns, value: Any, name: str, number: Any) -> Any:
+    """Where a number of one of several columns lies."""
+    return builder.gep(_lower_columns(context, builder, columns, value, name), [number])
+
+
+def _reader(record: Any, names: list[str]) -> Callable[..., Any]:
+    """An intrinsic that gives what columns with these names hold at a place, as a named tuple of float64."""
+    result = types.BaseTuple.from_types([types.float64] * len(names), record)
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        places = [_place_in(context, builder, signature.args[0], values[0], name, values[1]) for name in names]
+        return context.make_tuple(builder, result, [builder.load(place) for place in places])
+
+    return _intrinsic(lambda _typing, columns, _number: (result(columns, types.int64), generate))
+
+
+def _writer(names: list[str]) -> Callable[..., Any]:
+    """An intrinsic that puts a tuple of float64 into columns with these names, leaving out those without a name."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        for number, name in enumerate(names):
+            if name:
+                place = _place_in(context, builder, signature.args[0], values[0], name, values[1])
+                builder.store(builder.extract_value(values[2], number), place)
+        return context.get_dummy_value()
+
+    return _intrinsic(lambda _typing, columns, _place, record: (types.void(columns, types.int64, record), generate))
+
+
+def _begin(context: Any, builder: Any, kind: Any, numbers: Any) -> Any:
+    """Where the first number of an array or a column lies."""
+    return numbers if isinstance(kind, Column) else context.make_array(kind)(context, builder, numbers).data
+
+
+def _pointer(context: Any, builder: Any, kind: Any, numbers: Any, start: Any) -> Any:
+    """Where lanes begin in an array or a column of the Numba type `kind`."""
+    begin = _begin(context, builder, kind, numbers)
+    return builder.bitcast(builder.gep(begin, [start]), _vector(context.get_value_type(kind.dtype)).as_pointer())
 
 
 @_intrinsic
@@ -645,6 +801,28 @@ def _store(_typing: Any, array: Any, start: Any, lanes: Any) -> Any:
     return types.void(array, start, lanes), generate
 
 
+def _choice(operator: str) -> Callable[..., Any]:
+    """An intrinsic that gives the first of two whole numbers where a comparison holds, else the second."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.select(builder.icmp_signed(operator, *values), *values)
+
+    return _intrinsic(lambda _typing, _x, _y: (types.int64(types.int64, types.int64), generate))
+
+
+#: As `min`, `max` and `int`, which Numba compiles by themselves, for every type once more.
+_least = _choice("<")
+_most = _choice(">")
+
+
+@_intrinsic
+def _whole(_typing: Any, x: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return context.cast(builder, values[0], *signature.args, types.int64)
+
+    return types.int64(x), generate
+
+
 @_intrinsic
 def _count_bits(_typing: Any, bits: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -694,7 +872,18 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
 
+#: Passes for what parts do not have: closures, array expressions, exceptions, functions merged before compilation.
+_NEEDLESS = {"InlineClosureLikes", "InlineInlinables", "InlineOverloads", "NopythonRewrites", "RewriteDynamicRaises"}
+_NEEDLESS |= {"MakeFunctionToJitFunction", "WithLifting", "LiteralUnroll", "LiteralPropagationSubPipelinePass"}
+
+
 class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        pipelines = super().define_pipelines()
+        for pipeline in pipelines:
+            pipeline.passes = [step for step in pipeline.passes if step[0].__name__ not in _NEEDLESS]
+        return pipelines
+
     def compile_extra(self, function: Any) -> Any:
         self.state.library = _PartLibrary(self.state.targetctx.codegen(), function.__qualname__)
         return super().compile_extra(function)
@@ -723,11 +912,6 @@ def _inlined(function: Function) -> Function:
 def _join(low: Any, high: Any) -> Any:
     """The bits of two lane vectors as those of one twice as wide."""
     return np.uint32(low | (high << np.uint32(LANES)))
-
-
-def _composed(function: Function) -> Function:
-    """A part merged before compilation: it only calls others, which would each be compiled once more for it."""
-    return cast("Function", njit(inline="always", **_PART)(function))
 
 
 def _kernel(function: Function) -> Function:
@@ -846,20 +1030,27 @@ def parameters(
     return np.array([*shape, seed, randomized, randomize_penalty, n_classes, is_plain, has_cuts], np.float64)
 
 
-def ways(values: F64) -> tuple[F64 | None, F64 | None]:
-    """A score's parameters for kernels that have a way for wide rows and one for narrow ones: None for the other.
+#: A score's parameters as one of three arguments of a kernel; the others are None.
+Ways = tuple[F64 | None, F64 | None, F64 | None]
 
-    Narrow are rows so short, of scores such, that 16 are turned. A way that is None is not compiled.
+
+def ways(values: F64) -> Ways:
+    """A score's parameters for kernels that have a way for wide rows, one for narrow rows and one for other scores.
+
+    The first is the usual ECP's. Narrow are rows so short, of scores such, that 16 are turned. What is only on a way
+    that is None is not compiled.
     """
-    n_classes, has_cuts = values[10], values[12]
-    return (None, values) if has_cuts and n_classes <= _NARROW else (values, None)
+    kind, n_classes, has_cuts = values[0], values[10], values[12]
+    if has_cuts and n_classes <= _NARROW:
+        return None, values, None
+    return (values, None, None) if has_cuts and kind == _ECP else (None, None, values)
 
 
 @_inlined
 def _unpack(values: F64) -> _Parameters:
     return _Parameters(
-        int(values[0]),
-        int(values[1]),
+        _whole(values[0]),
+        _whole(values[1]),
         values[2],
         1.0 / values[2],
         0.0 * values[2],
@@ -870,28 +1061,29 @@ def _unpack(values: F64) -> _Parameters:
         np.uint32(values[7]),
         values[8] != 0.0,
         values[9] != 0.0,
-        int(values[10]),
+        _whole(values[10]),
         values[11] != 0.0,
         values[12] != 0.0,
     )
 
 
 @_inlined
-def _unpack_narrow(values: F64) -> _Parameters:
-    """As `_unpack`, with what is known of scores in narrow rows."""
-    p = _unpack(values)
-    kind, no = (_LAC if p.kind == _LAC else _ECP), 0.0
+def _unpack_usual(values: F64, kind: int) -> _Parameters:
+    """As `_unpack`, with what is known of the usual ECP and of LAC."""
+    p, no = _unpack(values), 0.0
     known = (kind, _RELU, p.temperature, p.rate, p.zero, p.stabilizer, p.log_stabilizer)
     return _Parameters(*known, no, no, p.seed, False, False, p.n_classes, kind == _ECP, True)
 
 
 @_inlined
-def _unpack_either(wide: Any, narrow: Any) -> _Parameters:
+def _unpack_one(wide: Any, narrow: Any, other: Any) -> _Parameters:
     """The parameters that are not None."""
     if wide is not None:
-        p = _unpack(wide)
+        p = _unpack_usual(wide, _ECP)
     if narrow is not None:
-        p = _unpack_narrow(narrow)
+        p = _unpack_usual(narrow, _LAC if narrow[0] == _LAC else _ECP)
+    if other is not None:
+        p = _unpack(other)
     return p
 
 
@@ -904,7 +1096,7 @@ def _log1p(x: float) -> float:
 
 @_inlined
 def _log_add_exp(x: float, y: float) -> float:
-    low, high = min(x, y), max(x, y)
+    low, high = _smaller(x, y), _larger(x, y)
     return high if low == -inf else high + _log1p(_exp(low - high))
 
 
@@ -921,18 +1113,26 @@ def _activate(evidence: int, x: Any) -> Any:
 @_called
 def _evidence_of(evidence: int, z: float) -> float:
     """Definition 1 of a single logit."""
-    return float(_activate(evidence, z))
+    return np.float64(_activate(evidence, z))
 
 
 @_inlined
-def _dirichlet(evidence: int, z: float) -> float:
+def _dirichlet(evidence: int, z: float, other: Any) -> float:
     """Definition 2: alpha = e + 1."""
+    if other is None:
+        return _relu(z) + 1.0
     return (_relu(z) if evidence == _RELU else _evidence_of(evidence, z)) + 1.0
 
 
 @_inlined
 def _needs_rank(kind: int) -> bool:
-    return kind not in (_LAC, _MARGIN)
+    return kind != _LAC and kind != _MARGIN  # noqa: PLR1714 - tuples are compiled, too
+
+
+@_inlined
+def _is_rank(kind: int) -> bool:
+    """Whether a score knows nothing of a row but its order."""
+    return kind == _TOPK or kind == _RANK  # noqa: PLR1714 - tuples are compiled, too
 
 
 @_inlined
@@ -963,12 +1163,12 @@ def _survey(row: Any, labels: Any, number: int, zero: float) -> _Survey:
     whole = len(row) // LANES * LANES
     for start in range(0, len(row), _CHUNK):
         part = _lanes(row, 0.0)
-        for i in range(start, min(start + _CHUNK, whole), LANES):
+        for i in range(start, _least(start + _CHUNK, whole), LANES):
             z = _load_whole(row, i)
             _fetch(row, i + _AHEAD)
             part, top, rank = _look(z, part, top, zero, rank, mark, labels)
             low = _smaller(z, low)
-        if whole < min(start + _CHUNK, len(row)):
+        if whole < _least(start + _CHUNK, len(row)):
             part, top, rank = _look(_load(row, whole), part, top, zero, rank, mark, labels)
         rest += _sum(part)
     largest, smallest = _largest(top), _smallest(low)
@@ -978,7 +1178,7 @@ def _survey(row: Any, labels: Any, number: int, zero: float) -> _Survey:
     usable = -inf < largest <= _LARGEST_LOGIT and not np.isnan(rest)
     few, some, many = _level_of_4(top), _level_of_8(top), _level_of_16(top)
     cuts = _larger(few, smallest), _larger(some, smallest), _larger(many, smallest)
-    return _Survey(usable, largest, smallest, rest, int(_sum_whole(rank)), *cuts)
+    return _Survey(usable, largest, smallest, rest, _whole(_sum_whole(rank)), *cuts)
 
 
 @_inlined
@@ -1008,7 +1208,7 @@ def _sums(row: Any, top: Any, rate: Any, low: Any, b: Any) -> _Sums:
     ahead = len(row) if len(row) <= _CHUNK else 0
     for start in range(0, len(row), _CHUNK):
         e = _lanes(row, 0.0)
-        for i in range(start, min(start + _CHUNK, len(row)), LANES):
+        for i in range(start, _least(start + _CHUNK, len(row)), LANES):
             z = _load(row, i)
             _fetch(row, i + ahead)
             shared = _one_more_at_least(shared, z, top)
@@ -1016,8 +1216,8 @@ def _sums(row: Any, top: Any, rate: Any, low: Any, b: Any) -> _Sums:
             if low is not None:
                 low_rank = _one_more(low_rank, z, low)
         exponentials += _sum(e)
-    tops = int(_sum_whole(shared))
-    return _Sums(tops, exponentials + (tops - 1.0), int(_sum_whole(low_rank)))
+    tops = _whole(_sum_whole(shared))
+    return _Sums(tops, exponentials + (tops - 1.0), _whole(_sum_whole(low_rank)))
 
 
 @_inlined
@@ -1026,7 +1226,7 @@ def _evidence_but_largest(row: Any, evidence: int, top: Any) -> float:
     shared, rest = 0, 0.0
     for start in range(0, len(row), _CHUNK):
         part = _lanes(row, 0.0)
-        for i in range(start, min(start + _CHUNK, len(row)), LANES):
+        for i in range(start, _least(start + _CHUNK, len(row)), LANES):
             z = _load(row, i)
             shared += _count_bits(_at_least(z, top))
             part = _add(part, _unless_at_least(z, top, _activate(evidence, z)))
@@ -1039,8 +1239,8 @@ def _huge_evidence_but_largest(row: Any) -> float:
     """The same where single precision would overflow; there relu and softplus are one."""
     top, rest = 0.0, 0.0
     for z in row:
-        rest += max(min(np.float64(z), top), 0.0)
-        top = max(np.float64(z), top)
+        rest += _larger(_smaller(np.float64(z), top), 0.0)
+        top = _larger(np.float64(z), top)
     return rest
 
 
@@ -1095,7 +1295,7 @@ def _mass_above(row: Any, p: _Parameters, s: _Row, z: Any) -> int:
     for i in range(0, len(row), LANES):
         others = _load(row, i)
         mass = _add_whole(mass, _if_above(_fixed(row, p, s, others), others, z))
-    return int(_sum_whole(mass))
+    return _whole(_sum_whole(mass))
 
 
 @_inlined
@@ -1123,7 +1323,7 @@ def _log_cost(p: _Parameters, s: _Row, z: float, alpha: float, rank: float) -> f
     scaling = (p.n_classes - rank) * (1.0 / p.n_classes)
     if p.stabilizer == 0.0:
         # The utility relative to the lowest label's, whose cost is subtracted next: a spike must not swallow the rest.
-        gain = min((z - s.low) * p.rate, 1e308)
+        gain = _smaller((z - s.low) * p.rate, 1e308)
         return _log(surprisal) + 2.0 * surprisal - _log(scaling) - gain
     log_denominator = _shifted(p, s, z) - s.log_total - 2.0 * surprisal + _log(scaling)
     return _log(surprisal) - _log_add_exp(log_denominator, p.log_stabilizer)
@@ -1159,8 +1359,10 @@ def _lac_value(p: _Parameters, s: _Row, label: _Label) -> float:
 
 
 @_inlined
-def _value(p: _Parameters, s: _Row, label: _Label) -> float:  # noqa: PLR0911 - one return for each score
+def _value(p: _Parameters, s: _Row, label: _Label, other: Any) -> float:  # noqa: PLR0911 - one return for each score
     """The score of a label; of ECP where `_plain_value` is not."""
+    if other is None:
+        return _lac_value(p, s, label)
     if p.kind == _RANK:
         return label.rank + 1.0
     if label.z == -inf:
@@ -1170,7 +1372,7 @@ def _value(p: _Parameters, s: _Row, label: _Label) -> float:  # noqa: PLR0911 - 
     if p.kind == _LAC:
         return _lac_value(p, s, label)
     if p.kind == _MASS:
-        excess = max(label.rank + 1.0 - p.k_reg, 0.0)
+        excess = _larger(label.rank + 1.0 - p.k_reg, 0.0)
         if p.randomize_penalty and excess > 0.0:
             excess = excess - 1.0 + s.v
         return label.above * _UNIT + s.v * (label.own * _UNIT) + p.lam * excess
@@ -1226,68 +1428,65 @@ def make_batch(dtype: Any) -> NDArray[Any]:
     """Room for what a batch of rows and their labels give."""
     batch = np.empty(1, _columns(dtype))
     batch["single"], batch["double"] = _SINGLE, _DOUBLE
-    return batch
+    return batch.view(np.uint8)
 
 
-@_inlined
-def _row_at(b: Any, j: int) -> _Row:
-    return _Row(
-        b.top[j],
-        b.low[j],
-        b.largest[j],
-        b.log_total[j],
-        b.alpha[j],
-        b.rest[j],
-        b.inverse_alpha_0[j],
-        b.v[j],
-        b.second[j],
-        b.worst[j],
-        b.low_surprisal[j],
-        b.low_gain[j],
-    )
+_OF_LABEL = ["z", "label_alpha", "rank", "above", "own"]
+_row_at = _reader(_Row, [*_Row._fields])
+_label_at = _reader(_Label, _OF_LABEL)
+_note_label = _writer(_OF_LABEL)
+#: What LAC's score, or ECP's with relu evidence and a plain stabilizer, needs to know of its row.
+_OF_ROW = ["top", "largest", "log_total", "alpha", "rest", "inverse_alpha_0", "low_surprisal", "low_gain"]
+_note_as_row = _writer([name if name in _OF_ROW else "" for name in _Row._fields])
 
 
 @_inlined
 def _note_candidate(c: Any, m: int, s: _Row, label: int, z: float, rank: int) -> None:
-    """A candidate with what its score needs to know of its row, as if each had a row of its own.
-
-    Scores are LAC's, or ECP's with relu evidence and a plain stabilizer.
-    """
-    c.top[m], c.largest[m], c.log_total[m], c.alpha[m], c.rest[m] = s.top, s.largest, s.log_total, s.alpha, s.rest
-    c.inverse_alpha_0[m], c.low_surprisal[m], c.low_gain[m] = s.inverse_alpha_0, s.low_surprisal, s.low_gain
+    """A candidate with what its score needs to know of its row, as if each had a row of its own."""
+    _note_as_row(c, m, s)
     c.label[m], c.z[m], c.label_alpha[m], c.rank[m] = label, z, _relu(z) + 1.0, rank
 
 
 @_inlined
-def _label_at(b: Any, j: int) -> _Label:
-    return _Label(b.z[j], b.label_alpha[j], b.rank[j], b.above[j], b.own[j])
-
-
-@_composed
-def _note_row(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, labels: Any) -> None:
+def _note_row(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, labels: Any, other: Any) -> None:
     """What passes over a usable row give; with labels, nobody asks for candidates."""
-    top, low = survey.top, survey.low
-    b.top[j], b.low[j], b.rank[j], b.worst[j] = top, low, survey.rank, 0.0
+    b.top[j], b.low[j], b.rank[j], b.worst[j] = survey.top, survey.low, survey.rank, 0.0
     if labels is None:
         b.few[j], b.some[j], b.many[j] = survey.few, survey.some, survey.many
-    b.v[j] = _uniform(row, p.seed) if p.randomized else 1.0
-    if p.kind in (_TOPK, _RANK):
-        return
-    rate = _native(row, p.rate)
-    sums = _sums(row, top, rate, low, b) if p.kind == _ECP else _sums(row, top, rate, None, b)
-    b.exponentials[j] = sums.exponentials
-    if p.kind == _ECP:
-        is_known = p.evidence == _RELU and survey.rest < inf
-        rest = survey.rest if is_known else _other_evidence(row, p.evidence, top)
-        b.rest[j] = rest + (p.n_classes - 1.0)
-        b.alpha[j], b.low_alpha[j] = _dirichlet(p.evidence, np.float64(top)), _dirichlet(p.evidence, np.float64(low))
-        b.low_rank[j] = sums.low_rank
-    if p.kind == _MARGIN:
-        b.second[j] = _second_largest(row, top, sums.shared)
+    if other is None:
+        rest = survey.rest if survey.rest < inf else _huge_evidence_but_largest(row)
+        _note_evidence(b, j, row, p, survey, rest, other)
+    if other is not None:
+        _note_other(b, j, row, p, survey, other)
 
 
 @_inlined
-def _finish_costs(b: Any, p: _Parameters, count: int) -> None:
+def _note_evidence(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, rest: float, other: Any) -> None:
+    """What ECP asks of a row, given the sum of its evidence but the largest."""
+    top, low = survey.top, survey.low
+    sums = _sums(row, top, _native(row, p.rate), low, b)
+    b.exponentials[j], b.low_rank[j], b.rest[j] = sums.exponentials, sums.low_rank, rest + (p.n_classes - 1.0)
+    b.alpha[j] = _dirichlet(p.evidence, np.float64(top), other)
+    b.low_alpha[j] = _dirichlet(p.evidence, np.float64(low), other)
+
+
+@_inlined
+def _note_other(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, other: Any) -> None:
+    """What any score asks of a row."""
+    b.v[j] = _uniform(row, p.seed) if p.randomized else 1.0
+    if p.kind == _ECP:
+        is_known = p.evidence == _RELU and survey.rest < inf
+        rest = survey.rest if is_known else _other_evidence(row, p.evidence, survey.top)
+        _note_evidence(b, j, row, p, survey, rest, other)
+    elif not _is_rank(p.kind):
+        sums = _sums(row, survey.top, _native(row, p.rate), None, b)
+        b.exponentials[j] = sums.exponentials
+        if p.kind == _MARGIN:
+            b.second[j] = _second_largest(row, survey.top, sums.shared)
+
+
+@_inlined
+def _finish_costs(b: Any, p: _Parameters, count: int, other: Any) -> None:
     """Each row's largest cost."""
     for j in range(count):
         b.inverse_alpha_0[j] = 1.0 / (b.alpha[j] + b.rest[j])
@@ -1296,15 +1495,15 @@ def _finish_costs(b: Any, p: _Parameters, count: int) -> None:
             b.low_surprisal[j] = _surprisal(_row_at(b, j), b.low_alpha[j])
         for j in range(count):
             b.low_gain[j] = _gain(p, _row_at(b, j), b.low[j], b.low_alpha[j], b.low_rank[j])
-    else:
+    elif other is not None:
         for j in range(count):
             b.worst[j] = _log_cost(p, _row_at(b, j), b.low[j], b.low_alpha[j], b.low_rank[j])
 
 
 @_inlined
-def _finish_rows(b: Any, p: _Parameters, count: int) -> None:
+def _finish_rows(b: Any, p: _Parameters, count: int, other: Any) -> None:
     """The rest of what labels' scores need to know of their rows."""
-    if p.kind in (_TOPK, _RANK):
+    if _is_rank(p.kind):
         return
     for j in range(count):
         b.largest[j] = 1.0 / (1.0 + b.exponentials[j])
@@ -1312,36 +1511,34 @@ def _finish_rows(b: Any, p: _Parameters, count: int) -> None:
         for j in range(count):
             b.log_total[j] = _log1p(b.exponentials[j])
     if p.kind == _ECP:
-        _finish_costs(b, p, count)
-    if p.kind == _MARGIN:
-        for j in range(count):
-            b.second[j] = _probability(p, _row_at(b, j), b.second[j])
-
-
-@_composed
-def _label(row: Any, p: _Parameters, s: _Row, z: Any, rank: float) -> _Label:
-    """A label with this logit and rank."""
-    above, own = 0, 0
-    if p.kind == _MASS:
-        above, own = _mass_above(row, p, s, z), _fixed(row, p, s, z)
-    return _Label(np.float64(z), _dirichlet(p.evidence, np.float64(z)), rank, float(above), float(own))
+        _finish_costs(b, p, count, other)
+    if other is not None:  # noqa: SIM102 - what is not compiled is a condition of its own
+        if p.kind == _MARGIN:
+            for j in range(count):
+                b.second[j] = _probability(p, _row_at(b, j), b.second[j])
 
 
 @_inlined
-def _note_label(b: Any, j: int, label: _Label) -> None:
-    b.z[j], b.label_alpha[j], b.rank[j], b.above[j], b.own[j] = label
+def _label(row: Any, p: _Parameters, s: _Row, z: Any, rank: float, other: Any) -> _Label:
+    """A label with this logit and rank."""
+    above, own = 0, 0
+    if other is not None:  # noqa: SIM102 - what is not compiled is a condition of its own
+        if p.kind == _MASS:
+            above, own = _mass_above(row, p, s, z), _fixed(row, p, s, z)
+    alpha = _dirichlet(p.evidence, np.float64(z), other)
+    return _Label(np.float64(z), alpha, rank, np.float64(above), np.float64(own))
 
 
 @_inlined
 def _end_of_batch(logits: Any, first: int) -> int:
-    return min(first + max(1, min(_BATCH, _BATCH_LOGITS // logits.shape[1])), len(logits))
+    return _least(first + _most(1, _least(_BATCH, _BATCH_LOGITS // logits.shape[1])), len(logits))
 
 
 @_inlined
 def _turn_few(b: Any, j: int, logits: Any, first: int, count: int, n_classes: int) -> None:
     """As `_turn`, of all columns, where there are fewer than 16 rows: the last one is repeated."""
     for r in range(LANES):
-        row = logits[first + min(r, count - 1)]
+        row = logits[first + _least(r, count - 1)]
         for k in range(n_classes):
             b.turned[_at(j, k, n_classes) + r] = row[k]
 
@@ -1365,7 +1562,7 @@ def _marks(b: Any, j: int, logits: Any, first: int, count: int, labels: Any) -> 
     """The logits of the labels of 16 rows; any numbers if there are no labels."""
     if labels is not None:
         for r in range(LANES):
-            i = first + min(r, count - 1)
+            i = first + _least(r, count - 1)
             b.marks[r] = logits[i, labels[i]]
         _store(b.z, j, _load_whole(b.marks, 0))
     return _load_whole(b.marks, 0)
@@ -1388,7 +1585,7 @@ def _survey_turned(b: Any, j: int, logits: Any, first: int, count: int, p: _Para
     if count < LANES:
         _turn_few(b, j, logits, first, count, n_classes)
     elif whole < n_classes:
-        last = min(whole, logits.shape[1] - _SIDES)
+        last = _least(whole, logits.shape[1] - _SIDES)
         _turn(logits, first, last, turned, _at(j, last, n_classes))
     for k in range(whole, n_classes):
         z = _load_whole(turned, _at(j, k, n_classes))
@@ -1444,9 +1641,9 @@ def _note_turned(b: Any, j: int, logits: Any, first: int, count: int, p: _Parame
     return -1
 
 
-@_composed
+@_inlined
 def _take_batch(
-    b: Any, logits: Any, first: int, p: _Parameters, wide: Any, narrow: Any, labels: Any
+    b: Any, logits: Any, first: int, p: _Parameters, narrow: Any, other: Any, labels: Any
 ) -> tuple[int, int]:
     """Note a batch of rows from `first` on, with a label each if `labels` is not None.
 
@@ -1455,17 +1652,17 @@ def _take_batch(
     stop = _end_of_batch(logits, first)
     if narrow is not None:
         for i in range(first, stop, LANES):
-            bad = _note_turned(b, i - first, logits, i, min(stop - i, LANES), p, labels)
+            bad = _note_turned(b, i - first, logits, i, _least(stop - i, LANES), p, labels)
             if bad >= 0:
                 return stop, bad
-    if wide is not None:
+    if narrow is None:
         for i in range(first, stop):
             row = logits[i]
             survey = _survey(row, labels, i, p.zero)
             if not survey.usable:
                 return stop, i
-            _note_row(b, i - first, row, p, survey, labels)
-    _finish_rows(b, p, stop - first)
+            _note_row(b, i - first, row, p, survey, labels, other)
+    _finish_rows(b, p, stop - first, other)
     return stop, -1
 
 
@@ -1481,32 +1678,32 @@ def _score_plain(b: Any, p: _Parameters, count: int) -> None:
 
 
 @_inlined
-def _score_labels(b: Any, p: _Parameters, count: int) -> None:
+def _score_labels(b: Any, p: _Parameters, count: int, other: Any) -> None:
     """The scores of the labels noted, one of each row."""
     if p.is_plain:
         _score_plain(b, p, count)
     else:
         for j in range(count):
-            b.score[j] = _value(p, _row_at(b, j), _label_at(b, j))
+            b.score[j] = _value(p, _row_at(b, j), _label_at(b, j), other)
 
 
 @_inlined
-def _score_candidates(b: Any, p: _Parameters, s: _Row, count: int) -> None:
+def _score_candidates(b: Any, p: _Parameters, s: _Row, count: int, other: Any) -> None:
     """The scores of the labels noted, at most `_SIDE`, all of one row."""
     if p.is_plain:
         for j in range(_SIDE):  # also those that are not there: a whole number of vectors
             b.score[j] = _plain_value(p, s, _label_at(b, j))
     else:
         for j in range(count):
-            b.score[j] = _value(p, s, _label_at(b, j))
+            b.score[j] = _value(p, s, _label_at(b, j), other)
 
 
 @_inlined
-def _score_all(b: Any, j: int, row: Any, p: _Parameters, scores: F64) -> None:
+def _score_all(b: Any, j: int, row: Any, p: _Parameters, scores: F64, other: Any) -> None:
     """The scores of all labels of row j, where they need no rank."""
     s = _row_at(b, j)
     for k in range(p.n_classes):
-        scores[k] = _value(p, s, _Label(np.float64(row[k]), 1.0, 0.0, 0.0, 0.0))
+        scores[k] = _value(p, s, _Label(np.float64(row[k]), 1.0, 0.0, 0.0, 0.0), other)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -1545,7 +1742,9 @@ def make_scratch(n_classes: int) -> tuple[F64, I64]:
 
 @_inlined
 def _unpack_scratch(floats: F64, wholes: I64) -> _Scratch:
-    return _Scratch(floats[0], wholes[0], floats[1], wholes[1], floats[2], wholes[2], wholes[3], wholes[4], wholes[5])
+    found, ordered = (_column_of(floats, 0), _column_of(wholes, 0)), (_column_of(floats, 1), _column_of(wholes, 1))
+    flags = _column_of(wholes, 4), _column_of(wholes, 5)
+    return _Scratch(*found, *ordered, _column_of(floats, 2), _column_of(wholes, 2), _column_of(wholes, 3), *flags)
 
 
 @_inlined
@@ -1555,12 +1754,12 @@ def _find_places(row: Any, keys: Any, places: I64, count: int) -> None:
     The smaller ones are counted, in the row's precision: no branch to mispredict.
     """
     for start in range(0, count, 2 * LANES):
-        own, counts = _native(row, _load(keys, start)), _no_counts(row)
+        own, counts = _native(row, _load_whole(keys, start)), _no_counts(row)
         if count - start <= LANES:
             for i in range(count):
                 counts = _one_more(counts, own, _native(row, keys[i]))
         else:
-            next_own, next_counts = _native(row, _load(keys, start + LANES)), _no_counts(row)
+            next_own, next_counts = _native(row, _load_whole(keys, start + LANES)), _no_counts(row)
             for i in range(count):
                 key = _native(row, keys[i])
                 counts, next_counts = _one_more(counts, own, key), _one_more(next_counts, next_own, key)
@@ -1573,9 +1772,9 @@ def _find_places(row: Any, keys: Any, places: I64, count: int) -> None:
 @_inlined
 def _place(places: I64, i: int) -> Any:
     """Where key number i belongs; to be asked for all in turn, so that equals come one after the other."""
-    first = np.uint64(_FEW + LANES + places[i])
-    to = np.uint64(places[first])
-    places[first] = to + np.uint64(1)
+    first = _FEW + LANES + places[i]
+    to = places[first]
+    places[first] = to + 1
     return to
 
 
@@ -1589,14 +1788,6 @@ def _sort_few(row: Any, room: _Scratch, count: int) -> None:
     for i in range(count):
         to = _place(room.buckets, i)
         room.sorted_keys[to], room.sorted_labels[to] = room.keys[i], room.labels[i]
-
-
-@_inlined
-def _ordered_bits(x: float) -> Any:
-    """Bits that compare, as a whole number, as the float does."""
-    bits = np.float64(x).view(np.uint64)
-    negative = np.uint64(0) - (bits >> np.uint64(63))
-    return bits ^ (negative | np.uint64(1 << 63))
 
 
 @_called
@@ -1664,10 +1855,10 @@ def _note_bits(labels: I64, count: int, first: int, bits: Any, often: int) -> in
     word = np.uint64(bits)
     total = count + _count_bits(word)
     for k in range(often):
-        labels[np.uint64(count + k)] = first + _lowest_bit(word)
+        labels[count + k] = first + _lowest_bit(word)
         word = _without_lowest(word)
     for k in range(count + often, total):
-        labels[np.uint64(k)] = first + _lowest_bit(word)
+        labels[k] = first + _lowest_bit(word)
         word = _without_lowest(word)
     return total
 
@@ -1704,7 +1895,7 @@ def _find_at_least(row: Any, n_classes: int, cut: Any, upper: Any, room: _Scratc
         for i in range(whole, len(row), LANES):
             z = _load(row, i)
             bits = _at_least(z, cut) & ~_at_least(z, upper)
-            count = _note_bits(labels, count, min(i, len(row) - LANES), bits, 2)
+            count = _note_bits(labels, count, _least(i, len(row) - LANES), bits, 2)
     return count
 
 
@@ -1727,21 +1918,25 @@ class _Level(NamedTuple):
 
 
 @_inlined
-def _score_side(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start: int, stop: int, level: _Level) -> Any:
+def _score_side(
+    b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start: int, stop: int, level: _Level, other: Any
+) -> Any:
     """Score the sorted candidates from `start` to `stop`, at most `_SIDE`, as labels of row j; returns the level."""
     s, keys, masses = _row_at(b, j), room.sorted_keys, room.buckets
     first, key, rank, above, own = level
-    if p.kind == _MASS:
-        for i in range(start, stop):
-            masses[i - start] = _fixed(row, p, s, _native(row, 0.0 - keys[i]))
+    if other is not None:  # noqa: SIM102 - what is not compiled is a condition of its own
+        if p.kind == _MASS:
+            for i in range(start, stop):
+                masses[i - start] = _fixed(row, p, s, _native(row, 0.0 - keys[i]))
     for i in range(start, stop):
         if keys[i] != key:
             above += own * (first + i - rank)
             key, rank = keys[i], first + i
             own = masses[i - start] if p.kind == _MASS else 0
         z = 0.0 - keys[i]
-        _note_label(b, i - start, _Label(z, _dirichlet(p.evidence, z), float(rank), float(above), float(own)))
-    _score_candidates(b, p, s, stop - start)
+        alpha = _dirichlet(p.evidence, z, other)
+        _note_label(b, i - start, _Label(z, alpha, np.float64(rank), np.float64(above), np.float64(own)))
+    _score_candidates(b, p, s, stop - start, other)
     return _Level(first, key, rank, above, own)
 
 
@@ -1752,9 +1947,18 @@ def _with_slack(b: Any, j: int, p: _Parameters, threshold: float) -> float:
     return threshold + _SLACK * (1.0 + abs(threshold) + largest)
 
 
-@_composed
+@_inlined
 def _walk(
-    b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _Scratch, count: int, kept: int, level: _Level
+    b: Any,
+    j: int,
+    row: Any,
+    p: _Parameters,
+    threshold: float,
+    room: _Scratch,
+    count: int,
+    kept: int,
+    level: _Level,
+    other: Any,
 ) -> Any:
     """Score the sorted candidates from the top; those within the threshold join the `kept` labels of the set.
 
@@ -1763,8 +1967,8 @@ def _walk(
     """
     limit = _with_slack(b, j, p, threshold)
     for start in range(0, count, _SIDE):
-        stop = min(start + _SIDE, count)
-        level = _score_side(b, j, row, p, room, start, stop, level)
+        stop = _least(start + _SIDE, count)
+        level = _score_side(b, j, row, p, room, start, stop, level, other)
         for i in range(start, stop):
             value = b.score[i - start]
             if value > limit:
@@ -1804,8 +2008,8 @@ def _next_cut(b: Any, j: int, row: Any, cut: Any, count: int) -> Any:
     return _lower(row, _native(row, b.low[j]), cut, wanted, most)
 
 
-@_composed
-def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _Scratch) -> int:
+@_inlined
+def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _Scratch, other: Any) -> int:
     """The set of row j of a batch, in `room.members` and `room.scores`; returns its size.
 
     The first candidates are a few from the top. If all of them are within the threshold, the next are those down to a
@@ -1817,7 +2021,7 @@ def _row_set(b: Any, j: int, row: Any, p: _Parameters, threshold: float, room: _
     while True:
         count = _gather(row, p.n_classes, cut, upper, room)
         _sort(row, room, count)
-        kept, ended, level = _walk(b, j, row, p, threshold, room, count, kept, level)
+        kept, ended, level = _walk(b, j, row, p, threshold, room, count, kept, level, other)
         if ended or cut <= low:
             break
         upper, cut = cut, _next_cut(b, j, row, cut, level.first)
@@ -1840,12 +2044,13 @@ def _walk_limits(
     count: int,
     kept: int,
     level: _Level,
+    other: Any,
 ) -> Any:
     """As `_walk`, with a limit for each label; what ends it is a score beyond `tight`, and its logit is returned."""
     beyond = _with_slack(b, j, p, tight)
     for start in range(0, count, _SIDE):
-        stop = min(start + _SIDE, count)
-        level = _score_side(b, j, row, p, room, start, stop, level)
+        stop = _least(start + _SIDE, count)
+        level = _score_side(b, j, row, p, room, start, stop, level, other)
         for i in range(start, stop):
             value, label = b.score[i - start], room.sorted_labels[i]
             if value > beyond:
@@ -1856,8 +2061,8 @@ def _walk_limits(
     return kept, _Level(level.first + count, level.key, level.rank, level.above, level.own), -inf
 
 
-@_composed
-def _walk_down(b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: float, room: _Scratch) -> Any:
+@_inlined
+def _walk_down(b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: float, room: _Scratch, other: Any) -> Any:
     """Labels of row j from the top until their scores are beyond `tight`; those within their limits join the set.
 
     Returns its size and the largest logit of the labels left.
@@ -1869,7 +2074,7 @@ def _walk_down(b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: flo
     while True:
         count = _gather(row, p.n_classes, cut, upper, room)
         _sort(row, room, count)
-        kept, level, left = _walk_limits(b, j, row, p, limits, tight, room, count, kept, level)
+        kept, level, left = _walk_limits(b, j, row, p, limits, tight, room, count, kept, level, other)
         if left > -inf or cut <= low:
             break
         upper, cut = cut, _next_cut(b, j, row, cut, level.first)
@@ -1930,7 +2135,7 @@ def _prepare_tests(b: Any, p: _Parameters, count: int) -> None:
 @_inlined
 def _test_of(b: Any, j: int, row: Any, p: _Parameters) -> _Test:
     base, rate, scale, constant, least = b.top[j], p.rate, 0.0, 0.0, -inf
-    if p.kind in (_LAC, _MARGIN):
+    if not _needs_rank(p.kind):
         scale, constant = b.largest[j] * (1.0 + _ROUGHLY), 0.0 - b.largest[j] if p.kind == _MARGIN else 0.0
     elif p.kind == _ECP and p.stabilizer >= _SMALLEST_STABILIZER:
         share, worst = b.inverse_alpha_0[j], b.cost[j] * (1.0 + _ROUGHLY)
@@ -1993,14 +2198,14 @@ def _note_possible(
         count = _note_bits(labels, count, i, words[i // _WORD], 4)
     for i in range(whole, len(row), LANES):
         bits = _can_reach(row, kind, evidence, by_logarithms, t, demands, i)
-        count = _note_bits(labels, count, min(i, len(row) - LANES), bits, 2)
+        count = _note_bits(labels, count, _least(i, len(row) - LANES), bits, 2)
     return count
 
 
 @_inlined
 def _possible(b: Any, j: int, row: Any, p: _Parameters, demands: Any, labels: I64, room: _Scratch) -> int:
     """Note the labels of row j that may be within their limits, in their own order; returns how many."""
-    t, words, by_logarithms = _test_of(b, j, row, p), room.buckets.view(np.uint64), p.stabilizer < _SMALLEST_STABILIZER
+    t, words, by_logarithms = _test_of(b, j, row, p), room.buckets, p.stabilizer < _SMALLEST_STABILIZER
     if p.kind == _ECP and p.evidence == _RELU and not by_logarithms:  # the usual case, compiled without the others
         return _note_possible(row, _ECP, _RELU, False, t, demands, labels, words)
     return _note_possible(row, p.kind, p.evidence, by_logarithms, t, demands, labels, words)
@@ -2025,14 +2230,20 @@ def _count_above_four(row: Any, w: Any, x: Any, y: Any, z: Any) -> tuple[float, 
         lanes = _load(row, i)
         n_w, n_x = _one_more(n_w, lanes, w), _one_more(n_x, lanes, x)
         n_y, n_z = _one_more(n_y, lanes, y), _one_more(n_z, lanes, z)
-    return float(_sum_whole(n_w)), float(_sum_whole(n_x)), float(_sum_whole(n_y)), float(_sum_whole(n_z))
+    counts = _sum_whole(n_w), _sum_whole(n_x), _sum_whole(n_y), _sum_whole(n_z)
+    return np.float64(counts[0]), np.float64(counts[1]), np.float64(counts[2]), np.float64(counts[3])
 
 
 @_inlined
 def _next_four(row: Any, room: _Scratch, i: int, stop: int) -> Any:
     """The logits of sorted candidates from number i on, the last repeated where they end."""
     labels, last = room.sorted_labels, stop - 1
-    return row[labels[i]], row[labels[min(i + 1, last)]], row[labels[min(i + 2, last)]], row[labels[min(i + 3, last)]]
+    return (
+        row[labels[i]],
+        row[labels[_least(i + 1, last)]],
+        row[labels[_least(i + 2, last)]],
+        row[labels[_least(i + 3, last)]],
+    )
 
 
 @_inlined
@@ -2045,21 +2256,21 @@ def _count_ranks(row: Any, room: _Scratch, start: int, stop: int) -> None:
         ranks[k], ranks[k + 1], ranks[k + 2], ranks[k + 3] = _count_above_four(row, *four)
 
 
-@_composed
-def _score_singles(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start: int, stop: int) -> None:
+@_inlined
+def _score_singles(b: Any, j: int, row: Any, p: _Parameters, room: _Scratch, start: int, stop: int, other: Any) -> None:
     """Score some of the sorted candidates, at most `_SIDE`, after counting the labels above each in the row."""
     s, ranks = _row_at(b, j), room.buckets
     if _needs_rank(p.kind):
         _count_ranks(row, room, start, stop)
     for i in range(start, stop):
         z = row[room.sorted_labels[i]]
-        _note_label(b, i - start, _label(row, p, s, z, float(ranks[i - start])))
-    _score_candidates(b, p, s, stop - start)
+        _note_label(b, i - start, _label(row, p, s, z, np.float64(ranks[i - start]), other))
+    _score_candidates(b, p, s, stop - start, other)
 
 
-@_composed
+@_inlined
 def _row_set_limits(
-    b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: float, demands: Any, room: _Scratch
+    b: Any, j: int, row: Any, p: _Parameters, limits: F64, tight: float, demands: Any, room: _Scratch, other: Any
 ) -> int:
     """The set of row j of a batch whose labels have limits of their own, where `_row_set` leaves its.
 
@@ -2070,7 +2281,7 @@ def _row_set_limits(
         kept: Any = np.int64(0)
         left, count = inf, 0
         if tight > -inf:
-            kept, left = _walk_down(b, j, row, p, limits, tight, room)
+            kept, left = _walk_down(b, j, row, p, limits, tight, room, other)
         if tight < inf:
             count = _drop(row, limits, left, room, _possible(b, j, row, p, demands, room.labels, room))
         if count <= (_SINGLE_MASSES if p.kind == _MASS else _SINGLES):
@@ -2078,8 +2289,8 @@ def _row_set_limits(
         tight = inf
     _sort(row, room, count)
     for start in range(0, count, _SIDE):
-        stop = min(start + _SIDE, count)
-        _score_singles(b, j, row, p, room, start, stop)
+        stop = _least(start + _SIDE, count)
+        _score_singles(b, j, row, p, room, start, stop, other)
         for i in range(start, stop):
             value, label = b.score[i - start], room.sorted_labels[i]
             if value <= limits[label]:
@@ -2105,7 +2316,7 @@ _HALVINGS = 5
 @_inlined
 def _demand(threshold: float) -> float:
     """What a threshold asks of labels, e^-t, or less."""
-    return _exp(min(max(-threshold, -700.0), 700.0)) * (1.0 - _ROUGHLY)
+    return _exp(_smaller(_larger(-threshold, -700.0), 700.0)) * (1.0 - _ROUGHLY)
 
 
 @_inlined
@@ -2139,7 +2350,7 @@ def _find_cuts(b: Any, row: Any, p: _Parameters, thresholds: F64, start: int, st
     LAC's score is the logit but for constants.
     """
     for j in range(stop - start):
-        b.threshold[j] = thresholds[min(start + j, len(thresholds) - 1)]
+        b.threshold[j] = thresholds[_least(start + j, len(thresholds) - 1)]
     if p.kind == _LAC:
         for j in range(stop - start):
             t, total = p.temperature * b.threshold[j], p.temperature * b.log_total[j]
@@ -2153,7 +2364,7 @@ def _find_cuts(b: Any, row: Any, p: _Parameters, thresholds: F64, start: int, st
         for j in range(stop - start):
             demand = (b.demand[j] if len(thresholds) > 1 else same) / _cost(b, j, p)
             is_huge = b.inverse_alpha_0[j] * _LARGEST_ALPHA_0 < 1.0  # too much for single precision: all are candidates
-            b.demand[j] = 0.0 if is_huge else min(demand, _LARGEST_DEMAND)
+            b.demand[j] = 0.0 if is_huge else _smaller(_LARGEST_DEMAND, demand)
         for j in range(0, stop - start, LANES):
             _halve_cuts(b, j, row, p)
     for j in range(stop - start):
@@ -2169,7 +2380,7 @@ def _flag_candidates(b: Any, row: Any, p: _Parameters, count: int) -> None:
             _store(b.flags, (first // _FLAGS + 1) * _BATCH + j, _no_counts(row))
         for first in range(0, p.n_classes, _FLAGS):
             flags = _no_counts(row)
-            for k in range(min(first + _FLAGS, p.n_classes) - 1, first - 1, -1):
+            for k in range(_least(first + _FLAGS, p.n_classes) - 1, first - 1, -1):
                 flags = _one_more_at_least(_add_whole(flags, flags), _load_whole(b.turned, _at(j, k, p.n_classes)), cut)
             _store(b.flags, first // _FLAGS * _BATCH + j, flags)
     for j in range(count):
@@ -2231,9 +2442,9 @@ def _score_tops(b: Any, p: _Parameters, count: int) -> None:
         b.top_score[j] = b.score[j]
 
 
-@_composed
+@_inlined
 def _take_candidates(
-    b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, wide: Any, narrow: Any, room: _Scratch
+    b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, narrow: Any, room: _Scratch
 ) -> int:
     """Score the candidates of the rows from `first` on, in a batch that begins at `start`; returns the row after.
 
@@ -2245,7 +2456,7 @@ def _take_candidates(
         row, j, count = logits[i], i - start, _MOST + 1
         if narrow is not None:
             count = _gather_flagged(b, j, p, room)
-        if wide is not None:  # noqa: SIM102 - what leaves a way out is a condition of its own
+        if narrow is None:  # noqa: SIM102 - what leaves a way out is a condition of its own
             if not b.cut[j] < b.many[j]:
                 count = _find_at_least(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
         if count > _MOST:
@@ -2272,7 +2483,7 @@ def _hand_over_small(b: Any, j: int, used: int, labels: I32, scores: F64) -> int
 
     Returns its size, or -1 if rounding has put scores out of order, or there may be no room.
     """
-    c, begin, end = b.candidates, int(b.begin[j]), int(b.end[j])
+    c, begin, end = b.candidates, _whole(b.begin[j]), _whole(b.end[j])
     if begin < 0:  # `end` is the only candidate, the top
         if used == len(labels):
             return -1
@@ -2317,7 +2528,8 @@ def make_notes(dtype: Any) -> NDArray[Any]:
 
 @_inlined
 def _unpack_notes(notes: Any) -> _Notes:
-    return _Notes(notes[0], notes[1], notes[2], notes[3], notes[4])
+    names = _column_of(notes, 0), _column_of(notes, 1), _column_of(notes, 2), _column_of(notes, 3), _column_of(notes, 4)
+    return _Notes(*names)
 
 
 @_inlined
@@ -2348,14 +2560,14 @@ def _weigh(
             _flip(within, k, 1 if is_in else 0)
         return
     is_huge = s.inverse_alpha_0 * _LARGEST_ALPHA_0 < 1.0
-    n_classes, stabilizer = _native(row, float(p.n_classes)), _native(row, p.n_classes * p.stabilizer)
+    n_classes, stabilizer = _native(row, np.float64(p.n_classes)), _native(row, p.n_classes * p.stabilizer)
     top, rate = _native(row, s.top), _native(row, p.rate)
     largest = _native(row, np.nan if is_huge else s.largest)  # float32 does not tell: all are open
     share, surprisal = _native(row, s.inverse_alpha_0), _native(row, b.surprisal[j])
     scale, zero, one = _native(row, p.n_classes / b.cost[j]), _native(row, 0.0), _native(row, 1.0)
     evidence = _native(row, (1.0 + _ROUGHLY) * (s.alpha + s.rest - p.n_classes) + _SLACK * p.n_classes)
     for k in range(0, count, LANES):
-        z, need = _load(c.z, k), _mul(_load(c.need, k), scale)
+        z, need = _load_whole(c.z, k), _mul(_load_whole(c.need, k), scale)
         e = _relu(z)
         root = _fma(e, share, share)
         utility = _mul(_exp(_mul(_sub(z, top), rate)), _mul(_mul(root, root), largest))
@@ -2368,7 +2580,7 @@ def _weigh(
         least = _mul(utility, _larger(_sub(_mul(unit, n_classes), evidence), unit))
         is_within = _at_least(_sub(least, _mul(enough, unit)), zero)
         is_beyond = _above(_sub(little, _mul(utility, n_classes)), zero)
-        there = _LANE_BITS >> max(k + LANES - count, 0)
+        there = _LANE_BITS >> _most(k + LANES - count, 0)
         _flip(within, k, np.int64(is_within) & there)
         _flip(unsure, k, ~np.int64(is_within | is_beyond) & there)
         _store(c.utility, k, utility)
@@ -2390,7 +2602,7 @@ def _settle(c: _Notes, row: Any, p: _Parameters, s: _Row, limits: F64, room: _Sc
     while bits != 0:
         i = _lowest_bit(np.uint64(bits))
         z = np.float64(c.z[k + i])
-        label = _Label(z, _relu(z) + 1.0, float(_count_above(row, c.z[k + i])), 0.0, 0.0)
+        label = _Label(z, _relu(z) + 1.0, np.float64(_count_above(row, c.z[k + i])), 0.0, 0.0)
         is_within |= 1 << i if _plain_value(p, s, label) <= limits[room.members[k + i]] else 0
         bits &= bits - 1
     return is_within
@@ -2402,7 +2614,7 @@ def _next(flags: Any, last: int) -> Any:
     return (_lowest_bit(flags) if flags != 0 else last), _without_lowest(flags)
 
 
-@_composed
+@_inlined
 def _narrow(c: _Notes, row: Any, p: _Parameters, s: _Row, limits: F64, room: _Scratch, count: int) -> None:
     """Count the ranks of four of the open candidates, which bound all others'."""
     within, unsure = room.within, room.unsure
@@ -2414,16 +2626,20 @@ def _narrow(c: _Notes, row: Any, p: _Parameters, s: _Row, limits: F64, room: _Sc
     z, flags = _next(flags, y)
     w, x, y, z = c.z[first + w], c.z[first + x], c.z[first + y], c.z[first + z]
     n_w, n_x, n_y, n_z = _count_above_four(row, w, x, y, z)
-    n_classes, zero = _lanes(row, float(p.n_classes)), _native(row, 0.0)
+    n_classes, zero = _lanes(row, np.float64(p.n_classes)), _native(row, 0.0)
     for k in range(0, count, LANES):
-        own, utility = _load(c.z, k), _load(c.utility, k)
+        own, utility = _load_whole(c.z, k), _load_whole(c.utility, k)
         low, high = _bound(row, _lanes(row, 0.0), n_classes, own, w, n_w, n_classes)
         low, high = _bound(row, low, high, own, x, n_x, n_classes)
         low, high = _bound(row, low, high, own, y, n_y, n_classes)
         low, high = _bound(row, low, high, own, z, n_z, n_classes)
         is_open = (unsure[k // _WORD] >> (k % _WORD)) & _LANE_BITS
-        is_within = np.int64(_at_least(_sub(_mul(utility, _sub(n_classes, high)), _load(c.enough, k)), zero)) & is_open
-        is_beyond = np.int64(_above(_sub(_load(c.little, k), _mul(utility, _sub(n_classes, low))), zero)) & is_open
+        is_within = (
+            np.int64(_at_least(_sub(_mul(utility, _sub(n_classes, high)), _load_whole(c.enough, k)), zero)) & is_open
+        )
+        is_beyond = (
+            np.int64(_above(_sub(_load_whole(c.little, k), _mul(utility, _sub(n_classes, low))), zero)) & is_open
+        )
         is_known = np.int64(_at_least(_sub(low, high), zero)) & is_open
         is_close = is_known & ~(is_within | is_beyond)
         if is_close != 0:
@@ -2439,7 +2655,7 @@ def _sort_within(c: _Notes, row: Any, room: _Scratch, count: int) -> int:
     for start in range(0, count, _WORD):
         flags = np.uint64(room.within[start // _WORD])
         for i in range(kept, kept + _count_bits(flags)):
-            k = np.uint64(start + _lowest_bit(flags))
+            k = start + _lowest_bit(flags)
             room.labels[i], c.need[i] = room.members[k], -c.z[k]
             flags, kept = _without_lowest(flags), i + 1
     _find_places(row, c.need, room.buckets, kept)
@@ -2474,7 +2690,7 @@ def _is_small(b: Any, j: int, p: _Parameters, narrow: Any) -> bool:
     return not b.cut[j] < b.some[j]
 
 
-@_composed
+@_inlined
 def _row_within(
     b: Any,
     j: int,
@@ -2505,23 +2721,23 @@ def _row_within(
 
 # ---------------------------------------------------------------------------------------------------------------
 # Kernels: one for each question. `logits` is a C-contiguous block of float32 or float64 rows, padded with -inf to at
-# least 16 columns; `values` is a score's parameters, and so is one of `wide` and `narrow`. Each returns the first row
-# it could not use, or -1.
+# least 16 columns; `values` is a score's parameters, and so is one of `wide`, `narrow` and `other`. Each returns the
+# first row it could not use, or -1.
 
 
 @_kernel
-def label_kernel(logits: Any, labels: Any, wide: Any, narrow: Any, batch: Any, scores: F64) -> int:
-    p, b = _unpack_either(wide, narrow), batch[0]
+def label_kernel(logits: Any, labels: Any, wide: Any, narrow: Any, other: Any, batch: Any, scores: F64) -> int:
+    p, b = _unpack_one(wide, narrow, other), _columns_of(logits, batch)
     start: Any = np.int64(0)
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, wide, narrow, labels)
+        stop, bad = _take_batch(b, logits, start, p, narrow, other, labels)
         if bad >= 0:
             return bad
-        if wide is not None:
+        if narrow is None:
             for i in range(start, stop):
                 row, j = logits[i], i - start
-                _note_label(b, j, _label(row, p, _row_at(b, j), row[labels[i]], b.rank[j]))
-        _score_labels(b, p, stop - start)
+                _note_label(b, j, _label(row, p, _row_at(b, j), row[labels[i]], b.rank[j], other))
+        _score_labels(b, p, stop - start, other)
         for i in range(start, stop):
             scores[i] = b.score[i - start]
         start = stop
@@ -2544,6 +2760,7 @@ def set_kernel(
     first: int,
     wide: Any,
     narrow: Any,
+    other: Any,
     thresholds: F64,
     batch: Any,
     floats: F64,
@@ -2557,10 +2774,15 @@ def set_kernel(
     `ends` gets where each row's set ends in `labels`. `scores` is as long as those, or empty if nobody asks for them.
     Returns the first row not done, how much room was used, and the first row that could not be used.
     """
-    p, b, room, start = _unpack_either(wide, narrow), batch[0], _unpack_scratch(floats, wholes), first
+    p, b, room, start = (
+        _unpack_one(wide, narrow, other),
+        _columns_of(logits, batch),
+        _unpack_scratch(floats, wholes),
+        first,
+    )
     used: Any = np.int64(0)
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, wide, narrow, None)
+        stop, bad = _take_batch(b, logits, start, p, narrow, other, None)
         if bad >= 0:
             return bad, used, bad
         _find_cuts(b, logits[start], p, thresholds, start, stop)
@@ -2570,13 +2792,13 @@ def set_kernel(
         ready = start  # the first row whose candidates have not been scored
         for i in range(start, stop):
             if i == ready and p.has_cuts:
-                ready = _take_candidates(b, logits, start, i, stop, p, wide, narrow, room)
+                ready = _take_candidates(b, logits, start, i, stop, p, narrow, room)
             size = _hand_over_small(b, i - start, used, labels, scores) if i < ready else -1
             if size >= 0:
                 used += size
                 ends[i] = used
                 continue
-            size, ready = _row_set(b, i - start, logits[i], p, b.threshold[i - start], room), max(ready, i + 1)
+            size, ready = _row_set(b, i - start, logits[i], p, b.threshold[i - start], room, other), _most(ready, i + 1)
             if used + size > len(labels):
                 return i, used, -1
             _sort_set(room, size)
@@ -2593,6 +2815,7 @@ def limit_kernel(
     first: int,
     wide: Any,
     narrow: Any,
+    other: Any,
     limits: F64,
     needs: Any,
     loosest: F64,
@@ -2610,12 +2833,17 @@ def limit_kernel(
 
     `needs` are those of `_bound_ranks`, `tight` and `demands` those of `_row_set_limits`.
     """
-    p, b, room, start = _unpack_either(wide, narrow), batch[0], _unpack_scratch(floats, wholes), first
+    p, b, room, start = (
+        _unpack_one(wide, narrow, other),
+        _columns_of(logits, batch),
+        _unpack_scratch(floats, wholes),
+        first,
+    )
     c = _unpack_notes(notes)
     can_do_without = p.has_cuts and (p.kind == _LAC or p.stabilizer >= _SMALLEST_STABILIZER)
     used: Any = np.int64(0)
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, wide, narrow, None)
+        stop, bad = _take_batch(b, logits, start, p, narrow, other, None)
         if bad >= 0:
             return bad, used, bad
         _prepare_tests(b, p, stop - start)
@@ -2628,7 +2856,7 @@ def limit_kernel(
                 size = _row_within(b, j, row, p, narrow, limits, needs, demands, room, c)
             if size < 0:
                 members = room.members
-                size = _row_set_limits(b, j, row, p, limits, tight, demands, room)
+                size = _row_set_limits(b, j, row, p, limits, tight, demands, room, other)
                 _sort_set(room, size)
             if used + size > len(labels):
                 return i, used, -1
@@ -2649,23 +2877,25 @@ def uncertainty_kernel(logits: Any, values: F64, result: F64) -> int:
         if not survey.usable:
             return i
         rest = _other_evidence(row, p.evidence, survey.top) + (p.n_classes - 1.0)
-        result[i] = p.n_classes / (_dirichlet(p.evidence, np.float64(survey.top)) + rest)
+        result[i] = p.n_classes / (_dirichlet(p.evidence, np.float64(survey.top), values) + rest)
     return -1
 
 
 @_kernel
-def dense_kernel(logits: Any, wide: Any, narrow: Any, batch: Any, floats: F64, wholes: I64, scores: F64) -> int:
-    p, b, room, start = _unpack_either(wide, narrow), batch[0], _unpack_scratch(floats, wholes), 0
+def dense_kernel(
+    logits: Any, wide: Any, narrow: Any, other: Any, batch: Any, floats: F64, wholes: I64, scores: F64
+) -> int:
+    p, b, room, start = _unpack_one(wide, narrow, other), _columns_of(logits, batch), _unpack_scratch(floats, wholes), 0
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, wide, narrow, None)
+        stop, bad = _take_batch(b, logits, start, p, narrow, other, None)
         if bad >= 0:
             return bad
         for i in range(start, stop):
             if _needs_rank(p.kind):
-                for k in range(_row_set(b, i - start, logits[i], p, inf, room)):
+                for k in range(_row_set(b, i - start, logits[i], p, inf, room, other)):
                     scores[i, room.members[k]] = room.scores[k]
             else:
-                _score_all(b, i - start, logits[i], p, scores[i])
+                _score_all(b, i - start, logits[i], p, scores[i], other)
         start = stop
     return -1
 
@@ -2680,7 +2910,7 @@ def top_kernel(logits: Any, labels: I32) -> int:
         for start in range(0, len(row), LANES):
             bits = _at_least(_load(row, start), survey.top)
             if bits != 0:
-                labels[i] = min(start, len(row) - LANES) + _lowest_bit(bits)
+                labels[i] = _least(start, len(row) - LANES) + _lowest_bit(bits)
                 break
     return -1
 
@@ -2691,13 +2921,13 @@ def _moments(row: Any, top: Any, rate: Any, total: float) -> tuple[float, float]
     floor, mean, variance = _native(row, -80.0 / np.float64(rate)), 0.0, 0.0
     for start in range(0, len(row), _CHUNK):
         part = _lanes(row, 0.0)
-        for i in range(start, min(start + _CHUNK, len(row)), LANES):
+        for i in range(start, _least(start + _CHUNK, len(row)), LANES):
             z = _larger(_sub(_load(row, i), top), floor)
             part = _add(part, _mul(_exp(_mul(z, rate)), z))
         mean += _sum(part) / total
     for start in range(0, len(row), _CHUNK):
         part = _lanes(row, 0.0)
-        for i in range(start, min(start + _CHUNK, len(row)), LANES):
+        for i in range(start, _least(start + _CHUNK, len(row)), LANES):
             z = _larger(_sub(_load(row, i), top), floor)
             deviation = _sub(z, _native(row, mean))
             part = _add(part, _mul(_exp(_mul(z, rate)), _mul(deviation, deviation)))
@@ -2714,7 +2944,7 @@ def likelihood_kernel(logits: Any, labels: Any, inverse_temperature: float, batc
         if not survey.usable:
             return i
         rate = _native(row, inverse_temperature)
-        exponentials = _sums(row, survey.top, rate, None, batch[0]).exponentials
+        exponentials = _sums(row, survey.top, rate, None, _columns_of(logits, batch)).exponentials
         mean, variance = _moments(row, survey.top, rate, 1.0 + exponentials)
         z = np.float64(row[labels[i]]) - survey.top
         result[i, 0] = _log1p(exponentials) - inverse_temperature * z

@@ -183,12 +183,8 @@ def _parameters(score: Any, n_classes: int) -> F64:
     )
 
 
-#: A score's parameters for wide rows, or for narrow ones, and None for the other.
-_Ways = tuple[F64 | None, F64 | None]
-
-
 @lru_cache(maxsize=64)
-def _ways(score: Any, n_classes: int) -> _Ways:
+def _ways(score: Any, n_classes: int) -> _compiled.Ways:
     return _compiled.ways(_parameters(score, n_classes))
 
 
@@ -210,7 +206,7 @@ def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
     return _label_values(_ways(score, logits.shape[1]), logits, labels)
 
 
-def _label_values(ways: _Ways, logits: NDArray[Any], labels: I64) -> F64:
+def _label_values(ways: _compiled.Ways, logits: NDArray[Any], labels: I64) -> F64:
     labels, scores = checks.frozen(np.ascontiguousarray(labels)), np.empty(len(logits))
 
     def work(block: NDArray[Any], rows: slice) -> int:
@@ -329,7 +325,7 @@ def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, NDArray[An
 
 
 def _block_sets(
-    block: NDArray[Any], ways: _Ways, limits: tuple[Any, ...], ends: I64, room: int, *, scored: bool
+    block: NDArray[Any], ways: _compiled.Ways, limits: tuple[Any, ...], ends: I64, room: int, *, scored: bool
 ) -> tuple[int, list[_Piece]]:
     """The sets of a block: its first unusable row, or -1, and the sets, in one or more pieces."""
     kernel: Any = _compiled.set_kernel
