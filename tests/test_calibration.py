@@ -107,6 +107,31 @@ def test_just_enough_rows_do_not_warn():
         assert calibration.threshold(coverage) == n - 1
 
 
+def test_a_threshold_that_is_remembered_is_that_of_no_other_question():
+    """Each question as it is asked of a calibration that has not been asked before, in every order of two."""
+    logits, labels = make(300)
+    asked = [(c, p) for c in (0.9, Fraction(9, 10), 0.5, Fraction(1, 2), 0.899999999) for p in (None, 0.9, 0.99)]
+    want = {
+        question: calibrate(logits, labels).predict(logits, question[0], confidence=question[1]).labels.tolist()
+        for question in asked
+    }
+    assert len({tuple(found) for found in want.values()}) >= 6
+    calibration = calibrate(logits, labels)
+    for first, second in product(asked, asked):
+        for coverage, confidence in (first, second):
+            found = calibration.predict(logits, coverage, confidence=confidence).labels.tolist()
+            assert found == want[coverage, confidence]
+
+
+def test_moved_levels_are_not_taken_for_the_one_before():
+    logits, labels = make(300)
+    calibration, level = calibrate(logits, labels), Fraction(9, 10)
+    few = calibration.predict_levels(logits, [level], [level])[0].labels
+    assert len(calibration.predict_levels(logits, [Fraction(1)], [level])[0].labels) == 300 * K
+    assert len(calibration.predict_levels(logits, [Fraction(0)], [level])[0].labels) == 0
+    np.testing.assert_array_equal(calibration.predict_levels(logits, [level], [level])[0].labels, few)
+
+
 def test_one_row_too_few_gives_full_sets_and_one_warning_per_coverage(cpu_backend):
     z, y = make(8)
     calibration = calibrate(z, y)

@@ -30,7 +30,7 @@ __all__ = ["Calibration", "Calibrator", "calibrate"]
 
 
 #: Nobody asks for so little coverage alone: it is more likely the share of misses.
-_LOW_COVERAGE = 0.2
+_LOW_COVERAGE = 5
 
 #: Of fewer new rows than this no evidence in most is no sign that they are not logits.
 _ENOUGH_TO_JUDGE = 32
@@ -593,7 +593,7 @@ class Calibration:
 
     def _is_smoothed(self, smoothed: Any) -> bool:
         """Whether smoothed p-values are asked for, which weights cannot have."""
-        if isinstance(smoothed, bool | np.bool_) and not smoothed:
+        if smoothed is False or (isinstance(smoothed, np.bool_) and not smoothed):
             return False
         if self.weights is not None:
             raise InputError("smoothed p-values need rows that count alike; this calibration is weighted.")
@@ -630,25 +630,38 @@ class Calibration:
         steps: I64 | None = None,
     ) -> list[F64]:
         """The thresholds at each level, each broadcastable to (n, K); smoothed, where the rows' u is given in steps."""
+        if self.groups is None and groups is None and self.weights is None and weights is None and steps is None:
+            return [self._limit(level, confidence) for level in levels]
         if self.weights is not None:
             new = self.weights.of_new(len(array), weights)
         else:
             numbers = self._group_numbers(array, groups, weights)
 
         def limit(level: Fraction) -> F64:
-            if not 0 < level.numerator < level.denominator:  # 0 < level < 1, at once
+            if not 0 < level < 1:
                 return np.full((1, 1), np.inf if level >= 1 else -np.inf)
             if self.weights is not None:
                 return self.weights.limit(self.scores, level, confidence, new)
             if self.groups is None:
-                if steps is None:
-                    return np.array([[limits.threshold(self.scores, level, confidence)]])
+                assert steps is not None
                 return limits.smoothed_limit(self.scores, level, steps)[:, None]
             if steps is None:
                 return self.groups.thresholds(self.scores, level, confidence)[numbers]
             return self.groups.smoothed_limit(self.scores, level, numbers[:, 0], steps)[:, None]
 
         return [limit(level) for level in levels]
+
+    def _limit(self, level: Fraction, confidence: float | None) -> F64:
+        """The threshold of all rows and labels, as (1, 1); the last one is remembered: a server asks for no other."""
+        last = self.__dict__.get("_last_limit")
+        if last is not None and last[0] is level and last[1] == confidence:
+            return last[2]
+        if not 0 < level < 1:
+            return np.full((1, 1), np.inf if level >= 1 else -np.inf)
+        limit = checks.frozen(np.array([[limits.threshold(self.scores, level, confidence)]]))
+        if limit < np.inf:  # of the other there is a warning every time
+            self.__dict__["_last_limit"] = level, confidence, limit
+        return limit
 
     def _group_numbers(self, array: NDArray[Any], groups: Any, weights: Any) -> I64:
         """The group of each label of each row, broadcastable to (n, K)."""
@@ -929,7 +942,7 @@ class Calibration:
 
 def warn_of_low_coverage(coverage: Fraction) -> None:
     """Warn of a share of misses (alpha) where the share of labels to be covered was asked for."""
-    if float(coverage) <= _LOW_COVERAGE:
+    if coverage.numerator * _LOW_COVERAGE <= coverage.denominator:  # in whole numbers: fractions are slow to compare
         checks.warn(
             f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
             f"Did you mean {float(1 - coverage):g}?",

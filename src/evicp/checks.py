@@ -278,7 +278,7 @@ def as_features(
 
 def same_order(logits: Any, **row_wise: Any) -> None:
     """Rows are paired by their place: frames should have them in one order."""
-    index = getattr(logits, "index", None)
+    index = None if isinstance(logits, np.ndarray) else getattr(logits, "index", None)
     if not hasattr(index, "equals"):
         return
     for what, values in row_wise.items():
@@ -527,7 +527,7 @@ def as_probability(value: Any, what: str) -> float:
 
 def as_flag(value: Any, what: str) -> bool:
     """True or False, not another value that counts as one of them."""
-    if not isinstance(value, bool | np.bool_):
+    if value is not True and value is not False and not isinstance(value, np.bool_):
         raise InputTypeError(f"{what} must be True or False; got {value!r}.")
     return bool(value)
 

@@ -73,6 +73,20 @@ BUGS = [
         "auto",
     ),
     Bug(
+        "a threshold remembered for another confidence",
+        "calibration.py",
+        "last[0] is level and last[1] == confidence",
+        "last[0] is level",
+        CALIBRATION,
+    ),
+    Bug(
+        "a threshold remembered for another coverage",
+        "calibration.py",
+        "last[0] is level and last[1] == confidence",
+        "last[1] == confidence",
+        CALIBRATION,
+    ),
+    Bug(
         "a strict inequality in small sets",
         "kernels/_compiled.py",
         "kept += 1 if value <= b.threshold[j] else 0",

@@ -235,18 +235,14 @@ def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: b
     ways, limit = _ways(score, n_classes), np.asarray(threshold, dtype=np.float64)
     by_label = limit.ndim == 2 and limit.shape[1] > 1
     by_row = limit.size > 1 and not by_label
-    limits: tuple[Any, ...] = (
-        _spread_limits(score, limit[0], _own_type(logits))
-        if by_label
-        else (checks.frozen(np.ascontiguousarray(limit.reshape(-1))),)
-    )
+    limits: tuple[Any, ...] = _spread_limits(score, limit[0], _own_type(logits)) if by_label else (_in_a_row(limit),)
     offsets = np.zeros(n + 1, np.int64)
     ends = offsets[1:]
     if n == 1:  # nothing to share out, to join, or to guess
         bad, ((_, labels, scores),) = _block_sets(_ready(logits), ways, limits, ends, n_classes, scored=scored)
         if bad >= 0:
             checks.raise_bad_row(logits[0], 0)
-        return offsets, labels.copy(), scores.copy()
+        return offsets, labels.copy(), scores.copy() if scored else _NO_SCORES
     joined = _Joined(ends, scored=scored)
     room_for = 4  # labels a row, at first
 
@@ -308,6 +304,12 @@ class _Joined:
 
 
 _NO_LABELS, _NO_SCORES = np.empty(0, np.int32), np.empty(0)
+
+
+def _in_a_row(limit: F64) -> F64:
+    """Limits as a kernel takes them: contiguous and read-only."""
+    flat = np.ascontiguousarray(limit.reshape(-1))
+    return checks.frozen(flat) if flat.flags.writeable else flat
 
 
 def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, NDArray[Any], F64, float, NDArray[Any]]:
