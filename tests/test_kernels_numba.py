@@ -674,6 +674,26 @@ print(sorted(compiled & others))
     assert run_script(PREPARE + script, tmp_path) == "[]"
 
 
+def test_garbage_is_collected_again_after_a_first_call(tmp_path):
+    """While kernels are compiled it is not; who had switched that off finds it off."""
+    script = """
+import gc
+from evicp.kernels import _loading
+seen, before = [], fused._compiled.compiler.Compiler.compile_extra
+fused._compiled.compiler.Compiler.compile_extra = lambda *a: (seen.append(gc.isenabled()), before(*a))[1]
+fused.top_labels(None, logits), seen.append(gc.isenabled())
+gc.disable()
+fused.top_labels(None, logits.astype(np.float64)), seen.append(gc.isenabled())
+gc.enable()
+try:
+    with _loading.undisturbed():
+        raise ValueError
+except ValueError:
+    print(set(seen[:2]), True in seen, seen[-1], gc.isenabled())
+"""
+    assert run_script(PREPARE + script, tmp_path) == "{False} True False True"
+
+
 def test_without_a_compiler_the_reference_is_used(tmp_path):
     script = "from evicp import LAC, kernels; print(kernels._fused(), LAC().scores([[1.0, 1.0]]).round(2).tolist())"
     assert run_script(script, tmp_path, NUMBA_DISABLE_JIT="1") == "None [[0.69, 0.69]]"

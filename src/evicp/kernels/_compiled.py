@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.arrays import F64, I32, I64
-from evicp.kernels._loading import Cache
+from evicp.kernels._loading import Cache, uncollected
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -872,12 +872,12 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
 
-#: Passes for what parts do not have: closures, array expressions, exceptions, functions merged before compilation.
+#: Passes for what is not there: closures, array expressions, exceptions, functions merged before compilation.
 _NEEDLESS = {"InlineClosureLikes", "InlineInlinables", "InlineOverloads", "NopythonRewrites", "RewriteDynamicRaises"}
 _NEEDLESS |= {"MakeFunctionToJitFunction", "WithLifting", "LiteralUnroll", "LiteralPropagationSubPipelinePass"}
 
 
-class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
+class _KernelCompiler(compiler.Compiler):  # type: ignore[misc]
     def define_pipelines(self) -> Any:
         pipelines = super().define_pipelines()
         for pipeline in pipelines:
@@ -885,12 +885,18 @@ class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
         return pipelines
 
     def compile_extra(self, function: Any) -> Any:
+        with uncollected():
+            return super().compile_extra(function)
+
+
+class _PartCompiler(_KernelCompiler):
+    def compile_extra(self, function: Any) -> Any:
         self.state.library = _PartLibrary(self.state.targetctx.codegen(), function.__qualname__)
         return super().compile_extra(function)
 
 
 #: Nothing is allocated, so references are not counted: that takes atomic operations, and rows would wait for them.
-_OPTIONS = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
+_OPTIONS = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False, "pipeline_class": _KernelCompiler}
 _PART: dict[str, Any] = {"no_cpython_wrapper": True, **_OPTIONS}
 #: What is taken over from Numba's own library; a version without these compiles parts its own way.
 _STEPS = ("_ensure_finalized", "_finalize_dynamic_globals", "_optimize_final_module", "_finalize_final_module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,21 +12,37 @@ from typing import Any
 from evicp import checks
 from evicp.errors import EvicpWarning
 
-__all__ = ["Cache", "undisturbed"]
+__all__ = ["Cache", "uncollected", "undisturbed"]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Do not look for garbage until the block has ended.
+
+    Numba makes millions of objects, most of which stay: looking through them takes an eighth of a first call.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let handlers of signals wait until the block has ended.
+    """Let handlers of signals wait until the block has ended, and garbage as well.
 
-    What they raise (Ctrl-C, a time limit) would leave Numba half imported or half loaded, for good.
+    What handlers raise (Ctrl-C, a time limit) would leave Numba half imported or half loaded, for good.
     """
     handlers = _handlers() if threading.current_thread() is threading.main_thread() else {}  # they run there only
     waiting: list[tuple[int, Any]] = []
     for number in handlers:
         signal.signal(number, lambda number, frame: waiting.append((number, frame)))
     try:
-        yield
+        with uncollected():
+            yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
