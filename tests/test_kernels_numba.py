@@ -658,16 +658,23 @@ print(part.library._codegen._engine.is_symbol_defined(part.fndesc.llvm_func_name
     assert run_script(PREPARE + script, tmp_path) == "False"
 
 
-def test_a_first_call_of_the_usual_score_compiles_no_other_score(tmp_path):
-    """Nor what Numba's own `min`, `max` and `int` are made of: of the time of a first call these are a third."""
-    script = """
+@pytest.mark.parametrize(
+    ("width", "needed", "needless"),
+    [
+        (300, {"_survey", "_sums", "_plain_value", "_take_candidates", "_walk"}, {"_note_turned", "_flag_candidates"}),
+        (100, {"_note_turned", "_plain_value", "_take_candidates", "_walk"}, {"_survey", "_note_row", "_sums"}),
+    ],
+    ids=["wide", "narrow"],
+)
+def test_a_first_call_compiles_neither_the_other_way_nor_other_scores(tmp_path, width, needed, needless):
+    script = f"""
 from evicp import ECP
-wide = np.hstack([logits[:50]] * 3)
-fused.label_scores(ECP(), wide, np.zeros(len(wide), np.int64)), fused.ragged_labels(ECP(), wide, -1.0)
-parts = {name: part for name, part in vars(fused._compiled).items() if hasattr(part, "overloads")}
-compiled = {name for name, part in parts.items() if part.overloads}
-assert {"_survey", "_sums", "_plain_value", "_take_candidates", "_walk"} <= compiled, compiled
-others = {"_note_other", "_log_cost", "_mass_above", "_uniform", "_second_largest", "_other_evidence", "_turn_few"}
+rows = np.hstack([logits[:50]] * 3)[:, :{width}].copy()
+fused.label_scores(ECP(), rows, np.zeros(len(rows), np.int64)), fused.ragged_labels(ECP(), rows, -1.0)
+parts = {{name: part for name, part in vars(fused._compiled).items() if hasattr(part, "overloads")}}
+compiled = {{name for name, part in parts.items() if part.overloads}}
+assert {needed} <= compiled, compiled
+others = {needless} | {{"_note_other", "_log_cost", "_mass_above", "_uniform", "_second_largest", "_other_evidence"}}
 assert others <= parts.keys()
 print(sorted(compiled & others))
 """

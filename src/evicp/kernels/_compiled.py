@@ -1036,20 +1036,21 @@ def parameters(
     return np.array([*shape, seed, randomized, randomize_penalty, n_classes, is_plain, has_cuts], np.float64)
 
 
-#: A score's parameters as one of three arguments of a kernel; the others are None.
+#: A score's parameters as arguments of a kernel, which has three ways; those that are None are not compiled.
 Ways = tuple[F64 | None, F64 | None, F64 | None]
 
 
 def ways(values: F64) -> Ways:
-    """A score's parameters for kernels that have a way for wide rows, one for narrow rows and one for other scores.
+    """A score's parameters as `wide`, `narrow` and `other`, where kernels look for them.
 
-    The first is the usual ECP's. Narrow are rows so short, of scores such, that 16 are turned. What is only on a way
-    that is None is not compiled.
+    Narrow are rows so short, of scores such, that 16 are turned; all else is wide. Other scores are those that are
+    neither narrow nor the usual ECP. What stands under a condition that is not None is compiled only where it is not;
+    of what is None Numba knows that before it looks at types, of what is not None it does not.
     """
     kind, n_classes, has_cuts = values[0], values[10], values[12]
     if has_cuts and n_classes <= _NARROW:
         return None, values, None
-    return (values, None, None) if has_cuts and kind == _ECP else (None, None, values)
+    return (values, None, None) if has_cuts and kind == _ECP else (values, None, values)
 
 
 @_inlined
@@ -1083,11 +1084,11 @@ def _unpack_usual(values: F64, kind: int) -> _Parameters:
 
 @_inlined
 def _unpack_one(wide: Any, narrow: Any, other: Any) -> _Parameters:
-    """The parameters that are not None."""
-    if wide is not None:
-        p = _unpack_usual(wide, _ECP)
+    """The parameters, with what is known of them on each way."""
     if narrow is not None:
         p = _unpack_usual(narrow, _LAC if narrow[0] == _LAC else _ECP)
+    if wide is not None:
+        p = _unpack_usual(wide, _ECP)
     if other is not None:
         p = _unpack(other)
     return p
@@ -1649,7 +1650,7 @@ def _note_turned(b: Any, j: int, logits: Any, first: int, count: int, p: _Parame
 
 @_inlined
 def _take_batch(
-    b: Any, logits: Any, first: int, p: _Parameters, narrow: Any, other: Any, labels: Any
+    b: Any, logits: Any, first: int, p: _Parameters, wide: Any, narrow: Any, other: Any, labels: Any
 ) -> tuple[int, int]:
     """Note a batch of rows from `first` on, with a label each if `labels` is not None.
 
@@ -1661,7 +1662,7 @@ def _take_batch(
             bad = _note_turned(b, i - first, logits, i, _least(stop - i, LANES), p, labels)
             if bad >= 0:
                 return stop, bad
-    if narrow is None:
+    if wide is not None:
         for i in range(first, stop):
             row = logits[i]
             survey = _survey(row, labels, i, p.zero)
@@ -2450,7 +2451,7 @@ def _score_tops(b: Any, p: _Parameters, count: int) -> None:
 
 @_inlined
 def _take_candidates(
-    b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, narrow: Any, room: _Scratch
+    b: Any, logits: Any, start: int, first: int, stop: int, p: _Parameters, wide: Any, narrow: Any, room: _Scratch
 ) -> int:
     """Score the candidates of the rows from `first` on, in a batch that begins at `start`; returns the row after.
 
@@ -2462,7 +2463,7 @@ def _take_candidates(
         row, j, count = logits[i], i - start, _MOST + 1
         if narrow is not None:
             count = _gather_flagged(b, j, p, room)
-        if narrow is None:  # noqa: SIM102 - what leaves a way out is a condition of its own
+        if wide is not None:  # noqa: SIM102 - what leaves a way out is a condition of its own
             if not b.cut[j] < b.many[j]:
                 count = _find_at_least(row, p.n_classes, _native(row, b.cut[j]), _native(row, inf), room)
         if count > _MOST:
@@ -2727,7 +2728,7 @@ def _row_within(
 
 # ---------------------------------------------------------------------------------------------------------------
 # Kernels: one for each question. `logits` is a C-contiguous block of float32 or float64 rows, padded with -inf to at
-# least 16 columns; `values` is a score's parameters, and so is one of `wide`, `narrow` and `other`. Each returns the
+# least 16 columns; `values` is a score's parameters, `wide`, `narrow` and `other` are those of `ways`. Each returns the
 # first row it could not use, or -1.
 
 
@@ -2736,10 +2737,10 @@ def label_kernel(logits: Any, labels: Any, wide: Any, narrow: Any, other: Any, b
     p, b = _unpack_one(wide, narrow, other), _columns_of(logits, batch)
     start: Any = np.int64(0)
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, narrow, other, labels)
+        stop, bad = _take_batch(b, logits, start, p, wide, narrow, other, labels)
         if bad >= 0:
             return bad
-        if narrow is None:
+        if wide is not None:
             for i in range(start, stop):
                 row, j = logits[i], i - start
                 _note_label(b, j, _label(row, p, _row_at(b, j), row[labels[i]], b.rank[j], other))
@@ -2788,7 +2789,7 @@ def set_kernel(
     )
     used: Any = np.int64(0)
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, narrow, other, None)
+        stop, bad = _take_batch(b, logits, start, p, wide, narrow, other, None)
         if bad >= 0:
             return bad, used, bad
         _find_cuts(b, logits[start], p, thresholds, start, stop)
@@ -2798,7 +2799,7 @@ def set_kernel(
         ready = start  # the first row whose candidates have not been scored
         for i in range(start, stop):
             if i == ready and p.has_cuts:
-                ready = _take_candidates(b, logits, start, i, stop, p, narrow, room)
+                ready = _take_candidates(b, logits, start, i, stop, p, wide, narrow, room)
             size = _hand_over_small(b, i - start, used, labels, scores) if i < ready else -1
             if size >= 0:
                 used += size
@@ -2849,7 +2850,7 @@ def limit_kernel(
     can_do_without = p.has_cuts and (p.kind == _LAC or p.stabilizer >= _SMALLEST_STABILIZER)
     used: Any = np.int64(0)
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, narrow, other, None)
+        stop, bad = _take_batch(b, logits, start, p, wide, narrow, other, None)
         if bad >= 0:
             return bad, used, bad
         _prepare_tests(b, p, stop - start)
@@ -2893,7 +2894,7 @@ def dense_kernel(
 ) -> int:
     p, b, room, start = _unpack_one(wide, narrow, other), _columns_of(logits, batch), _unpack_scratch(floats, wholes), 0
     while start < len(logits):
-        stop, bad = _take_batch(b, logits, start, p, narrow, other, None)
+        stop, bad = _take_batch(b, logits, start, p, wide, narrow, other, None)
         if bad >= 0:
             return bad
         for i in range(start, stop):
