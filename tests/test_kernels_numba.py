@@ -681,6 +681,18 @@ print(sorted(compiled & others))
     assert run_script(PREPARE + script, tmp_path) == "[]"
 
 
+def test_kept_kernels_are_loaded_without_what_only_a_compiler_needs(tmp_path):
+    """And whoever compiles afterwards, we or others, has all of it."""
+    script = """
+found = np.array_equal(fused.top_labels(None, logits), want), "scipy.linalg" in sys.modules
+import numba
+norm = numba.njit(lambda x: np.linalg.norm(x))
+print(*found, norm(np.array([3.0, 4.0])), np.array_equal(fused.top_labels(None, logits.astype(np.float64)), want))
+"""
+    assert run_script(PREPARE + script, tmp_path) == "True True 5.0 True"
+    assert run_script(PREPARE + script, tmp_path) == "True False 5.0 True"
+
+
 def test_garbage_is_collected_again_after_a_first_call(tmp_path):
     """While kernels are compiled it is not; who had switched that off finds it off."""
     script = """

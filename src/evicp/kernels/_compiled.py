@@ -44,8 +44,6 @@ extending: Any = import_module("numba.extending")
 numpy_support: Any = import_module("numba.np.numpy_support")
 templates: Any = import_module("numba.core.typing.templates")
 ir: Any = import_module("llvmlite.ir")
-# Numba asks for it when it loads a first kernel, and importing it takes longer from there.
-import_module("scipy.linalg")
 
 # ---------------------------------------------------------------------------------------------------------------
 # Lanes: 16 numbers that are added, compared and exponentiated side by side

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 
 from evicp import checks
@@ -56,6 +57,23 @@ def _handlers() -> dict[int, Callable[..., Any]]:
     return {number: handler for number, handler in known.items() if callable(handler)}
 
 
+class _Context:
+    """Numba's target as far as a kernel that is compiled already needs it.
+
+    Before it loads one, Numba imports all it can compile, and SciPy's linear algebra: two thirds of a first call.
+    """
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def refresh(self) -> None:
+        """Only what compiled code calls when it is given arrays. Who compiles asks for the rest."""
+        import_module("numba.core.runtime").rtsys.initialize(self._own)
+
+
 class Cache:
     """Numba's cache of a kernel, in which a file that cannot be read or written is as good as none."""
 
@@ -65,11 +83,11 @@ class Cache:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
 
-    def load_overload(self, *arguments: Any) -> Any:
+    def load_overload(self, signature: Any, context: Any) -> Any:
         """A compiled kernel; None if there is none that can be read."""
         with undisturbed():  # around all of it: what a handler raises is not the file's fault
             try:
-                return self._own.load_overload(*arguments)
+                return self._own.load_overload(signature, _Context(context))
             except Exception:  # whatever a damaged file raises when it is unpickled
                 with suppress(Exception):
                     self._own.flush()
