@@ -32,6 +32,9 @@ __all__ = ["Calibration", "Calibrator", "calibrate"]
 #: Nobody asks for so little coverage alone: it is more likely the share of misses.
 _LOW_COVERAGE = 5
 
+#: The group of every label of every row, where there are none.
+_ONE_GROUP = checks.frozen(np.zeros((1, 1), np.int64))
+
 #: Of fewer new rows than this no evidence in most is no sign that they are not logits.
 _ENOUGH_TO_JUDGE = 32
 
@@ -630,20 +633,19 @@ class Calibration:
         steps: I64 | None = None,
     ) -> list[F64]:
         """The thresholds at each level, each broadcastable to (n, K); smoothed, where the rows' u is given in steps."""
-        if self.groups is None and groups is None and self.weights is None and weights is None and steps is None:
-            return [self._limit(level, confidence) for level in levels]
         if self.weights is not None:
             new = self.weights.of_new(len(array), weights)
         else:
             numbers = self._group_numbers(array, groups, weights)
 
         def limit(level: Fraction) -> F64:
-            if not 0 < level < 1:
+            if not 0 < level.numerator < level.denominator:  # 0 < level < 1, at once
                 return np.full((1, 1), np.inf if level >= 1 else -np.inf)
             if self.weights is not None:
                 return self.weights.limit(self.scores, level, confidence, new)
             if self.groups is None:
-                assert steps is not None
+                if steps is None:
+                    return self._limit(level, confidence)
                 return limits.smoothed_limit(self.scores, level, steps)[:, None]
             if steps is None:
                 return self.groups.thresholds(self.scores, level, confidence)[numbers]
@@ -656,8 +658,6 @@ class Calibration:
         last = self.__dict__.get("_last_limit")
         if last is not None and last[0] is level and last[1] == confidence:
             return last[2]
-        if not 0 < level < 1:
-            return np.full((1, 1), np.inf if level >= 1 else -np.inf)
         limit = checks.frozen(np.array([[limits.threshold(self.scores, level, confidence)]]))
         if limit < np.inf:  # of the other there is a warning every time
             self.__dict__["_last_limit"] = level, confidence, limit
@@ -671,7 +671,7 @@ class Calibration:
             return self.groups.by.numbers(self.score, array, groups)
         if groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')
-        return np.zeros((1, 1), np.int64)
+        return _ONE_GROUP
 
     def p_values(
         self, logits: Any, labels: Any = None, *, groups: Any = None, weights: Any = None, smoothed: Any = False
