@@ -718,16 +718,33 @@ def test_without_a_compiler_the_reference_is_used(tmp_path):
     assert run_script(script, tmp_path, NUMBA_DISABLE_JIT="1") == "None [[0.69, 0.69]]"
 
 
-def test_without_a_folder_for_the_cache_kernels_still_compile(monkeypatch):
-    real = fused._compiled.njit
+#: Before any test of it, make every folder one that cannot be written to, as on a read-only file system.
+READ_ONLY = """
+import numba.core.caching
+def refuse(*_, **__): raise OSError(30, "Read-only file system")
+numba.core.caching.tempfile.TemporaryFile = numba.core.caching.os.makedirs = refuse
+from evicp.kernels import _compiled
+compiled, real = [], _compiled._KernelCompiler.compile_extra
+_compiled._KernelCompiler.compile_extra = lambda *a: (compiled.append(a), real(*a))[1]
+"""
 
-    def refuse(**options):
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(**options)
 
-    monkeypatch.setattr(fused._compiled, "njit", refuse)
-    assert fused._compiled._kernel(lambda x: x + 1)(2) == 3
+def test_without_a_folder_for_the_cache_kernels_still_compile(tmp_path):
+    script = "\nprint(np.array_equal(fused.top_labels(None, logits), want))"
+    assert run_script(READ_ONLY + PREPARE + script, tmp_path) == "True"
+    assert not list(tmp_path.iterdir())
+
+
+def test_kernels_kept_in_a_folder_that_cannot_be_written_to_are_found(tmp_path):
+    """As in a container whose image holds them; others are compiled, and not kept."""
+    script = "\nprint(np.array_equal(fused.top_labels(None, logits.astype(DTYPE)), want)"
+    compile_one = PREPARE + script.replace("DTYPE", "np.float32") + ")"
+    assert run_script(compile_one, tmp_path) == "True"
+    kept = sorted(file.name for file in tmp_path.rglob("*"))
+    for dtype, answer in (("np.float32", "True 0"), ("np.float64", "True 1")):
+        asked = READ_ONLY + PREPARE + script.replace("DTYPE", dtype) + ", min(len(compiled), 1))"
+        assert run_script(asked, tmp_path) == answer
+    assert sorted(file.name for file in tmp_path.rglob("*")) == kept
 
 
 def test_a_busy_pool_is_not_waited_for(monkeypatch, batch):
@@ -928,7 +945,7 @@ def test_a_cache_that_cannot_be_written_is_warned_of():
             raise OSError(28, "No space left on device")
 
     with pytest.warns(evicp.EvicpWarning, match=r"cannot be kept \(.*No space left.*Set NUMBA_CACHE_DIR"):
-        loading.Cache(Full()).save_overload(None, None)
+        loading.Cache(Full(), None).save_overload(None, None)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this platform")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from importlib import import_module
@@ -919,12 +920,11 @@ def _join(low: Any, high: Any) -> Any:
 
 
 def _kernel(function: Function) -> Function:
-    """A compiled entry point, cached on disk; where no folder can be written to, compiled once a process."""
-    try:
-        kernel = njit(cache=True, nogil=True, **_OPTIONS)(function)
-    except RuntimeError:
-        return cast("Function", njit(nogil=True, **_OPTIONS)(function))
-    kernel._cache = Cache(kernel._cache)
+    """A compiled entry point, kept on disk; where no folder can be written to, compiled once a process."""
+    kernel = njit(nogil=True, **_OPTIONS)(function)
+    with suppress(RuntimeError):
+        kernel.enable_caching()
+    kernel._cache = Cache(kernel._cache, function)
     return cast("Function", kernel)
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from evicp import checks
@@ -74,11 +75,23 @@ class _Context:
         import_module("numba.core.runtime").rtsys.initialize(self._own)
 
 
-class Cache:
-    """Numba's cache of a kernel, in which a file that cannot be read or written is as good as none."""
+def _ready_cache(function: Any) -> Any:
+    """The cache of a kernel in the folder where Numba would keep it if it could write there."""
+    caching = import_module("numba.core.caching")
+    exists = {"ensure_cache_path": lambda own: Path(own.get_cache_path()).stat()}
+    locators = [type(each.__name__, (each,), exists) for each in caching.CompileResultCacheImpl._locator_classes]
+    kind = type("Ready", (caching.CompileResultCacheImpl,), {"_locator_classes": locators})
+    return type("ReadyCache", (caching.FunctionCache,), {"_impl_class": kind})(function)
 
-    def __init__(self, own: Any) -> None:
-        self._own = own
+
+class Cache:
+    """What is kept of a kernel: Numba's cache, and what lies ready where nothing can be written, as in a container.
+
+    A file that cannot be read or written is as good as none.
+    """
+
+    def __init__(self, own: Any, function: Any) -> None:
+        self._own, self._function = own, function
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -87,11 +100,15 @@ class Cache:
         """A compiled kernel; None if there is none that can be read."""
         with undisturbed():  # around all of it: what a handler raises is not the file's fault
             try:
-                return self._own.load_overload(signature, _Context(context))
+                found = self._own.load_overload(signature, _Context(context))
             except Exception:  # whatever a damaged file raises when it is unpickled
+                found = None
                 with suppress(Exception):
                     self._own.flush()
-                return None
+            if found is None:
+                with suppress(Exception):  # the same, or no folder
+                    found = _ready_cache(self._function).load_overload(signature, _Context(context))
+            return found
 
     def save_overload(self, *arguments: Any) -> None:
         """Keep a compiled kernel, if possible."""
