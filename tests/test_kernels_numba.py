@@ -556,14 +556,21 @@ def test_room_may_end_anywhere(score, n_classes):
 def test_a_result_is_in_memory_once(monkeypatch):
     monkeypatch.setenv("EVICP_THREADS", "1")  # several may be ahead of a slow one, whose rows come first
     logits = np.random.default_rng(0).normal(size=(4000, 500)).astype(np.float32)
+    fused.ragged_labels(evicp.ECP(), logits[:1], np.inf)  # kernels take memory, too
+    peaks, result = [], fused._Joined.result
+
+    def after_peak(joined):  # before too much is given back in place, which NumPy 2.5 counts as if it were a copy
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        return result(joined)
+
+    monkeypatch.setattr(fused._Joined, "result", after_peak)
     tracemalloc.start()
     try:
         labels = fused.ragged_labels(evicp.ECP(), logits, np.inf)[1]
-        peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert labels.nbytes == 4 * logits.size
-    assert peak < 1.6 * labels.nbytes
+    assert labels.nbytes < peaks[0] < 1.6 * labels.nbytes
 
 
 def test_the_number_of_threads(monkeypatch):
