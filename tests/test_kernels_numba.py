@@ -567,10 +567,13 @@ def test_a_result_is_in_memory_once(monkeypatch):
     tracemalloc.start()
     try:
         labels = fused.ragged_labels(evicp.ECP(), logits, np.inf)[1]
+        peaks.append(tracemalloc.get_traced_memory()[1])
     finally:
         tracemalloc.stop()
     assert labels.nbytes == 4 * logits.size
     assert labels.nbytes < peaks[0] < 1.6 * labels.nbytes
+    if np.lib.NumpyVersion(np.__version__) < "2.5.0":
+        assert peaks[1] < 1.6 * labels.nbytes
 
 
 def test_the_number_of_threads(monkeypatch):

@@ -30,7 +30,7 @@ __all__ = ["Calibration", "Calibrator", "calibrate"]
 
 
 #: Nobody asks for so little coverage alone: it is more likely the share of misses.
-_LOW_COVERAGE = 5
+_LOW_COVERAGE = Fraction(1, 5)
 
 #: The group of every label of every row, where there are none.
 _ONE_GROUP = checks.frozen(np.zeros((1, 1), np.int64))
@@ -942,7 +942,8 @@ class Calibration:
 
 def warn_of_low_coverage(coverage: Fraction) -> None:
     """Warn of a share of misses (alpha) where the share of labels to be covered was asked for."""
-    if coverage.numerator * _LOW_COVERAGE <= coverage.denominator:  # in whole numbers: fractions are slow to compare
+    low = _LOW_COVERAGE  # compared in whole numbers: fractions are slow
+    if coverage.numerator * low.denominator <= low.numerator * coverage.denominator:
         checks.warn(
             f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
             f"Did you mean {float(1 - coverage):g}?",
