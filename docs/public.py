@@ -22,7 +22,7 @@ INNER: Mapping[str, tuple[str, ...]] = {
     "evicp.scores.ECP": ("epsilon", "evidence_of", "log_utility_of", "monotone", "rates"),
     "evicp.selection": ("as_row_count",),
     "evicp.sets": ("join_sets",),
-    "evicp.sets.PredictionSets": ("about", "holds", "numbers"),
+    "evicp.sets.PredictionSets": ("about", "holds", "numbers", "replaced"),
     "evicp.torch.SetPredictor": ("get_extra_state", "set_extra_state"),
     "evicp.tuning.Auto": ("choose",),
     "evicp.tuning.Tuned": ("choose",),

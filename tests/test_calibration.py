@@ -107,20 +107,32 @@ def test_just_enough_rows_do_not_warn():
         assert calibration.threshold(coverage) == n - 1
 
 
-def test_a_threshold_that_is_remembered_is_that_of_no_other_question():
+def test_a_question_that_is_remembered_is_no_other_question():
     """Each question as it is asked of a calibration that has not been asked before, in every order of two."""
     logits, labels = make(300)
-    asked = [(c, p) for c in (0.9, Fraction(9, 10), 0.5, Fraction(1, 2), 0.899999999) for p in (None, 0.9, 0.99)]
-    want = {
-        question: calibrate(logits, labels).predict(logits, question[0], confidence=question[1]).labels.tolist()
-        for question in asked
-    }
-    assert len({tuple(found) for found in want.values()}) >= 6
+    coverages = (0.9, Fraction(9, 10), 0.5, Fraction(1, 2), 0.899999999, [0.9])
+    asked = [{"coverage": c, "confidence": p} for c in coverages for p in (None, 0.9, 0.99)]
+    asked += [{"coverage": c, "allow_empty": False} for c in (0.9, 0.5)]
+    asked += [{"coverage": c, "smoothed": True} for c in (0.9, 0.5)]
+    want = [calibrate(logits, labels).predict(logits, **question) for question in asked]
+    assert len({str(sets) for sets in want}) >= 8
     calibration = calibrate(logits, labels)
-    for first, second in product(asked, asked):
-        for coverage, confidence in (first, second):
-            found = calibration.predict(logits, coverage, confidence=confidence).labels.tolist()
-            assert found == want[coverage, confidence]
+    for first, second in product(range(len(asked)), repeat=2):
+        for number in (first, second):
+            assert calibration.predict(logits, **asked[number]) == want[number]
+
+
+def test_what_was_right_once_is_checked_again(calibration):
+    row = np.arange(K, dtype=np.float32)
+    calibration.predict(row, 0.9, allow_empty=True)
+    with pytest.raises(InputTypeError, match="allow_empty must be True or False; got 1"):
+        calibration.predict(row, 0.9, allow_empty=1)
+    calibration.predict(row, 0.9, confidence=0.5)
+    with pytest.raises(InputError, match="confidence must be strictly between 0 and 1; got 1"):
+        calibration.predict(row, 0.9, confidence=1)
+    for _ in range(3):
+        with pytest.warns(SuspiciousInputWarning, match="Did you mean 0.9"):
+            calibration.predict(row, 0.1)
 
 
 def test_moved_levels_are_not_taken_for_the_one_before():

@@ -23,6 +23,7 @@ from hypothesis.extra import numpy as hnp
 
 import evicp
 from evicp import checks, kernels
+from evicp.bench import imagenet_like
 from evicp.errors import InputError, LogitsError
 from evicp.kernels import _loading as loading
 from evicp.kernels import _numpy as reference
@@ -627,6 +628,46 @@ print(len(failures))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_what_interrupts_a_row_does_not_use_its_room(monkeypatch):
+    """A handler of a signal may score a row of the same kind while one is at hand in the same thread."""
+    logits, labels = imagenet_like(200, 50)
+    calibration = evicp.calibrate(logits, labels)
+    want = [calibration.predict(row, 0.9).labels.tolist() for row in logits]
+    assert len({tuple(labels) for labels in want}) > 20
+    fill, interrupting = fused._fill, iter(reversed(range(200)))
+
+    def interrupted(*arguments):
+        with monkeypatch.context() as undone:
+            undone.setattr(fused, "_fill", fill)
+            other = next(interrupting)
+            assert calibration.predict(logits[other], 0.9).labels.tolist() == want[other]
+        found = fill(*arguments)
+        with monkeypatch.context() as undone:
+            undone.setattr(fused, "_fill", fill)
+            assert calibration.predict(logits[other], 0.9).labels.tolist() == want[other]
+        return found
+
+    monkeypatch.setattr(fused, "_fill", interrupted)
+    assert [calibration.predict(row, 0.9).labels.tolist() for row in logits] == want
+
+
+@pytest.mark.parametrize("n_classes", [3, 15, 16, 100, 300, 5000])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rows_by_themselves_whatever_came_before(n_classes, dtype):
+    """A row's room is kept from one call to the next: of other logits, masks, numbers of classes, or precisions."""
+    logits, labels = imagenet_like(40, n_classes)
+    logits[::3, 1:] = -np.inf
+    logits = logits.astype(dtype)
+    for score in (evicp.ECP(), evicp.LAC(), evicp.RAPS(seed=3)):
+        calibration = evicp.calibrate(logits, labels, score)
+        for coverage in (0.5, 0.9):
+            batch = calibration.predict(logits, coverage).to_lists()
+            strided = np.repeat(logits, 2, axis=1)[:, ::2]
+            assert [calibration.predict(row, coverage)[0].tolist() for row in strided] == batch
+            evicp.LAC().scores(np.zeros((1, 7), np.float32))
+            assert [calibration.predict(row, coverage)[0].tolist() for row in logits] == batch
+
+
 def test_a_forked_child_has_threads_of_its_own(tmp_path):
     script = """
 assert np.array_equal(fused.top_labels(None, logits), want)

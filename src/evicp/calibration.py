@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits, shift
-from evicp.arrays import F64, I32, I64, Coverage, Coverages
+from evicp.arrays import F64, I64, Coverage, Coverages
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
@@ -313,6 +313,18 @@ class Calibrator:
         )
 
 
+class _Asked(NamedTuple):
+    """What is asked of prediction sets, checked, whatever the rows."""
+
+    levels: Sequence[Fraction]
+    #: For each level sets of no rows, with all that the sets at this level remember.
+    like: list[PredictionSets]
+    confidence: float | None
+    allow_empty: bool
+    smoothed: bool
+    many: bool
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration:
     """The sorted scores of n calibration rows: thresholds, sets, p-values and certificates for any coverage.
@@ -468,19 +480,9 @@ class Calibration:
         >>> [sets.to_lists()[:3] for sets in calibration.predict(logits[400:], coverage=[0.9, 0.99])]
         [[[3], [1], [3]], [[3, 2], [1], [3, 2]]]
         """
-        wanted = checks.as_coverages(coverage)
-        warn_of_low_coverage(max(wanted))
-        results = self.predict_levels(
-            logits,
-            wanted,
-            wanted,
-            confidence=confidence,
-            groups=groups,
-            weights=weights,
-            allow_empty=allow_empty,
-            smoothed=smoothed,
-        )
-        return results if checks.is_many(coverage) else results[0]
+        asked = self._asked(coverage, confidence, allow_empty, smoothed)
+        results = self._predict(asked, logits, groups, weights, smoothed)
+        return results if asked.many else results[0]
 
     def predict_levels(
         self,
@@ -492,32 +494,57 @@ class Calibration:
         groups: Any = None,
         weights: Any = None,
         allow_empty: bool = True,
-        smoothed: Any = False,
     ) -> list[PredictionSets]:
         """As `predict`, at levels that an adaptive method has moved away from the coverages the sets remember.
 
         A level of 1 or more gives full sets, one of 0 or less empty ones.
         """
+        asked = self._checked(coverages, confidence, allow_empty)._replace(levels=levels)
+        return self._predict(asked, logits, groups, weights)
+
+    def _asked(self, coverage: Any, confidence: Any, allow_empty: Any, smoothed: Any) -> _Asked:
+        """What `predict` is asked for, checked; the last is remembered: a server asks for the same all day."""
+        plain = type(coverage) is float and smoothed is False
+        last = self.__dict__.get("_last_asked") if plain else None
+        if last is not None and last[0] == coverage and last[1] is confidence and last[2] is allow_empty:
+            return last[3]
+        wanted = checks.as_coverages(coverage)
+        asked = self._checked(wanted, confidence, allow_empty, smoothed, many=checks.is_many(coverage))
+        if not warn_of_low_coverage(max(wanted)) and plain:
+            self.__dict__["_last_asked"] = coverage, confidence, allow_empty, asked
+        return asked
+
+    def _checked(
+        self,
+        coverages: Sequence[Fraction],
+        confidence: Any,
+        allow_empty: Any,
+        smoothed: Any = False,
+        *,
+        many: bool = True,
+    ) -> _Asked:
         checks.as_flag(allow_empty, "allow_empty")
         if confidence is not None:
             confidence = checks.as_probability(confidence, "confidence")
         is_smoothed = self._is_smoothed(smoothed)
         if is_smoothed:
             self._check_smoothed(confidence)
-        checks.same_order(logits, groups=groups, weights=weights)
-        if not is_smoothed and kernels.on_device(self.score, logits) is not None:
-            from evicp import device
+        like = [self.no_sets(exact, confidence, smoothed=is_smoothed) for exact in coverages]
+        return _Asked(coverages, like, confidence, allow_empty, is_smoothed, many)
 
-            tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
-            checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
-            asked = self._compared_with(tensor)._limits(tensor, levels, confidence, groups, weights)
-            about = [self.no_sets(exact, confidence, filled=not allow_empty) for exact in coverages]
-            there: Any = device.predict(self.score, tensor, asked, about)
-            return there
+    def _predict(
+        self, asked: _Asked, logits: Any, groups: Any, weights: Any, smoothed: Any = False
+    ) -> list[PredictionSets]:
+        levels, like, confidence, allow_empty, is_smoothed, _ = asked
+        if not isinstance(logits, np.ndarray):
+            checks.same_order(logits, groups=groups, weights=weights)
+            if not is_smoothed and kernels.on_device(self.score, logits) is not None:
+                return self._predict_there(asked, logits, groups, weights)
         own, array = self.alike(self._as_logits(logits))
+        steps = None
         if is_smoothed:
             own._warn_of_lost_ties(self)
-        steps = limits.as_steps(smoothed, self.score, array) if is_smoothed else None
+            steps = limits.as_steps(smoothed, self.score, array)
         asked_for = own._limits(array, levels, confidence, groups, weights, steps)
         self._warn_suspicious(array)
         if len(asked_for) == 1:
@@ -525,12 +552,21 @@ class Calibration:
         else:
             loosest = kernels.ragged_sets(self.score, array, reduce(np.maximum, asked_for))
             found = [limits.within(loosest, limit)[:2] for limit in asked_for]
-        pairs = zip(found, coverages, strict=True)
-        results = [self._sets(*ragged, exact, confidence, smoothed=is_smoothed) for ragged, exact in pairs]
+        results = [about.replaced(*ragged) for about, ragged in zip(like, found, strict=True)]
         if not allow_empty:
             top = kernels.top_labels(self.score, array)
             results = [limits.fill_empty(sets, top) for sets in results]
         return results
+
+    def _predict_there(self, asked: _Asked, logits: Any, groups: Any, weights: Any) -> Any:
+        """Sets of tensors on an accelerator, where they stay."""
+        from evicp import device
+
+        tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
+        checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
+        within = self._compared_with(tensor)._limits(tensor, asked.levels, asked.confidence, groups, weights)
+        like = [replace(sets, filled=not asked.allow_empty) for sets in asked.like]
+        return device.predict(self.score, tensor, within, like)
 
     def _warn_suspicious(self, logits: NDArray[Any]) -> None:
         """Warn of new rows that are very likely not what was meant."""
@@ -566,23 +602,13 @@ class Calibration:
         scores = limits.raised(self.scores, self.score, self.n_classes)
         return replace(self, scores=checks.frozen(scores), groups=groups, arithmetic=None)
 
-    def no_sets(self, coverage: Fraction, confidence: float | None, *, filled: bool = False) -> PredictionSets:
-        """Sets of no rows, with all that this calibration's sets remember."""
-        return self._sets(np.zeros(1, np.int64), np.empty(0, np.int32), coverage, confidence, filled=filled)
-
-    def _sets(
-        self,
-        offsets: I64,
-        labels: I32,
-        coverage: Fraction,
-        confidence: float | None,
-        *,
-        filled: bool = False,
-        smoothed: bool = False,
+    def no_sets(
+        self, coverage: Fraction, confidence: float | None, *, filled: bool = False, smoothed: bool = False
     ) -> PredictionSets:
+        """Sets of no rows, with all that this calibration's sets remember."""
         return PredictionSets(
-            offsets,
-            labels,
+            np.zeros(1, np.int64),
+            np.empty(0, np.int32),
             n_classes=self.n_classes,
             coverage=coverage,
             score=self.score.name,
@@ -940,15 +966,16 @@ class Calibration:
         return html_table(["Calibration", ""], facts, left=(1,))
 
 
-def warn_of_low_coverage(coverage: Fraction) -> None:
-    """Warn of a share of misses (alpha) where the share of labels to be covered was asked for."""
-    low = _LOW_COVERAGE  # compared in whole numbers: fractions are slow
-    if coverage.numerator * low.denominator <= low.numerator * coverage.denominator:
+def warn_of_low_coverage(coverage: Fraction) -> bool:
+    """Warn of a share of misses (alpha) where the share of labels to be covered was asked for; whether it looks so."""
+    is_low = coverage <= _LOW_COVERAGE
+    if is_low:
         checks.warn(
             f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
             f"Did you mean {float(1 - coverage):g}?",
             SuspiciousInputWarning,
         )
+    return is_low
 
 
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:

@@ -109,6 +109,8 @@ def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
 
 def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
     """float16, float32 or float64 in the machine's byte order; whole numbers become float64."""
+    if array.dtype.char in "fed" and array.dtype.isnative:
+        return array
     if array.dtype.kind not in "fiu":
         raise InputTypeError(
             f"logits must be real numbers; got dtype {array.dtype}. Pass the classifier's raw outputs as floats."
@@ -118,7 +120,7 @@ def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind in "iu" or array.dtype.itemsize > 8:
         with np.errstate(over="ignore"):  # an extended double beyond the range becomes inf, which is refused by name
             return array.astype(np.float64)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def as_labels(labels: Any, n: int, n_classes: int, *, class_names: Any = None) -> I64:
@@ -353,7 +355,7 @@ def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
 def as_array(value: Any, what: str) -> NDArray[Any]:
     """Anything array-like as a NumPy array, without a copy where possible."""
     if type(value) is np.ndarray:  # nothing to be read, and no mask
-        return _widen_bfloat16(value)
+        return value if value.dtype.kind != "V" else _widen_bfloat16(value)
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
         raise InputTypeError(
@@ -445,8 +447,7 @@ def _from_column(column: Any) -> NDArray[Any]:
 
 def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
     """NumPy has no bfloat16 of its own; the ml_dtypes package's is widened exactly to float32."""
-    foreign = array.dtype.kind == "V"  # names are slow to make; NumPy's own types need none
-    return array.astype(np.float32) if foreign and array.dtype.name == "bfloat16" else array
+    return array.astype(np.float32) if array.dtype.kind == "V" and array.dtype.name == "bfloat16" else array
 
 
 def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:

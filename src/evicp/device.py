@@ -107,7 +107,7 @@ class DeviceSets:
 
     def cpu(self) -> PredictionSets:
         """The same sets as NumPy arrays."""
-        return replace(self.about, offsets=self.offsets.cpu().numpy(), labels=self.labels.cpu().numpy())
+        return self.about.replaced(self.offsets.cpu().numpy(), self.labels.cpu().numpy())
 
     def __repr__(self) -> str:
         return f"DeviceSets({len(self):,} rows on {self.labels.device}, coverage {float(self.coverage):g})"

@@ -69,6 +69,12 @@ class PredictionSets:
 
     __setstate__ = checks.restore_frozen
 
+    def replaced(self, offsets: I64, labels: I32) -> PredictionSets:
+        """Other sets that remember what these do; `dataclasses.replace` takes longer than to score a row."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, offsets=checks.frozen(offsets), labels=checks.frozen(labels))
+        return made
+
     @classmethod
     def from_mask(
         cls,
@@ -161,7 +167,7 @@ class PredictionSets:
             start, stop, _ = index.indices(len(self))
             stop = max(start, stop)
             first, last = self.offsets[start], self.offsets[stop]
-            return replace(self, offsets=self.offsets[start : stop + 1] - first, labels=self.labels[first:last])
+            return self.replaced(self.offsets[start : stop + 1] - first, self.labels[first:last])
         return self._take(self._row_numbers(index))
 
     def _row_numbers(self, index: Any) -> I64:
@@ -182,7 +188,7 @@ class PredictionSets:
         sizes = self.sizes[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
-        return replace(self, offsets=offsets, labels=self.labels[np.repeat(self.offsets[:-1][rows], sizes) + within])
+        return self.replaced(offsets, self.labels[np.repeat(self.offsets[:-1][rows], sizes) + within])
 
     def __iter__(self) -> Iterator[I32]:
         return (self.labels[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True))
@@ -336,7 +342,7 @@ def join_sets(parts: Sequence[PredictionSets]) -> PredictionSets:
         return parts[0]
     sizes = np.concatenate([part.sizes for part in parts])
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return replace(parts[0], offsets=offsets, labels=np.concatenate([part.labels for part in parts]))
+    return parts[0].replaced(offsets, np.concatenate([part.labels for part in parts]))
 
 
 @dataclass(frozen=True, repr=False)

@@ -55,7 +55,20 @@ def _fused() -> ModuleType | None:
         return None
 
 
+#: The last score, by itself and not by its value, with the choice and what it led to: a server has one score.
+_last: tuple[Any, str, Any] = (None, "", None)
+
+
 def _backend_for(score: Any = None) -> Any:
+    global _last  # noqa: PLW0603 - replaced as a whole, so that threads see one or the other
+    last, chosen, found = _last
+    if score is None or score is not last or _chosen is not chosen:
+        found = _find_backend(score)
+        _last = score, _chosen, found
+    return found
+
+
+def _find_backend(score: Any) -> Any:
     if _chosen == "numpy":
         return _numpy
     if _chosen not in _BACKENDS:
@@ -101,7 +114,7 @@ def arithmetic(score: Any, logits: Any) -> str:
         return f"{there.__name__.rpartition('_')[2]} {there.precision(logits)}"
     if _backend_for(score) is _numpy:
         return "numpy float64"
-    return "numba float64" if logits.dtype == np.float64 else "numba float32"
+    return "numba float64" if logits.dtype.char == "d" else "numba float32"
 
 
 def in_precision_of(made_by: str, score: Any, logits: NDArray[Any]) -> NDArray[Any]:

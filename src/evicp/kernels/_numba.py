@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from threading import Event, Lock, local
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,13 +142,37 @@ def _batch(dtype: Any) -> NDArray[Any]:
     return cast("NDArray[Any]", batches[dtype])
 
 
-def _room(n_classes: int, dtype: Any) -> tuple[NDArray[Any], F64, I64]:
-    """The same, with room for the candidates of a row of so many classes."""
-    if n_classes > _KEPT:
-        return _batch(dtype), *_compiled.make_scratch(n_classes)
-    if _own.__dict__.get("n_classes") != n_classes:
-        _own.n_classes, _own.scratch = n_classes, _compiled.make_scratch(n_classes)
-    return _batch(dtype), *_own.scratch
+class _Room(NamedTuple):
+    """Room for rows of so many classes in one precision."""
+
+    n_classes: int
+    dtype: Any
+    #: As kernels take it.
+    scratch: tuple[NDArray[Any], F64, I64]
+    #: A row, as part of a block of one that kernels read, and its set.
+    row: NDArray[Any]
+    block: NDArray[Any]
+    labels: I32
+    scores: F64
+
+
+def _take_room(n_classes: int, dtype: Any) -> _Room:
+    """Room for a batch of rows, for the candidates of a row, and for one row by itself with its set.
+
+    It is the caller's until `_give_back`: what runs in this thread meanwhile, say a handler of a signal, finds none.
+    """
+    kept: _Room | None = _own.__dict__.pop("room", None)
+    if kept is not None and kept.n_classes == n_classes and kept.dtype == dtype:
+        return kept
+    block = np.full((1, max(n_classes, _compiled.LANES)), -np.inf, dtype)
+    scratch = _batch(dtype), *_compiled.make_scratch(block.size)
+    own = np.empty(n_classes, np.int32), np.empty(n_classes)
+    return _Room(n_classes, dtype, scratch, block[0, :n_classes], checks.frozen(block), *own)
+
+
+def _give_back(room: _Room) -> None:
+    if room.n_classes <= _KEPT:
+        _own.room = room
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -194,8 +218,10 @@ def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
     ways, scores = _ways(score, n_classes), np.empty(logits.shape)
 
     def work(block: NDArray[Any], rows: slice) -> int:
-        batch, floats, wholes = _room(n_classes, block.dtype)
-        return int(_compiled.dense_kernel(block, *ways, batch, floats, wholes, scores[rows]))
+        room = _take_room(n_classes, block.dtype)
+        bad = int(_compiled.dense_kernel(block, *ways, *room.scratch, scores[rows]))
+        _give_back(room)
+        return bad
 
     _each_block(logits, work)
     return scores
@@ -238,11 +264,8 @@ def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: b
     limits: tuple[Any, ...] = _spread_limits(score, limit[0], _own_type(logits)) if by_label else (_in_a_row(limit),)
     offsets = np.zeros(n + 1, np.int64)
     ends = offsets[1:]
-    if n == 1:  # nothing to share out, to join, or to guess
-        bad, ((_, labels, scores),) = _block_sets(_ready(logits), ways, limits, ends, n_classes, scored=scored)
-        if bad >= 0:
-            checks.raise_bad_row(logits[0], 0)
-        return offsets, labels.copy(), scores.copy() if scored else _NO_SCORES
+    if n == 1:
+        return offsets, *_one_set(logits, ways, limits, ends, scored=scored)
     joined = _Joined(ends, scored=scored)
     room_for = 4  # labels a row, at first
 
@@ -308,7 +331,7 @@ _NO_LABELS, _NO_SCORES = np.empty(0, np.int32), np.empty(0)
 
 def _in_a_row(limit: F64) -> F64:
     """Limits as a kernel takes them: contiguous and read-only."""
-    flat = np.ascontiguousarray(limit.reshape(-1))
+    flat = limit.ravel()
     return checks.frozen(flat) if flat.flags.writeable else flat
 
 
@@ -326,21 +349,55 @@ def _spread_limits(score: Any, limits: F64, dtype: Any) -> tuple[F64, NDArray[An
     return each, needs, loosest, tight, padded
 
 
+def _fill(
+    block: NDArray[Any],
+    start: int,
+    ways: _compiled.Ways,
+    limits: tuple[Any, ...],
+    scratch: tuple[Any, ...],
+    ends: I64,
+    labels: I32,
+    scores: F64,
+) -> tuple[int, int, int]:
+    """Sets from row `start` on, while there is room: the row after the last, labels used, the unusable row or -1."""
+    kernel: Any = _compiled.set_kernel
+    if len(limits) > 1:
+        kernel, scratch = _compiled.limit_kernel, (*scratch, _compiled.make_notes(block.dtype))
+    done, used, bad = kernel(block, start, *ways, *limits, *scratch, ends, labels, scores)
+    return done, used, bad
+
+
+def _one_set(
+    logits: NDArray[Any], ways: _compiled.Ways, limits: tuple[Any, ...], ends: I64, *, scored: bool
+) -> tuple[I32, F64]:
+    """The set of one row: nothing to share out, to join, or to guess, and no room to make.
+
+    The row is copied, which takes less time than to look whether it could be read where it lies.
+    """
+    room = _take_room(logits.shape[1], _own_type(logits))
+    room.row[:] = logits[0]
+    scores = room.scores if scored else _NO_SCORES
+    _, used, bad = _fill(room.block, 0, ways, limits, room.scratch, ends, room.labels, scores)
+    found = room.labels[:used].copy(), scores[:used].copy()
+    _give_back(room)
+    if bad >= 0:
+        checks.raise_bad_row(logits[0], 0)
+    return found
+
+
 def _block_sets(
     block: NDArray[Any], ways: _compiled.Ways, limits: tuple[Any, ...], ends: I64, room: int, *, scored: bool
 ) -> tuple[int, list[_Piece]]:
     """The sets of a block: its first unusable row, or -1, and the sets, in one or more pieces."""
-    kernel: Any = _compiled.set_kernel
-    scratch: tuple[Any, ...] = _room(block.shape[1], block.dtype)
-    if len(limits) > 1:
-        kernel, scratch = _compiled.limit_kernel, (*scratch, _compiled.make_notes(block.dtype))
+    own = _take_room(block.shape[1], block.dtype)
     done, bad = 0, -1
     pieces = []
     while done < len(block) and bad < 0:
         labels, scores, start = np.empty(room, np.int32), np.empty(room) if scored else _NO_SCORES, done
-        done, used, bad = kernel(block, start, *ways, *limits, *scratch, ends, labels, scores)
+        done, used, bad = _fill(block, start, ways, limits, own.scratch, ends, labels, scores)
         pieces.append((done - start, labels[:used], scores[:used]))
         room *= 2
+    _give_back(own)
     return bad, pieces
 
 
