@@ -13,6 +13,7 @@ import tracemalloc
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -703,7 +704,7 @@ def test_parts_are_merged_into_kernels_and_have_no_machine_code_of_their_own(tmp
     """Where this fails after an update of Numba, kernels still work, and take longer to compile."""
     script = """
 assert np.array_equal(fused.top_labels(None, logits), want)
-part = next(iter(fused._compiled._survey.overloads.values()))
+part = next(iter(fused._compiled.rows._survey.overloads.values()))
 print(part.library._codegen._engine.is_symbol_defined(part.fndesc.llvm_func_name))
 """
     assert run_script(PREPARE + script, tmp_path) == "False"
@@ -722,7 +723,8 @@ def test_a_first_call_compiles_neither_the_other_way_nor_other_scores(tmp_path, 
 from evicp import ECP
 rows = np.hstack([logits[:50]] * 3)[:, :{width}].copy()
 fused.label_scores(ECP(), rows, np.zeros(len(rows), np.int64)), fused.ragged_labels(ECP(), rows, -1.0)
-parts = {{name: part for name, part in vars(fused._compiled).items() if hasattr(part, "overloads")}}
+files = [file for file in vars(fused._compiled).values() if hasattr(file, "__file__")]
+parts = {{name: part for file in files for name, part in vars(file).items() if hasattr(part, "overloads")}}
 compiled = {{name for name, part in parts.items() if part.overloads}}
 assert {needed} <= compiled, compiled
 others = {needless} | {{"_note_other", "_log_cost", "_mass_above", "_uniform", "_second_largest", "_other_evidence"}}
@@ -749,8 +751,8 @@ def test_garbage_is_collected_again_after_a_first_call(tmp_path):
     script = """
 import gc
 from evicp.kernels import _loading
-seen, before = [], fused._compiled.compiler.Compiler.compile_extra
-fused._compiled.compiler.Compiler.compile_extra = lambda *a: (seen.append(gc.isenabled()), before(*a))[1]
+seen, before = [], fused._compiled.toolchain.compiler.Compiler.compile_extra
+fused._compiled.toolchain.compiler.Compiler.compile_extra = lambda *a: (seen.append(gc.isenabled()), before(*a))[1]
 fused.top_labels(None, logits), seen.append(gc.isenabled())
 gc.disable()
 fused.top_labels(None, logits.astype(np.float64)), seen.append(gc.isenabled())
@@ -769,15 +771,35 @@ def test_without_a_compiler_the_reference_is_used(tmp_path):
     assert run_script(script, tmp_path, NUMBA_DISABLE_JIT="1") == "None [[0.69, 0.69]]"
 
 
+#: Keep a list of what is compiled.
+COUNT = """
+from evicp.kernels._compiled.parts import _KernelCompiler
+compiled, real = [], _KernelCompiler.compile_extra
+_KernelCompiler.compile_extra = lambda *a: (compiled.append(a), real(*a))[1]
+"""
+
 #: Before any test of it, make every folder one that cannot be written to, as on a read-only file system.
 READ_ONLY = """
 import numba.core.caching
 def refuse(*_, **__): raise OSError(30, "Read-only file system")
 numba.core.caching.tempfile.TemporaryFile = numba.core.caching.os.makedirs = refuse
-from evicp.kernels import _compiled
-compiled, real = [], _compiled._KernelCompiler.compile_extra
-_compiled._KernelCompiler.compile_extra = lambda *a: (compiled.append(a), real(*a))[1]
 """
+
+
+def test_kernels_are_compiled_again_when_any_of_their_files_changes(tmp_path):
+    """Numba by itself looks at the kernel's own file only: of a mended formula it would keep what was wrong."""
+    source, kept = shutil.copytree(Path(evicp.__file__).parent, tmp_path / "src" / "evicp"), tmp_path / "kept"
+    script = COUNT + PREPARE + "\nprint(np.array_equal(fused.top_labels(None, logits), want), len(compiled) > 0)"
+
+    def found():
+        return run_script(script, kept, PYTHONPATH=str(source.parent), PYTHONDONTWRITEBYTECODE="1")
+
+    assert (found(), found()) == ("True True", "True False")
+    changed = source / "kernels" / "_compiled" / "rows.py"
+    before = changed.stat()
+    changed.write_text(changed.read_text(encoding="utf-8").replace("first look", "quick look"), encoding="utf-8")
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))  # it is the content that counts
+    assert (found(), found()) == ("True True", "True False")
 
 
 def test_without_a_folder_for_the_cache_kernels_still_compile(tmp_path):
@@ -793,7 +815,7 @@ def test_kernels_kept_in_a_folder_that_cannot_be_written_to_are_found(tmp_path):
     assert run_script(compile_one, tmp_path) == "True"
     kept = sorted(file.name for file in tmp_path.rglob("*"))
     for dtype, answer in (("np.float32", "True 0"), ("np.float64", "True 1")):
-        asked = READ_ONLY + PREPARE + script.replace("DTYPE", dtype) + ", min(len(compiled), 1))"
+        asked = READ_ONLY + COUNT + PREPARE + script.replace("DTYPE", dtype) + ", min(len(compiled), 1))"
         assert run_script(asked, tmp_path) == answer
     assert sorted(file.name for file in tmp_path.rglob("*")) == kept
 
@@ -995,8 +1017,10 @@ def test_a_cache_that_cannot_be_written_is_warned_of():
         def save_overload(self, *_):
             raise OSError(28, "No space left on device")
 
+    cache = loading.Cache(fused._compiled.top_kernel.py_func)
+    cache._own = Full()
     with pytest.warns(evicp.EvicpWarning, match=r"cannot be kept \(.*No space left.*Set NUMBA_CACHE_DIR"):
-        loading.Cache(Full(), None).save_overload(None, None)
+        cache.save_overload(None, None)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this platform")

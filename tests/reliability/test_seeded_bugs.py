@@ -66,7 +66,7 @@ BUGS = [
     ),
     Bug(
         "a strict inequality in the compiled kernel",
-        "kernels/_compiled.py",
+        "kernels/_compiled/sets.py",
         "        if value <= threshold:\n",
         "        if value < threshold:\n",
         _tests("test_kernels_numba"),
@@ -117,7 +117,7 @@ BUGS = [
     ),
     Bug(
         "a strict inequality in small sets",
-        "kernels/_compiled.py",
+        "kernels/_compiled/small.py",
         "kept += 1 if value <= b.threshold[j] else 0",
         "kept += 1 if value < b.threshold[j] else 0",
         _tests("test_kernels_numba"),
@@ -125,7 +125,7 @@ BUGS = [
     ),
     Bug(
         "evidence of a row taken again because a neighbour's overflows",
-        "kernels/_compiled.py",
+        "kernels/_compiled/batches.py",
         "if b.rest[j + r] == inf:",
         "if b.rest[j] <= inf:",
         _tests("test_kernels_numba"),
@@ -133,7 +133,7 @@ BUGS = [
     ),
     Bug(
         "cuts of rows that round up",
-        "kernels/_compiled.py",
+        "kernels/_compiled/small.py",
         "_rough_log(_mul(least, total)), most)",
         "_add(_rough_log(_mul(least, total)), _native(row, 0.2)), most)",
         _tests("test_kernels_numba"),
@@ -141,7 +141,7 @@ BUGS = [
     ),
     Bug(
         "no label above one with a limit of its own",
-        "kernels/_compiled.py",
+        "kernels/_compiled/within.py",
         "_larger(_sub(_mul(unit, n_classes), evidence), unit)",
         "_larger(_mul(unit, n_classes), unit)",
         _tests("test_limits"),
@@ -149,7 +149,7 @@ BUGS = [
     ),
     Bug(
         "a limit of a label's own without allowance for rounding",
-        "kernels/_compiled.py",
+        "kernels/_compiled/within.py",
         "_fma(slack, _native(row, _ROUGHLY), excess)",
         "_fma(slack, _native(row, 0.0), excess)",
         _tests("test_limits"),
@@ -157,7 +157,7 @@ BUGS = [
     ),
     Bug(
         "a top's score taken from where candidates' are noted",
-        "kernels/_compiled.py",
+        "kernels/_compiled/small.py",
         "return 1 if b.top_score[j] <= b.threshold[j] else 0",
         "return 1 if b.score[j] <= b.threshold[j] else 0",
         _tests("test_kernels_numba"),

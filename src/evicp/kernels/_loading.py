@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from evicp import checks
 from evicp.errors import EvicpWarning
@@ -75,26 +77,56 @@ class _Context:
         import_module("numba.core.runtime").rtsys.initialize(self._own)
 
 
-def _ready_cache(function: Any) -> Any:
-    """The cache of a kernel in the folder where Numba would keep it if it could write there."""
-    caching = import_module("numba.core.caching")
-    exists = {"ensure_cache_path": lambda own: Path(own.get_cache_path()).stat()}
-    locators = [type(each.__name__, (each,), exists) for each in caching.CompileResultCacheImpl._locator_classes]
-    kind = type("Ready", (caching.CompileResultCacheImpl,), {"_locator_classes": locators})
-    return type("ReadyCache", (caching.FunctionCache,), {"_impl_class": kind})(function)
+@cache
+def _digest(package: str) -> bytes:
+    """Of a package's sources, in a folder or an archive."""
+    digest = import_module("hashlib").sha256()
+    for module in import_module("pkgutil").iter_modules(sys.modules[package].__path__):
+        spec = module.module_finder.find_spec(module.name)
+        digest.update(spec.loader.get_data(spec.origin))
+    return cast("bytes", digest.digest())
+
+
+def _numbas_cache(function: Any, **changes: Any) -> Any:
+    """Numba's own cache of a kernel, for as long as no source of the kernel's package changes.
+
+    Numba looks at the kernel's file only.
+
+    Parameters
+    ----------
+    function : the kernel as it is written
+    changes : methods of Numba's locators of folders, by name, to be put in place of their own
+    """
+    caching, package = import_module("numba.core.caching"), function.__module__.rpartition(".")[0]
+    folders = caching.CompileResultCacheImpl
+    locators = [type(each.__name__, (each,), changes) for each in folders._locator_classes]
+
+    def key(own: Any, *arguments: Any) -> tuple[Any, ...]:
+        return (*caching.FunctionCache._index_key(own, *arguments), _digest(package))
+
+    methods = {"_impl_class": type("Folders", (folders,), {"_locator_classes": locators}), "_index_key": key}
+    return type("Kept", (caching.FunctionCache,), methods)(function)
 
 
 class Cache:
-    """What is kept of a kernel: Numba's cache, and what lies ready where nothing can be written, as in a container.
+    """What is kept of a kernel: where Numba does so, and what lies ready where nothing can be written (a container).
 
     A file that cannot be read or written is as good as none.
     """
 
-    def __init__(self, own: Any, function: Any) -> None:
-        self._own, self._function = own, function
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        try:
+            self._own = _numbas_cache(function)
+        except RuntimeError:  # no folder can be written to
+            self._own = import_module("numba.core.caching").NullCache()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
+
+    def _ready(self) -> Any:
+        """The cache in the folder where Numba would keep the kernel if it could write there."""
+        return _numbas_cache(self._function, ensure_cache_path=lambda locator: Path(locator.get_cache_path()).stat())
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """A compiled kernel; None if there is none that can be read."""
@@ -107,7 +139,7 @@ class Cache:
                     self._own.flush()
             if found is None:
                 with suppress(Exception):  # the same, or no folder
-                    found = _ready_cache(self._function).load_overload(signature, _Context(context))
+                    found = self._ready().load_overload(signature, _Context(context))
             return found
 
     def save_overload(self, *arguments: Any) -> None:
