@@ -25,11 +25,11 @@ import torch
 from hard_rows import SCORES, hard_rows
 
 import evicp
-from evicp.kernels import _triton
+from evicp.kernels import _jitted, _triton
 
 TILE: dict[str, Any] = {"rows": 4, "block": 8, "warps": 1, "slots": 8, "long": False, "rows_ahead": 8, "chunk": 32}
 LONG: dict[str, Any] = TILE | {"rows": 1, "block": 16, "slots": 8, "long": True}
-FILE = _triton.__file__
+FILES = [str(file) for file in sorted(Path(_jitted.__path__[0]).glob("*.py"))]
 
 
 def on_a_tile(score: evicp.Score) -> None:
@@ -127,27 +127,25 @@ def cases() -> dict[str, Callable[[], None]]:
     return found | {test.__name__.replace("_", " "): test for test in rest}
 
 
-def kernel_lines() -> set[int]:
-    """The lines with code in them, of all kernels."""
-    source = Path(FILE).read_text()
-    first = source[: source.index("# fmt: off")].count("\n")
-    pending, lines = [compile(source, FILE, "exec")], set()
+def kernel_lines(file: str) -> set[tuple[str, int]]:
+    """The lines with code in them, of the kernels of a file."""
+    pending, lines = [compile(Path(file).read_text(), file, "exec")], set()
     while pending:
         code = pending.pop()
         pending += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         if code.co_name != "<module>":
             lines |= {line for _, _, line in code.co_lines() if line is not None and line > code.co_firstlineno}
-    return {line for line in lines if line > first}
+    return {(file, line) for line in lines}
 
 
 def main() -> None:
-    run: set[int] = set()
+    run: set[tuple[str, int]] = set()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != FILE:
+        if frame.f_code.co_filename not in FILES:
             return None
         if event == "line":
-            run.add(frame.f_lineno)
+            run.add((frame.f_code.co_filename, frame.f_lineno))
         return trace
 
     results = {}
@@ -163,9 +161,11 @@ def main() -> None:
             results[name] = traceback.format_exc()[-3000:]
         finally:
             sys.settrace(None)
-    missed = sorted(kernel_lines() - run)
-    text = Path(FILE).read_text().splitlines()
-    sys.stdout.write(json.dumps({"results": results, "missed": [f"{n}: {text[n - 1].strip()}" for n in missed]}))
+    missed = []
+    for file in FILES:
+        name, text = Path(file).name, Path(file).read_text().splitlines()
+        missed += [f"{name}:{n}: {text[n - 1].strip()}" for _, n in sorted(kernel_lines(file) - run)]
+    sys.stdout.write(json.dumps({"results": results, "missed": missed}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,6 @@
+"""The kernels that Triton compiles for CUDA devices; `_triton` launches them.
+
+Row quantities have the shape (ROWS,), tiles (ROWS, BLOCK).
+
+    layout  <-  arithmetic  <-  reductions  <-  cuts  <-  slots  <-  scores  <-  sets
+"""
