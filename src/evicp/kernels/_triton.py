@@ -12,7 +12,7 @@ classes on, where it pays, neighbours are added in fours as floats first; their 
 
 A set is made in four steps with one wait for the device: `_read_rows` writes a row's candidates into a few slots of
 its own (found by a bound that no member can fail), `_score_candidates` scores them, a running sum gives the offsets,
-`_write_sets` puts the members in order. Rows with more candidates than slots are sorted instead.
+`_write_sets` puts the members in order. Where a row has more candidates than slots, they are sorted instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import triton
 from torch import Tensor
 
 from evicp.kernels import _torch
-from evicp.kernels._jitted.layout import _RANK, _REST, _TOP, EVIDENCE, RULES, STATISTICS
+from evicp.kernels._jitted.layout import _CUT, _RANK, _REST, _TOP, EVIDENCE, RULES, STATISTICS
 from evicp.kernels._jitted.scores import _finish_rows, _fix_elements, _score_elements, _score_labels
 from evicp.kernels._jitted.sets import _score_candidates, _write_sets
 from evicp.kernels._jitted.slots import _read_rows
@@ -41,6 +41,9 @@ LONGEST_TILE = 2048
 
 #: Rows of a large batch are worked on in groups, so that what is kept per row stays small beside the logits.
 ROWS_PER_GROUP = 1 << 20
+
+#: Of rows with more candidates than slots, this many logits at a time: a candidate takes a few dozen bytes.
+LOGITS_PER_SORT = 1 << 24
 
 #: At most this many slots for candidates at a time, 16 bytes each (24 where probabilities are added up).
 SLOTS_PER_GROUP = 1 << 25
@@ -368,7 +371,7 @@ class _Batch:
         offsets = torch.cumsum(candidates[3], 0, dtype=torch.int64)
         _, wide, crowded, total = self._report()
         if wide or crowded:
-            return self._with_sorted_rows(candidates, threshold, bool(wide))
+            return self._with_crowded_rows(candidates, threshold, bool(wide))
         return self._write_sets(candidates, offsets, total, threshold)
 
     def _slots(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -471,14 +474,17 @@ class _Batch:
         return self._elements(self.plan.score_elements, rows, z, scores, ranks, mass.contiguous()), order
 
     def _elements(self, kernel: _Kernel, rows: Tensor, z: Tensor, result: Tensor, *more: Tensor) -> Tensor:
+        """What a kernel gives for logits, as many of each row as there are for one entry of `rows`."""
         if z.numel():
-            tensors = (z, rows, *more, self.stats, self.parameters, result)
-            kernel(triton.cdiv(z.numel(), 256), *tensors, z.numel(), self.n, self.n_classes)
+            tensors, width = (z, rows, *more, self.stats, self.parameters, result), z.numel() // len(rows)
+            kernel(triton.cdiv(z.numel(), 256), *tensors, z.numel(), width, self.n, self.n_classes)
         return result
 
-    def _sorted_rows(self, rows: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Sizes, labels and scores of the sets of some rows, by sorting them whole."""
+    def _sorted_sets(self, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The sets of all rows, by sorting them whole."""
+        self._prepare_rows()
         sizes, labels, scores = [], [], []
+        rows = torch.arange(self.n, device=self.logits.device)
         for group in torch.split(rows, max(1, _torch.BLOCK_LOGITS // self.n_classes)):
             ordered, order = self._ordered_scores(group)
             if not bool((ordered[:, 1:] >= ordered[:, :-1]).all()):  # two scores that differ by rounding alone
@@ -488,14 +494,45 @@ class _Batch:
             sizes.append(member.sum(1))
             labels.append(order[member].to(torch.int32))
             scores.append(ordered[member])
+        return _torch.offsets_of(torch.cat(sizes)), torch.cat(labels), torch.cat(scores)
+
+    def _crowded_rows(self, rows: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Sizes, labels and scores of the sets of some rows, by sorting all that lies above their cuts."""
+        parts = [
+            self._crowded_group(group, threshold)
+            for group in torch.split(rows, max(1, LOGITS_PER_SORT // self.n_classes))
+        ]
+        sizes, labels, scores = zip(*parts, strict=True)
         return torch.cat(sizes), torch.cat(labels), torch.cat(scores)
 
-    def _sorted_sets(self, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
-        self._prepare_rows()
-        sizes, labels, scores = self._sorted_rows(torch.arange(self.n, device=self.logits.device), threshold)
-        return _torch.offsets_of(sizes), labels, scores
+    def _crowded_group(self, rows: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
+        z = self.logits[rows].to(torch.float32) + 0.0  # no -0.0, whose bits are others
+        own, label = torch.nonzero(z > self.stats[_CUT.value, rows].to(torch.float32)[:, None], as_tuple=True)
+        z = z[own, label]
+        bits = z.view(torch.int32)
+        ascending = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)  # as the logits do
+        key, order = torch.sort((own << 33) - ascending, stable=True)
+        own, label, z = own[order], label[order], z[order]
+        begins = torch.searchsorted(own, torch.arange(len(rows) + 1, device=own.device))
+        opens_group = torch.ones(len(key), dtype=torch.bool, device=own.device)
+        opens_group[1:] = key[1:] != key[:-1]
+        first = torch.where(opens_group, torch.arange(len(key), device=own.device), 0).cummax(0).values
+        ranks = first - begins[own]
+        mass, of_each = ranks, rows[own]
+        if self.plan.adds_up:
+            fixed = self._elements(self.plan.fix_elements, of_each, z, torch.empty_like(ranks))
+            before = fixed.cumsum(0) - fixed  # may go round, and its differences back again
+            mass = before[first] - before[begins[own]]
+        scores = torch.empty(z.shape, dtype=torch.float64, device=z.device)
+        scores = self._elements(self.plan.score_elements, of_each, z, scores, ranks, mass)
+        if bool(((scores[1:] < scores[:-1]) & (own[1:] == own[:-1])).any()):  # by rounding alone
+            again = _torch.stable_order(scores, own)
+            label, scores = label[again], scores[again]
+        member = scores <= threshold
+        sizes = _torch.offsets_of(member.to(torch.int64))[begins].diff()
+        return sizes, label[member].to(torch.int32), scores[member]
 
-    def _with_sorted_rows(
+    def _with_crowded_rows(
         self, candidates: tuple[Tensor, ...], threshold: float, wide: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The sets of a group in which some rows had no room in their slots, or evidence too wide."""
@@ -504,7 +541,7 @@ class _Batch:
             self._mend_wide_rows()
             self._finish_rows()
         rows = torch.nonzero(counts > self.tiling.slots)[:, 0]
-        own_sizes, own_labels, own_scores = self._sorted_rows(rows, threshold)
+        own_sizes, own_labels, own_scores = self._crowded_rows(rows, threshold)
         sizes[1:][rows] = own_sizes.to(torch.int32)
         offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
         result = self._write_sets(candidates, offsets, int(offsets[-1]), threshold)

@@ -11,9 +11,9 @@ EVIDENCE = {"relu": 0, "softplus": 1, "exp": 2}
 _RELU, _SOFTPLUS = (tl.constexpr(number) for number in range(2))
 
 # Rows of `stats`: what is known of each row of logits, float64.
-STATISTICS = 12
+STATISTICS = 13
 _TOP, _LEAST, _ABOVE_LEAST, _TOTAL, _REST, _HASH = (tl.constexpr(number) for number in range(6))
-_SECOND, _RANK, _MASS, _LOG_TOTAL, _LARGEST, _V = (tl.constexpr(number) for number in range(6, 12))
+_SECOND, _RANK, _MASS, _LOG_TOTAL, _LARGEST, _V, _CUT = (tl.constexpr(number) for number in range(6, 13))
 
 # Entries of `parameters` and of `status`.
 _RATE, _TEMPERATURE, _LOG_EPSILON, _LAM, _K_REG, _PENALTY, _SEED = (tl.constexpr(number) for number in range(7))

@@ -155,30 +155,30 @@ def _score_labels(
     tl.store(result + row, tl.where(scored, score, float("nan")), mask=here)
 
 
-@triton.jit(do_not_specialize=["size", "n", "K"])
+@triton.jit(do_not_specialize=["size", "width", "n", "K"])
 def _fix_elements(
-    z_values, rows, stats, parameters, result, size: tl.int64, n, K, RULE: tl.constexpr, EVIDENCE: tl.constexpr,
+    z_values, rows, stats, parameters, result, size: tl.int64, width, n, K, RULE: tl.constexpr, EVIDENCE: tl.constexpr,
     RANDOM: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Every exponential of some rows in fine units, int64."""
+    """Exponentials of labels in fine units, int64; `width` labels of each row, one after the other."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = place < size
-    row = tl.load(rows + place // K, mask=here, other=0)
+    row = tl.load(rows + place // width, mask=here, other=0)
     z = tl.load(z_values + place, mask=here, other=0.0).to(tl.float32)
     top = tl.load(stats + _TOP * n + row, mask=here, other=0.0).to(tl.float32)
     rate = tl.load(parameters + _RATE).to(tl.float32)
     tl.store(result + place, _fixed(_exponential(z, top, rate), _PER_ONE), mask=here)
 
 
-@triton.jit(do_not_specialize=["size", "n", "K"])
+@triton.jit(do_not_specialize=["size", "width", "n", "K"])
 def _score_elements(
-    z_values, rows, ranks, masses, stats, parameters, result, size: tl.int64, n, K, RULE: tl.constexpr,
+    z_values, rows, ranks, masses, stats, parameters, result, size: tl.int64, width, n, K, RULE: tl.constexpr,
     EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The score of every label of some rows, from their ranks and masses."""
+    """The scores of labels, from their ranks and masses; `width` of each row, one after the other."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = place < size
-    row = tl.load(rows + place // K, mask=here, other=0)
+    row = tl.load(rows + place // width, mask=here, other=0)
     z = tl.load(z_values + place, mask=here, other=0.0).to(tl.float32)
     rank = tl.load(ranks + place, mask=here, other=0).to(tl.float64)
     mass = tl.load(masses + place, mask=here, other=0).to(tl.float64)

@@ -12,6 +12,7 @@ from evicp.kernels._jitted.layout import (
     _APS,
     _BAD,
     _CROWDED,
+    _CUT,
     _ECP,
     _HASH,
     _LAC,
@@ -165,6 +166,7 @@ def _read_rows(
             none = tl.zeros([ROWS], tl.int32)
             count = _fill(own_slots, flags, 0, none, SLOTS, REPEATS, WORDS, VECTOR)
         count = tl.where(wide, SLOTS + 1, count)
+        tl.store(place + _CUT * n, tl.where(wide, float("-inf"), cut).to(tl.float64), mask=inside)
         tl.atomic_add(status + _CROWDED + row * 0, (count > SLOTS).to(tl.int64), mask=inside & (count > SLOTS))
         tl.store(counts + row, count, mask=inside)
         tl.store(sizes + row + 1, count * 0, mask=inside)
