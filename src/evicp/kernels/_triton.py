@@ -42,8 +42,8 @@ LONGEST_TILE = 2048
 #: Rows of a large batch are worked on in groups, so that what is kept per row stays small beside the logits.
 ROWS_PER_GROUP = 1 << 20
 
-#: Of rows with more candidates than slots, this many logits at a time: a candidate takes a few dozen bytes.
-LOGITS_PER_SORT = 1 << 24
+#: Of rows with more candidates than slots, this many logits at a time, and candidates, which take dozens of bytes each.
+LOGITS_PER_SORT, CANDIDATES_PER_SORT = 1 << 26, 1 << 24
 
 #: At most this many slots for candidates at a time, 16 bytes each (24 where probabilities are added up).
 SLOTS_PER_GROUP = 1 << 25
@@ -70,9 +70,9 @@ class Tiling:
 def tiling_for(n_classes: int, rule: str) -> Tiling:
     """The tiling that was fastest where it was measured (benchmarks/gpu.py --sweep)."""
     if n_classes > LONGEST_TILE:
-        return Tiling(rows=1, block=2048, warps=4, slots=512, long=True)
+        return Tiling(rows=1, block=2048, warps=4, slots=256, long=True)
     block = max(16, 1 << (n_classes - 1).bit_length())
-    slots = min(block, 256 if rule in ("aps", "base") else 64)
+    slots = min(block, 128 if rule in ("aps", "base") else 64)
     return Tiling(
         rows=min(16, 512 // block) if block <= 128 else 1,
         block=block,
@@ -496,12 +496,10 @@ class _Batch:
             scores.append(ordered[member])
         return _torch.offsets_of(torch.cat(sizes)), torch.cat(labels), torch.cat(scores)
 
-    def _crowded_rows(self, rows: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Sizes, labels and scores of the sets of some rows, by sorting all that lies above their cuts."""
-        parts = [
-            self._crowded_group(group, threshold)
-            for group in torch.split(rows, max(1, LOGITS_PER_SORT // self.n_classes))
-        ]
+    def _crowded_rows(self, rows: Tensor, threshold: float, most: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Sizes, labels and scores of the sets of some rows, by sorting their candidates, at most so many of a row."""
+        together = max(1, min(LOGITS_PER_SORT // self.n_classes, CANDIDATES_PER_SORT // most))
+        parts = [self._crowded_group(group, threshold) for group in torch.split(rows, together)]
         sizes, labels, scores = zip(*parts, strict=True)
         return torch.cat(sizes), torch.cat(labels), torch.cat(scores)
 
@@ -514,9 +512,7 @@ class _Batch:
         key, order = torch.sort((own << 33) - ascending, stable=True)
         own, label, z = own[order], label[order], z[order]
         begins = torch.searchsorted(own, torch.arange(len(rows) + 1, device=own.device))
-        opens_group = torch.ones(len(key), dtype=torch.bool, device=own.device)
-        opens_group[1:] = key[1:] != key[:-1]
-        first = torch.where(opens_group, torch.arange(len(key), device=own.device), 0).cummax(0).values
+        first = torch.searchsorted(key, key)  # of equal ones; running maxima of one long row take one block of threads
         ranks = first - begins[own]
         mass, of_each = ranks, rows[own]
         if self.plan.adds_up:
@@ -541,7 +537,8 @@ class _Batch:
             self._mend_wide_rows()
             self._finish_rows()
         rows = torch.nonzero(counts > self.tiling.slots)[:, 0]
-        own_sizes, own_labels, own_scores = self._crowded_rows(rows, threshold)
+        most = self.n_classes if wide else int(counts.max())
+        own_sizes, own_labels, own_scores = self._crowded_rows(rows, threshold, most)
         sizes[1:][rows] = own_sizes.to(torch.int32)
         offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
         result = self._write_sets(candidates, offsets, int(offsets[-1]), threshold)
