@@ -63,13 +63,17 @@ def many_candidates(score: evicp.Score) -> None:
 
 
 def crowded() -> None:
-    """Rows with more candidates than slots are sorted; the others are not."""
+    """Of rows with more candidates than slots these are sorted, together or row by row; those of others are not."""
     z = hard_rows(9, 7, seed=6)
+    together = _triton.CANDIDATES_PER_SORT
     for score in (evicp.ECP(), evicp.APS()):
         with agreement.tiling(**TILE | {"slots": 2}):
             dense, _ = agreement.scores_agree(score, z, "cpu")
             for threshold in np.quantile(dense[np.isfinite(dense)], [0.3, 0.9]):
                 agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
+                _triton.CANDIDATES_PER_SORT = 8
+                agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
+                _triton.CANDIDATES_PER_SORT = together
 
 
 def searched() -> None:
