@@ -97,12 +97,13 @@ def _numbas_cache(function: Any, **changes: Any) -> Any:
     function : the kernel as it is written
     changes : methods of Numba's locators of folders, by name, to be put in place of their own
     """
-    caching, package = import_module("numba.core.caching"), function.__module__.rpartition(".")[0]
+    caching = import_module("numba.core.caching")
     folders = caching.CompileResultCacheImpl
     locators = [type(each.__name__, (each,), changes) for each in folders._locator_classes]
+    digest = _digest(function.__module__.rpartition(".")[0])  # now: sources may be edited before anything is compiled
 
     def key(own: Any, *arguments: Any) -> tuple[Any, ...]:
-        return (*caching.FunctionCache._index_key(own, *arguments), _digest(package))
+        return (*caching.FunctionCache._index_key(own, *arguments), digest)
 
     methods = {"_impl_class": type("Folders", (folders,), {"_locator_classes": locators}), "_index_key": key}
     return type("Kept", (caching.FunctionCache,), methods)(function)
@@ -118,7 +119,7 @@ class Cache:
         self._function = function
         try:
             self._own = _numbas_cache(function)
-        except RuntimeError:  # no folder can be written to
+        except Exception:  # no folder can be written to, or the sources cannot be read
             self._own = import_module("numba.core.caching").NullCache()
 
     def __getattr__(self, name: str) -> Any:
