@@ -23,6 +23,7 @@ import numpy as np
 import typer
 from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -314,12 +315,10 @@ def print_table(
     columns = list(zip(head, *cells, strict=True))
     narrow = sum(max(map(cell_len, column)) + 2 for column in columns) - 2 > console.width
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    least = -2
     for i, (name, *values) in enumerate(columns):
         text = i == 0 or i in left
         width = max(map(cell_len, [*name.split(), *values]))
         smallest = min(width, _LEAST_TEXT) if text else width
-        least += smallest + 2
         table.add_column(
             name,
             justify="left" if text else "right",
@@ -327,7 +326,9 @@ def print_table(
             width=width if narrow and not text else None,
             min_width=smallest if narrow else None,
         )
-    console.width = max(console.width, least)
+    if narrow:  # as wide as its columns at their narrowest, as Rich counts: before version 15 the outer ones are wider
+        least = Measurement.get(console, console.options.update(max_width=1 << 16), table).minimum
+        console.width = max(console.width, least)
     for row, shown in zip(rows, cells, strict=True):
         table.add_row(*map(Text, shown), style="bold" if row[0] == bold else None)
     console.print(table)
