@@ -165,9 +165,10 @@ def test_a_column_with_a_name_of_the_result_is_refused(cluster: Any, dataset: An
     with pytest.raises(Exception, match=f"has a column '{name}'"):  # Ray's, made of ours
         cluster.predict(unknown, calibration, 0.9).take(1)
     plain = evicp.calibrate(*data)
-    renamed = dataset.rename_columns({"id": "names"}).materialize()  # of whose blocks Ray may finish any first
-    kept = cluster.predict(renamed, plain, 0.9).take(2)
-    assert [row["names"] for row in kept] == [row["names"] for row in renamed.take(2)]
+    renamed = type(dataset).copy(dataset, _deep_copy=True).rename_columns({"id": "names"})
+    renamed.context.execution_options.preserve_order = True  # or Ray keeps blocks in the order in which they are done
+    kept = cluster.predict(renamed.materialize(), plain, 0.9).take(2)
+    assert [row["names"] for row in kept] == [0, 1]
 
 
 def test_the_settings_of_the_dataset_are_left_alone(cluster: Any, dataset: Any, data: tuple) -> None:

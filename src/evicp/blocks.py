@@ -27,6 +27,7 @@ from evicp.checks import ClassNames
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.files import (
     LOGITS_SUFFIXES,
+    UNEVEN,
     LogitsFile,
     SetsFile,
     StoredLogits,
@@ -168,7 +169,7 @@ class ParquetPart:
                     return
                 logits = matrix(batch.column("logits"))
                 if logits.shape[1:] != self.shape[1:]:
-                    raise FileError("its logits are lists of different lengths, or missing.")
+                    raise FileError(UNEVEN)
                 if self.own_labels:
                     labels = batch.column("labels").to_numpy(zero_copy_only=False)
                 else:

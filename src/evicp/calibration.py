@@ -319,9 +319,7 @@ class _Asked(NamedTuple):
     levels: Sequence[Fraction]
     #: For each level sets of no rows, with all that the sets at this level remember.
     like: list[PredictionSets]
-    confidence: float | None
     allow_empty: bool
-    smoothed: bool
     many: bool
 
 
@@ -530,12 +528,13 @@ class Calibration:
         if is_smoothed:
             self._check_smoothed(confidence)
         like = [self.no_sets(exact, confidence, smoothed=is_smoothed) for exact in coverages]
-        return _Asked(coverages, like, confidence, allow_empty, is_smoothed, many)
+        return _Asked(coverages, like, allow_empty, many)
 
     def _predict(
         self, asked: _Asked, logits: Any, groups: Any, weights: Any, smoothed: Any = False
     ) -> list[PredictionSets]:
-        levels, like, confidence, allow_empty, is_smoothed, _ = asked
+        levels, like, allow_empty, _ = asked
+        confidence, is_smoothed = like[0].confidence, like[0].smoothed
         if not isinstance(logits, np.ndarray):
             checks.same_order(logits, groups=groups, weights=weights)
             if not is_smoothed and kernels.on_device(self.score, logits) is not None:
@@ -564,7 +563,7 @@ class Calibration:
 
         tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
         checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
-        within = self._compared_with(tensor)._limits(tensor, asked.levels, asked.confidence, groups, weights)
+        within = self._compared_with(tensor)._limits(tensor, asked.levels, asked.like[0].confidence, groups, weights)
         like = [replace(sets, filled=not asked.allow_empty) for sets in asked.like]
         return device.predict(self.score, tensor, within, like)
 

@@ -355,7 +355,7 @@ def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
 def as_array(value: Any, what: str) -> NDArray[Any]:
     """Anything array-like as a NumPy array, without a copy where possible."""
     if type(value) is np.ndarray:  # nothing to be read, and no mask
-        return value if value.dtype.kind != "V" else _widen_bfloat16(value)
+        return _widen_bfloat16(value)
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
         raise InputTypeError(

@@ -142,11 +142,22 @@ def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
         yield piece
 
 
-def parquet_file(path: Path, *, streamed: bool = False) -> Any:
+#: What is said of logits that are no matrix.
+UNEVEN = "its logits are lists of different lengths, or missing."
+
+
+@contextmanager
+def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
     """A parquet file; streamed, pages are read as they are needed, not whole columns of a row group."""
     pq = need("pyarrow.parquet", "pyarrow", "parquet", "a parquet file")
     how = {"buffer_size": 1 << 20, "pre_buffer": False} if streamed else {}
-    return pq.ParquetFile(path, page_checksum_verification=True, **how)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True, **how) as file:
+            yield file
+    except ValueError as error:  # pyarrow 25 does not read missing lists of a fixed size
+        if "Expected all lists to be of size" not in str(error):
+            raise
+        raise FileError(UNEVEN) from error
 
 
 def read_parquet(path: Path) -> LogitsFile:
@@ -168,7 +179,7 @@ def matrix(column: Any) -> NDArray[Any]:
 
     lengths = pc.unique(pc.list_value_length(column)).to_pylist()
     if column.null_count or len(lengths) > 1:
-        raise FileError("its logits are lists of different lengths, or missing.")
+        raise FileError(UNEVEN)
     width = lengths[0] if lengths else getattr(column.type, "list_size", 0)
     return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), width)
 

@@ -296,6 +296,13 @@ def mute(stream: TextIO) -> None:
 _LEAST_TEXT = 10
 
 
+def _edge(console: Console) -> int:
+    """By how much Rich makes the outermost columns wider than asked: before version 15 by the padding it leaves out."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column(width=1)
+    return (Measurement.get(console, console.options, table).minimum - 1) // 2
+
+
 def print_table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -315,20 +322,21 @@ def print_table(
     columns = list(zip(head, *cells, strict=True))
     narrow = sum(max(map(cell_len, column)) + 2 for column in columns) - 2 > console.width
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    least, edge = -2, _edge(console)
     for i, (name, *values) in enumerate(columns):
         text = i == 0 or i in left
         width = max(map(cell_len, [*name.split(), *values]))
         smallest = min(width, _LEAST_TEXT) if text else width
+        least += smallest + 2
+        outer = edge * ((i == 0) + (i == len(columns) - 1))
         table.add_column(
             name,
             justify="left" if text else "right",
             overflow="fold",
-            width=width if narrow and not text else None,
-            min_width=smallest if narrow else None,
+            width=width - outer if narrow and not text else None,
+            min_width=smallest - outer if narrow else None,
         )
-    if narrow:  # as wide as its columns at their narrowest, as Rich counts: before version 15 the outer ones are wider
-        least = Measurement.get(console, console.options.update(max_width=1 << 16), table).minimum
-        console.width = max(console.width, least)
+    console.width = max(console.width, least)
     for row, shown in zip(rows, cells, strict=True):
         table.add_row(*map(Text, shown), style="bold" if row[0] == bold else None)
     console.print(table)
