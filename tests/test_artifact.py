@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import artifact
+from evicp import artifact, report
 from evicp.errors import ArtifactError, InputError, InputTypeError, ScoreError
 from evicp.paths import atomic_path
 
@@ -118,7 +119,8 @@ def test_a_users_function_is_supplied_again(made_with: Any, supplied: Any, rows:
     with pytest.raises(ArtifactError) as caught:
         evicp.load(path)
     assert str(caught.value) == (
-        f"cannot load {path}: it was made with a function of yours. Supply it again: evicp.load(path, score=...)."
+        f"cannot load {path}: it was made with a function or class of yours. "
+        "Supply it again: evicp.load(path, score=...)."
     )
 
 
@@ -334,6 +336,49 @@ def test_folds_are_remembered_and_said(tmp_path: Path) -> None:
     assert repr(calibration).endswith("; scored in 5 folds)")
     assert "in 5 folds, by other models than the one that predicts" in calibration.certificate(0.9).caveat
     assert "folds" not in evicp.Calibration(evicp.LAC(), np.arange(20.0), 3).certificate(0.9).caveat
+
+
+def test_what_rests_on_the_law_of_coverage_is_refused_where_rows_were_scored_in_folds(rows) -> None:
+    """Of folds nothing is known that a monitor, a confidence or a verdict could rest on."""
+    whole = evicp.calibrate(*rows)
+    folds = dataclasses.replace(whole, folds=5)
+    sets = folds.predict(rows[0], 0.9)
+    assert (sets.n_calibration, whole.predict(rows[0], 0.9).n_calibration) == (None, whole.n)
+    assert np.array_equal(sets.labels, whole.predict(rows[0], 0.9).labels)
+    evaluation = evicp.evaluate(sets, rows[1])
+    for call in (
+        lambda: folds.predict(rows[0], 0.9, confidence=0.9),
+        lambda: folds.threshold(0.9, 0.9),
+        lambda: folds.reliability(0.9),
+        lambda: folds.certificate(0.9, pac=0.9),
+        lambda: folds.certificate(0.9, evaluation),
+        lambda: evicp.Monitor(folds, 0.9),
+    ):
+        with pytest.raises(InputError, match=r"needs the law of coverage .* scored in 5 folds"):
+            call()
+    assert folds.certificate(0.9).observed is None
+    page = report.build(*rows, {"folds": folds, "whole": whole})
+    assert [method["law"] for method in page.data["methods"]] == [None, 0]
+
+
+class Mild(evicp.LAC):
+    """A class of a user's that has the name of the score it is made from."""
+
+    def formula(self, logits):
+        return 0.1 * super().formula(logits)
+
+
+def test_a_class_made_from_a_built_in_score_is_not_taken_for_it(tmp_path, rows) -> None:
+    path, own = tmp_path / "c.safetensors", evicp.calibrate(*rows, Mild())
+    own.save(path)
+    with pytest.raises(ArtifactError, match="a function or class of yours"):
+        evicp.load(path)
+    with pytest.raises(ArtifactError, match=r"made with the score custom .* got lac"):
+        evicp.load(path, score=evicp.LAC())
+    assert evicp.load(path, score=Mild()) == own
+    evicp.calibrate(*rows, evicp.LAC()).save(path)
+    with pytest.raises(ArtifactError, match=r"made with the score lac .* got custom"):
+        evicp.load(path, score=Mild())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of files are POSIX's")

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evicp
-from evicp import checks
+from evicp import checks, report
 from evicp.errors import (
     InputError,
     InputTypeError,
@@ -254,6 +255,7 @@ def test_numbers_stay_numbers_beside_class_names() -> None:
     assert checks.as_labels(labels, 3, 3, class_names=NAMES) is labels
     assert checks.as_labels(labels, 3, 3, class_names=("cat", "cat", "cat")) is labels
     assert checks.as_labels([], 0, 3, class_names=NAMES).tolist() == []
+    assert checks.as_labels(np.array([], "U3"), 0, 3, class_names=NAMES).dtype == np.int64  # a shard without rows
     with pytest.raises(InputTypeError, match=r"^labels must be integers; got dtype object\. Use labels\.astype\(int\)"):
         checks.as_labels(labels.astype(object), 3, 3, class_names=NAMES)
 
@@ -514,6 +516,9 @@ def test_columns_in_another_order_than_the_classes_are_refused(rows: tuple, kind
         lambda: evicp.calibrate(other, labels, class_names=ANIMALS),
         lambda: calibration.predict(other, 0.9),
         lambda: calibration.p_values(other),
+        lambda: evicp.evaluate(calibration.predict(frame, 0.9), labels, other),
+        lambda: report.build(other, labels, calibration),
+        lambda: evicp.estimate_class_frequencies(frame, labels, other),
     ]
     if kind == "pandas":
         calls.append(lambda: calibration.predict(other.iloc[0], 0.9))
@@ -522,6 +527,31 @@ def test_columns_in_another_order_than_the_classes_are_refused(rows: tuple, kind
             call()
     renamed = frames.DataFrame({f"logit {k}": logits[:, k] for k in range(K)})  # other names say nothing
     assert calibration.predict(renamed, 0.9) == calibration.predict(logits, 0.9)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_columns_in_another_order_than_those_calibrated_are_refused(rows: tuple, kind: str, tmp_path: Path) -> None:
+    """Where classes have no names, their columns' names are remembered for this alone."""
+    frames = pytest.importorskip(kind)
+    logits, labels = rows
+    frame = frames.DataFrame({name: logits[:, k] for k, name in enumerate(ANIMALS)})
+    other = frame[ANIMALS[::-1]]
+    calibration = evicp.calibrate(frame, labels)
+    assert calibration == evicp.calibrate(logits, labels)
+    assert calibration.class_names is None
+    calibration.save(tmp_path / "c.safetensors")
+    for one in (calibration, evicp.load(tmp_path / "c.safetensors")):
+        assert one.predict(frame, 0.9) == calibration.predict(logits, 0.9)
+        for call in (partial(one.predict, other, 0.9), partial(one.extended, other, labels)):
+            with pytest.raises(LogitsError, match=r"column 0 is 'gnu', class 0 is 'cat'\. Pass logits\[\['cat', "):
+                call()
+    parts = [evicp.Calibrator().update(part, labels) for part in (frame, other, logits)]
+    with pytest.raises(LogitsError, match="in another order"):
+        parts[0].update(other, labels)
+    with pytest.raises(evicp.errors.InputError, match="same columns in the same order"):
+        parts[0].merge(parts[1])
+    assert parts[2].merge(parts[0]).finish().columns == tuple(ANIMALS)
+    assert evicp.calibrate(frame, labels, class_names=ANIMALS).columns is None  # the names say it
 
 
 @pytest.mark.parametrize("make", ["table", "record_batch"])

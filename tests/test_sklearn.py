@@ -65,7 +65,7 @@ def test_digits_reach_their_coverage(digits, cv, score):
     X, X_new, y, y_new = digits
     model = ConformalClassifier(LogisticRegression(max_iter=500), score=score, coverage=0.9, cv=cv).fit(X, y)
     evaluation = model.evaluate(X_new, y_new)
-    law = model.calibration_.reliability(0.9)
+    law = evicp.Reliability(model.calibration_.n, 0.9)
     # The folds lie outside the exact guarantee, but must not be far from it.
     assert law.compatible(evaluation.coverage, evaluation.n, 0.9999).compatible
 

@@ -34,7 +34,7 @@ FORMAT_VERSION = 1
 
 #: What a description has only where there is something to say.
 _COUNTS = ("chosen_on", "folds")
-_OPTIONAL = (*_COUNTS, "arithmetic")
+_OPTIONAL = (*_COUNTS, "arithmetic", "columns")
 
 #: Fifty thousand class names of sixty letters fit. Parsed, a header takes up to fifteen times its size: this bound
 #: keeps the promise that loading takes no more than the file's size plus 64 MiB.
@@ -57,7 +57,7 @@ def _description(calibration: Calibration) -> str:
     """What is known of a calibration, as canonical JSON."""
     content = {
         "version": FORMAT_VERSION,
-        "score": {"name": calibration.score.name, "parameters": calibration.score.plain_parameters()},
+        "score": {"name": _name_of(calibration.score), "parameters": calibration.score.plain_parameters()},
         "n": calibration.n,
         "n_classes": calibration.n_classes,
         "class_names": calibration.class_names,
@@ -73,6 +73,11 @@ def _description(calibration: Calibration) -> str:
         return _canonical(content)
     except (TypeError, ValueError) as error:
         raise ScoreError(f"the parameters of {calibration.score} cannot be stored as JSON: {error}.") from error
+
+
+def _name_of(score: Score) -> str:
+    """What a file calls a score: a class of yours that has the name of a built-in one is not that one."""
+    return score.name if SCORES.get(score.name, type(score)) is type(score) else CUSTOM
 
 
 def _describe_groups(by: Groups) -> dict[str, Any]:
@@ -268,13 +273,16 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
         raise ArtifactError(f"it says n = {content['n']} but holds {n} scores.")
     if not all(_ascending(part) for part in parts if len(part)):
         raise ArtifactError("its scores are not ascending numbers.")
-    names = content["class_names"]
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ArtifactError("its class names are not strings.")
+    for what in ("class_names", "columns"):
+        names = content.get(what)
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ArtifactError(f"its {what.replace('_', ' ')} are not strings.")
     score = _rebuild_score(content["score"], supplied)
     if isinstance(score, ECP):
         score.rates(n_classes)  # refuses base rates of another K
-    class_names = checks.as_class_names(names, n_classes)
+    class_names, columns = checks.as_class_names(content["class_names"], n_classes), content.get("columns")
+    if columns is not None and len(columns) != n_classes:
+        raise ArtifactError(f"it has {len(columns)} columns for {n_classes} classes.")
     whole = next(iter(tensors.values())).base  # the parts lie in it one after the other: putting them together copies
     scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
     groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
@@ -293,6 +301,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
         chosen_on=chosen_on,
         arithmetic=arithmetic,
         folds=folds,
+        columns=None if columns is None else tuple(columns),
     )
 
 
@@ -336,13 +345,12 @@ def _rebuild_score(stored: Any, supplied: Score | None) -> Score:
     if not isinstance(name, str) or not isinstance(parameters, dict):
         raise ArtifactError("its score is malformed.")
     if supplied is not None:
-        if (supplied.name, supplied.plain_parameters()) != (name, _retupled(parameters)):
-            raise ScoreError(
-                f"it was made with the score {name} {parameters}; got {supplied.name} {supplied.plain_parameters()}."
-            )
+        got = _name_of(supplied), supplied.plain_parameters()
+        if got != (name, _retupled(parameters)):
+            raise ScoreError(f"it was made with the score {name} {parameters}; got {got[0]} {got[1]}.")
         return supplied
     if name == CUSTOM or CUSTOM in parameters.values():
-        raise ScoreError("it was made with a function of yours. Supply it again: evicp.load(path, score=...).")
+        raise ScoreError("it was made with a function or class of yours. Supply it again: evicp.load(path, score=...).")
     kind = SCORES.get(name)
     if kind is None or set(parameters) != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]
         raise ScoreError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property, reduce
 from os import PathLike
@@ -158,6 +158,7 @@ class Calibrator:
         self.n_classes: int | None = None
         self._class_weights = None if class_weights is None else shift.as_weights(class_weights, what="class_weights")
         self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
+        self._columns: tuple[str, ...] | None = None
         self._batches: list[_Batch] = []
         if self.by is not None and class_weights is not None:
             raise InputError("weights and groups cannot be combined; pass by= or class_weights=, not both.")
@@ -180,7 +181,7 @@ class Calibrator:
         stays = kernels.on_device(self.score, logits) is not None
         array: Any = (checks.as_device_logits if stays else checks.as_logits)(logits, self.n_classes)
         truth = checks.as_labels(labels, *array.shape, class_names=self._class_names)
-        checks.same_columns(logits, checks.as_class_names(self._class_names, array.shape[1]))
+        checks.same_columns(logits, checks.as_class_names(self._class_names, array.shape[1]), self._columns)
         checks.same_order(logits, groups=groups, weights=weights)
         before = next((batch for batch in self._batches if len(batch.scores)), None)
         if not stays and before is not None:
@@ -198,6 +199,7 @@ class Calibrator:
             scores = kernels.label_scores(self.score, array, truth)
         keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
         self.n_classes = array.shape[1]
+        self._columns = self._columns or checks.columns_of(logits)
         # Copies: whoever reads rows in blocks fills the same buffers again.
         kept = None if row_weights is None else row_weights.copy()
         self._batches.append(_Batch(scores, keys.copy(), kept, kernels.arithmetic(self.score, array)))
@@ -262,8 +264,9 @@ class Calibrator:
             whole._check_mergeable(other)
             whole.n_classes = whole.n_classes or other.n_classes
             whole._class_names = whole._class_names if whole._class_names is not None else other._class_names
+            whole._columns = whole._columns or other._columns
             whole._batches.extend(other._batches)
-        self.n_classes, self._class_names, self._batches = whole.n_classes, whole._class_names, whole._batches
+        self.__dict__.update(whole.__dict__)
         return self
 
     def _check_mergeable(self, other: Calibrator) -> None:
@@ -278,6 +281,8 @@ class Calibrator:
             names = {checks.as_class_names(one._class_names, n_classes) for one in (self, other)} - {None}
             if len(names) > 1:
                 raise InputError("only calibrators with the same class names in the same order can be merged.")
+        if self._columns != other._columns and sorted(self._columns or ()) == sorted(other._columns or ()):
+            raise InputError("only calibrators of frames with the same columns in the same order can be merged.")
         if other.by != self.by:
             raise InputError(f"only calibrators with the same groups can be merged; got {self.by} and {other.by}.")
         weighted = {batch.weights is not None for batch in (*self._batches[:1], *other._batches[:1])}
@@ -310,6 +315,7 @@ class Calibrator:
             groups,
             row_weights,
             arithmetic=self._arithmetic(),
+            columns=self._columns if names is None else None,
         )
 
 
@@ -340,6 +346,8 @@ class Calibration:
         that is not known
     folds : in how many folds the rows were scored, by other models than the one that predicts, fitted on all of them;
         None where that is one and the same, as the guarantee needs it
+    columns : the names of the columns, where the logits were a frame and no class names were given: the same in another
+        order are refused
     """
 
     score: Score
@@ -351,6 +359,7 @@ class Calibration:
     chosen_on: int | None = None
     arithmetic: str | None = None
     folds: int | None = None
+    columns: tuple[str, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", checks.owned(self.scores))
@@ -394,9 +403,7 @@ class Calibration:
         ----------
         coverage, confidence : as for `threshold`
         """
-        exact = checks.as_coverage(coverage)
-        if confidence is not None:
-            confidence = checks.as_probability(confidence, "confidence")
+        exact, confidence = checks.as_coverage(coverage), self._as_confidence(confidence)
         if self.weights is not None:
             return self.weights.limit(self.scores, exact, confidence, self.weights.of_new(0, None))[0]
         if self.groups is not None:
@@ -522,8 +529,7 @@ class Calibration:
         many: bool = True,
     ) -> _Asked:
         checks.as_flag(allow_empty, "allow_empty")
-        if confidence is not None:
-            confidence = checks.as_probability(confidence, "confidence")
+        confidence = self._as_confidence(confidence)
         is_smoothed = self._is_smoothed(smoothed)
         if is_smoothed:
             self._check_smoothed(confidence)
@@ -577,7 +583,7 @@ class Calibration:
     def _as_logits(self, logits: Any) -> NDArray[Any]:
         """New rows, in the order of the calibration's classes."""
         array = checks.as_logits(logits, self.n_classes, row_allowed=True)
-        checks.same_columns(logits, self.class_names)
+        checks.same_columns(logits, self.class_names, self.columns)
         return array
 
     def alike(self, logits: NDArray[Any]) -> tuple[Calibration, NDArray[Any]]:
@@ -611,13 +617,28 @@ class Calibration:
             n_classes=self.n_classes,
             coverage=coverage,
             score=self.score.name,
-            n_calibration=self.n,
+            n_calibration=self.n if self.folds is None else None,
             filled=filled,
             class_names=self.class_names,
             confidence=confidence,
             guarantee=self.guarantee,
             smoothed=smoothed,
         )
+
+    def _as_confidence(self, confidence: Any) -> float | None:
+        """The confidence of training-conditional sets, if they are asked for."""
+        if confidence is None:
+            return None
+        self.require_law("confidence")
+        return checks.as_probability(confidence, "confidence")
+
+    def require_law(self, what: str) -> None:
+        """Refuse what rests on the law of coverage given the calibration rows, where these do not have it."""
+        if self.folds is not None:
+            raise InputError(
+                f"{what} needs the law of coverage given the calibration rows, which is not known here: they were "
+                f"scored in {self.folds:,} folds, by other models than the one that predicts. Hold out a share of them."
+            )
 
     def _is_smoothed(self, smoothed: Any) -> bool:
         """Whether smoothed p-values are asked for, which weights cannot have."""
@@ -842,6 +863,7 @@ class Calibration:
             raise InputError("weights are only taken by a calibration with weights of its own rows.")
         if own is not None and own.classes is None and weights is None:
             raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
+        checks.same_columns(logits, self.columns)
         calibrator = Calibrator(
             self.score,
             by=None if self.groups is None else self.groups.by,
@@ -890,6 +912,7 @@ class Calibration:
         """
         if self.guarantee != "marginal":
             raise InputError(f"this calibration is not marginal but {self.guarantee}: certificate() has its laws.")
+        self.require_law("reliability")
         return Reliability(self.n, coverage, confidence)
 
     def certificate(
@@ -938,7 +961,7 @@ class Calibration:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Calibration):
             return NotImplemented
-        names = (field.name for field in fields(Calibration) if field.name != "scores")
+        names = (part.name for part in fields(Calibration) if part.compare and part.name != "scores")
         same = all(getattr(self, name) == getattr(other, name) for name in names)
         return same and np.array_equal(self.scores, other.scores)
 

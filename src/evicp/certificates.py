@@ -34,6 +34,8 @@ def certify(
     from evicp import __version__, artifact
 
     law = Reliability(calibration.n, coverage, pac)
+    if pac is not None or evaluation is not None:
+        calibration.require_law("a promise with confidence, or a verdict on what was observed,")
     _check_same(calibration, law, evaluation)
     promises = _promises(calibration, law, confidence, evaluation)
     threshold = _threshold(calibration, law, promises)

@@ -64,22 +64,24 @@ def is_on_device(value: Any) -> bool:
     return _is_torch(value) and value.device.type not in ("cpu", "meta")
 
 
-def same_columns(logits: Any, class_names: tuple[str, ...] | None) -> None:
-    """Refuse a frame, or a row of one, that names its classes as they are named here, but in another order."""
-    if class_names is None or isinstance(logits, np.ndarray):
+def same_columns(logits: Any, *known: tuple[str, ...] | None) -> None:
+    """Refuse a frame, or a row of one, that names its columns as classes or columns are known, but in another order."""
+    if isinstance(logits, np.ndarray):
         return
     columns = _names_of_columns(logits)
     if columns is None and getattr(logits, "ndim", 0) == 1 and hasattr(logits, "iloc"):
         columns = logits.index
-    if columns is None or tuple(columns) == class_names or len(columns) != len(class_names):
-        return
-    if set(columns) == set(class_names):
-        k = next(k for k, (column, name) in enumerate(zip(columns, class_names, strict=True)) if column != name)
-        select = "logits.select(list(class_names))" if hasattr(logits, "column_names") else "logits[list(class_names)]"
-        raise LogitsError(
-            f"logits have the class names as columns, in another order: column {k} is {columns[k]!r}, class {k} is "
-            f"{class_names[k]!r}. Pass {select}."
-        )
+    for names in known:
+        if columns is None or names is None or tuple(columns) == names or len(columns) != len(names):
+            continue
+        if set(columns) == set(names):
+            k = next(k for k, (column, name) in enumerate(zip(columns, names, strict=True)) if column != name)
+            order = f"[{names[0]!r}, {names[1]!r}{', ...' if len(names) > 2 else ''}]"
+            select = f"logits.select({order})" if hasattr(logits, "column_names") else f"logits[{order}]"
+            raise LogitsError(
+                f"logits have the classes' columns in another order: column {k} is {columns[k]!r}, class {k} is "
+                f"{names[k]!r}. Pass {select}."
+            )
 
 
 def _names_of_columns(frame: Any) -> Any:
@@ -138,8 +140,10 @@ def as_labels(labels: Any, n: int, n_classes: int, *, class_names: Any = None) -
     if class_names is not None and array.dtype.kind in "UTO" and any(isinstance(label, str) for label in array):
         _all_strings(labels if isinstance(labels, list | tuple) else array)
         array = _numbers_of(array.tolist(), as_class_names(class_names, n_classes) or ())
-    if array.dtype.kind not in "iu" and array.size:
-        raise InputTypeError(f"labels must be integers; got dtype {array.dtype}. {_labels_hint(array)}")
+    if array.dtype.kind not in "iu":
+        if array.size:
+            raise InputTypeError(f"labels must be integers; got dtype {array.dtype}. {_labels_hint(array)}")
+        array = np.empty(0, np.int64)
     if len(array) != n:
         raise LabelsError(f"labels must have one entry per row of logits; got {len(array)} labels for {n} rows.")
     bad = np.flatnonzero((array < 0) | (array >= n_classes))

@@ -519,6 +519,7 @@ class Evaluator:
         if hasattr(sets, "cpu"):  # sets that stayed on a device
             sets = sets.cpu()
         truth = as_sets(sets).numbers(labels)
+        checks.same_columns(logits, sets.class_names)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
         checks.same_order(logits, groups=groups)
         of_row = None if groups is None else checks.as_groups(groups, len(sets)).astype(str)

@@ -353,6 +353,7 @@ def _rows_of(calibration: Calibration | int, group: str | int | None) -> int:
         return checks.as_count(calibration, "n")
     if calibration.weights is not None:
         raise InputError("the law of coverage is not known for weighted calibrations; they cannot be monitored.")
+    calibration.require_law("a monitor")
     if calibration.groups is None:
         if group is not None:
             raise InputError(f"this calibration has no groups; got group={group!r}.")

@@ -209,6 +209,7 @@ def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64
     array, truth = checks.as_labelled(logits, labels)
     n_classes = array.shape[1]
     new = checks.as_logits(new_logits, n_classes)
+    checks.same_columns(new_logits, checks.columns_of(logits))
     counts = np.bincount(truth, minlength=n_classes)
     if not len(new) or (counts == 0).any():
         raise InputError(

@@ -143,7 +143,12 @@ def _predictor(path: str, rows: Rows) -> Calibration:
 
 
 def _of_calibration(calibration: Calibration, evaluation: Evaluation) -> dict[str, Any] | None:
-    """Whether the coverage observed is what the calibration lets one expect, over all rows or in each group."""
+    """Whether the coverage observed is what the calibration lets one expect, over all rows or in each group.
+
+    None where that cannot be told.
+    """
+    if calibration.folds is not None:
+        return None
     return calibration.certificate(evaluation.target, evaluation, pac=evaluation.target_confidence).observed
 
 
@@ -159,7 +164,9 @@ def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:
 def _why_not(sets: str, evaluation: Evaluation) -> str:
     """Why there is nothing to hold the observed coverage against."""
     if evaluation.n_calibration is None:
-        return f"--check needs a promise, and there is none for {evaluation.score}, which takes no calibration."
+        uncalibrated = evaluation.score == "base"
+        why = "it takes no calibration" if uncalibrated else "its rows were scored in folds, or its level moved"
+        return f"--check needs a promise, and there is none for {evaluation.score}: {why}."
     weighted = evaluation.guarantee == "weighted"
     kind = "weighted" if weighted else f"by {evaluation.guarantee}"
     return (

@@ -104,6 +104,7 @@ def build(
     names = class_names if class_names is not None else getattr(next(iter(named.values())), "class_names", None)
     names = checks.as_class_names(names, array.shape[1])
     _same_order(named, names)
+    checks.same_columns(logits, names, *(getattr(method, "columns", None) for method in named.values()))
     truth = checks.as_labels(labels, *array.shape, class_names=names)
     if not len(truth):
         raise InputError("a report needs at least one test row; got none.")

@@ -64,7 +64,7 @@ class Promise:
     @classmethod
     def of(cls, curve: Curves) -> Promise | None:
         """The promise of a method; of its weakest groups, where it has groups; None where nothing is promised."""
-        if not isinstance(curve.method, Calibration):
+        if not isinstance(curve.method, Calibration) or curve.method.folds is not None:
             return None
         groups = curve.method.groups
         if groups is None:
