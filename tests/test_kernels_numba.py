@@ -710,6 +710,49 @@ print(part.library._codegen._engine.is_symbol_defined(part.fndesc.llvm_func_name
     assert run_script(PREPARE + script, tmp_path) == "False"
 
 
+def test_parts_are_made_shorter_before_they_are_merged(tmp_path):
+    """Where this fails after an update of Numba, kernels still work, as above."""
+    script = """
+library, lengths = fused._compiled.parts._PartLibrary, []
+before = library._optimize_functions
+def shorten(own, module):
+    long = len(str(module))
+    before(own, module)
+    lengths.append(len(str(module)) / long)
+library._optimize_functions = shorten
+assert np.array_equal(fused.top_labels(None, logits), want)
+print(fused._compiled.parts._CAN_SHORTEN, len(lengths) > 3, max(lengths) < 1)
+"""
+    assert run_script(PREPARE + script, tmp_path) == "True True True"
+
+
+def test_numba_is_asked_once_for_each_kernel_what_operators_do_to_types(tmp_path):
+    script = """
+import collections
+from numba.core import types
+from numba.core.registry import cpu_target
+memory, context = fused._compiled.parts._Typing, cpu_target.typing_context
+wanted, asked, open_questions = collections.Counter(), collections.Counter(), []
+remember, ask = memory.resolve_function_type, context.resolve_function_type
+def remembered(own, *question):
+    wanted[question[:2]] += 1
+    open_questions.append(question)
+    try:
+        return remember(own, *question)
+    finally:
+        open_questions.pop()
+def asking(*question):
+    asked[question[:2]] += open_questions[-1:] == [question] and not isinstance(question[0], types.Dispatcher)
+    return ask(*question)
+memory.resolve_function_type, context.resolve_function_type = remembered, asking
+for dtype in (np.float32, np.float64):
+    wanted.clear(), asked.clear()
+    found = np.array_equal(fused.top_labels(None, logits.astype(dtype)), want)
+    print(found, max(wanted.values()) > 3, sum(asked.values()) > 20, max(asked.values()), len(memory.answers), end=";")
+"""
+    assert run_script(PREPARE + script, tmp_path) == "True True True 1 0;" * 2
+
+
 @pytest.mark.parametrize(
     ("width", "needed", "needless"),
     [

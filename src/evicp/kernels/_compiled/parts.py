@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
 from evicp.kernels._compiled.lanes import LANES
-from evicp.kernels._compiled.toolchain import codegen, compiler, njit
+from evicp.kernels._compiled.toolchain import codegen, compiler, llvm, njit, types
 from evicp.kernels._loading import Cache, uncollected
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,6 +32,19 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._ensure_finalized()
         return 0
 
+    def _optimize_functions(self, module: Any) -> None:
+        """Only what makes a part shorter: all else that Numba does to it is done again where it has been merged."""
+        if not _CAN_SHORTEN:
+            super()._optimize_functions(module)
+            return
+        module.data_layout = self._codegen._data_layout
+        for function in module.functions:
+            if not function.is_declaration:
+                passes = llvm.create_new_function_pass_manager()
+                for name in _SHORTER:
+                    getattr(passes, name)()
+                passes.run(function, llvm.create_pass_builder(self._codegen._tm, llvm.create_pipeline_tuning_options()))
+
     def _optimize_final_module(self) -> None:
         pass
 
@@ -40,12 +53,43 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
 
-#: Passes for what is not there: closures, array expressions, exceptions, functions merged before compilation.
+#: LLVM's passes that make a part shorter, and whether this version of llvmlite has them; others leave that to Numba.
+_SHORTER = ("add_sroa_pass", "add_instruction_combine_pass", "add_simplify_cfg_pass")
+_CAN_SHORTEN = all(hasattr(getattr(llvm, "FunctionPassManager", None), name) for name in _SHORTER)
+
+
+class _Typing:
+    """Numba's rules for types, asked the same question once for each kernel.
+
+    Numba would go through all rules of an operator wherever one stands.
+    """
+
+    answers: ClassVar[dict[Any, Any]] = {}
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def resolve_function_type(self, function: Any, arguments: Any, keywords: Any) -> Any:
+        """The signature of a call."""
+        if keywords or isinstance(function, types.Dispatcher):  # that of a part, which is compiled meanwhile
+            return self._own.resolve_function_type(function, arguments, keywords)
+        question = function, arguments
+        if question not in self.answers:
+            self.answers[question] = self._own.resolve_function_type(function, arguments, keywords)
+        return self.answers[question]
+
+
+#: Passes for what is not there: closures, array expressions, exceptions, functions merged before compilation; and one
+#: that works out again what is known and soon changes.
 _NEEDLESS = {"InlineClosureLikes", "InlineInlinables", "InlineOverloads", "NopythonRewrites", "RewriteDynamicRaises"}
 _NEEDLESS |= {"MakeFunctionToJitFunction", "WithLifting", "LiteralUnroll", "LiteralPropagationSubPipelinePass"}
+_NEEDLESS |= {"IRProcessing"}
 
 
-class _KernelCompiler(compiler.Compiler):  # type: ignore[misc]
+class _Compiler(compiler.Compiler):  # type: ignore[misc]
     def define_pipelines(self) -> Any:
         pipelines = super().define_pipelines()
         for pipeline in pipelines:
@@ -53,11 +97,20 @@ class _KernelCompiler(compiler.Compiler):  # type: ignore[misc]
         return pipelines
 
     def compile_extra(self, function: Any) -> Any:
+        self.state.typingctx = _Typing(self.state.typingctx)
+        return super().compile_extra(function)
+
+
+class _KernelCompiler(_Compiler):
+    def compile_extra(self, function: Any) -> Any:
         with uncollected():
-            return super().compile_extra(function)
+            try:
+                return super().compile_extra(function)
+            finally:
+                _Typing.answers.clear()
 
 
-class _PartCompiler(_KernelCompiler):
+class _PartCompiler(_Compiler):
     def compile_extra(self, function: Any) -> Any:
         self.state.library = _PartLibrary(self.state.targetctx.codegen(), function.__qualname__)
         return super().compile_extra(function)
