@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import importlib.util
 import io
 import json
@@ -156,13 +157,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(here / "one-based.npz", logits=logits, labels=labels + 1)
     np.savez(here / "narrow.npz", logits=logits[:, :3], labels=labels % 3)
     np.savez(here / "many.npz", logits=np.tile(logits, (2, 1)), labels=np.tile(labels, 2))
+    np.savez(here / "deep.npz", logits=logits[..., None], labels=labels)
+    np.savez(here / "flat.npz", logits=logits[0], labels=labels[:K])
+    np.savez(here / "alone.npz", logits=logits[:1], labels=np.array(0))
     np.save(here / "labels.npy", labels)
     np.save(here / "short.npy", labels[:10])
+    (here / "turned.txt").write_text("\n".join(HOSTILE[::-1]), encoding="utf-8")
+    (here / "other.json").write_text('{"coverage": 0.9}')
     (here / "names.txt").write_text("\n".join(HOSTILE), encoding="utf-8")
     (here / "not.npz").write_bytes(b"this is no archive")
     (here / "taken.txt").write_text("mine")
     calibration = evicp.calibrate(logits[:300], labels[:300], class_names=HOSTILE)
     calibration.save(here / "cal.safetensors")
+    dataclasses.replace(calibration, folds=5).save(here / "folds.safetensors")
     evicp.calibrate(logits[:300], labels[:300], "lac").save(here / "lac.safetensors")
     by_class = evicp.calibrate(logits[:300], labels[:300], by="class", class_names=HOSTILE)
     by_class.save(here / "class.safetensors")
@@ -202,6 +209,7 @@ GOOD: dict[str, list[str]] = {
     "evaluate class pac": ["evaluate", "class.safetensors", "test.npz", "--confidence", "0.9", "-c", "0.8", "--json"],
     "evaluate filled": ["evaluate", "cal.safetensors", "test.npz", "-c", "0.5", "--no-empty", "--json"],
     "evaluate json": ["evaluate", "sets.parquet", "test.npz", "--json", "-o", "made-evaluation.html"],
+    "evaluate folds": ["evaluate", "folds.safetensors", "test.npz", "--json"],
     "evaluate labels": ["evaluate", "base.npz", "test-labels.npy", "--json"],
     "compare": ["compare", "val.npz", "--trials", "2", "-o", "made-comparison.csv"],
     "compare json": [
@@ -254,6 +262,7 @@ if HAS_TORCH:
     paper = ["--transform", "paper", "--class-names", "two.txt", "--json"]
     GOOD["extract"] = ["extract", "tiny_network:build", "pictures", "-o", "made-extract.npz", *paper]
 
+TURNED = "has the names of val.npz in another order: class 0 is"
 IS_INPUT = "it is an input, or part of one"
 
 #: Calls that must fail with exit code 2 and one line that contains this.
@@ -318,6 +327,26 @@ BAD: dict[str, tuple[list[str], str]] = {
     "evaluate check class": (["evaluate", "class-sets.npz", "test.npz", "--check"], "Give the calibration instead"),
     "evaluate check weights": (["evaluate", "weighted.npz", "test.npz", "--check"], "check in Python if rows have"),
     "evaluate check base": (["evaluate", "base.npz", "test.npz", "--check"], "there is none for base"),
+    "evaluate check folds": (["evaluate", "folds.safetensors", "test.npz", "--check"], "rows were scored in folds"),
+    "monitor folds": (["monitor", "folds.safetensors", "test.npz"], "a monitor needs the law of coverage"),
+    "monitor other state": (
+        ["monitor", "cal.safetensors", "test.npz", "--state", "other.json"],
+        "cannot read other.json: this",
+    ),
+    "calibrate nothing": (["calibrate", "", "-o", "x.safetensors"], "a path must not be empty"),
+    "calibrate one label": (["calibrate", "alone.npz", "-o", "x.safetensors"], "got one number alone"),
+    "calibrate lam twice": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "raps(lam=1,lam=2)"], "given twice"),
+    "calibrate names": (["calibrate", "val.npz", "-o", "x.safetensors", "--class-names", "turned.txt"], TURNED),
+    "compare names": (["compare", "val.npz", "--class-names", "turned.txt"], TURNED),
+    "report turned": (["report", "val.npz", "-o", "x.html", "--class-names", "turned.txt"], TURNED),
+    "report vain groups": (
+        ["report", "test.npz", "--load", "cal.safetensors", "-o", "x.html", "--groups", "test-groups.npy"],
+        "none of those given with --load is",
+    ),
+    "compare deep": (["compare", "deep.npz"], "got 3 dimension"),
+    "tune flat": (["tune", "flat.npz"], "got 1 dimension"),
+    "reproduce flat": (["reproduce", "val=flat.npz", "-o", "x"], "got 1 dimension"),
+    "tune grid twice": (["tune", "val.npz", "-s", "raps", "--grid", "lam=1", "--grid", "lam=2"], "given twice"),
     "compare score twice": (["compare", "val.npz", "-s", "ecp", "-s", "ecp"], "got ecp twice"),
     "compare temperature": (["compare", "val.npz", "--temperature", "hot"], "got 'hot'"),
     "compare page coverage": (["compare", "nowhere.npz", "-c", "0.3", "-o", "x.html"], "from 0.5 to 0.999; got 0.3"),
@@ -941,6 +970,13 @@ def test_what_cannot_be_read_says_so(tmp_path: Path, make: Callable[[Path], None
         inputs.read_rows(str(path))
 
 
+def test_empty_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for nothing in (b"", b" \n"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(nothing)))
+        with pytest.raises(EvicpError, match="standard input: it is empty"):
+            inputs.read_rows("-")
+
+
 def test_class_names_from_text_and_json(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("eins\nzwei drei\n", encoding="utf-8")
     (tmp_path / "names.json").write_text('["eins", "zwei drei"]')
@@ -950,6 +986,8 @@ def test_class_names_from_text_and_json(tmp_path: Path) -> None:
     (tmp_path / "marked.txt").write_text("eins\nzwei drei\n\n", encoding="utf-8-sig")
     (tmp_path / "by-label.json").write_text('{"1": "zwei drei", "0": "eins"}')
     (tmp_path / "config.json").write_text('{"model": "x", "id2label": {"0": "eins", "1": "zwei drei"}}')
+    (tmp_path / "marks.txt").write_text("[PAD] a\n[UNK]\n")
+    assert inputs.read_class_names(str(tmp_path / "marks.txt")) == ("[PAD] a", "[UNK]")
     for good in ("marked.txt", "by-label.json", "config.json"):
         assert inputs.read_class_names(str(tmp_path / good)) == ("eins", "zwei drei")
     (tmp_path / "gap.json").write_text('{"0": "eins", "2": "zwei drei"}')

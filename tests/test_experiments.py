@@ -22,7 +22,7 @@ from evicp.errors import FileError, InputError
 from evicp.experiments import figures as drawing
 from evicp.experiments.findings import FINDINGS, Finding, Logits, into, read, restrict
 from evicp.experiments.published import NETWORKS, TABLES, figures, lookup, paper_name
-from evicp.experiments.reproduction import as_network, reproduce
+from evicp.experiments.reproduction import as_network, refuse_existing, reproduce
 from evicp.experiments.trials import LEAKS, RAPS_GRID, Method, Network, run_trials
 from oracles import reference_murmur_uniform
 
@@ -359,6 +359,19 @@ def test_files_are_written_once_and_over_old_ones_only_by_force(reproduction, tm
         reproduction.write(tmp_path / "out", draw=False)
     reproduction.write(tmp_path / "out", draw=False, force=True)
     assert not [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
+
+
+def test_whatever_would_be_replaced_is_named_before_the_work(reproduction, content, tmp_path):
+    """All names that are written, and no others, are looked for."""
+    refuse_existing(tmp_path / "new", force=False)
+    (tmp_path / "mine.csv").write_text("mine")
+    refuse_existing(tmp_path, force=False)
+    for name in content:
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(FileError, match=f"{name} exists already"):
+            refuse_existing(tmp_path, force=False)
+        refuse_existing(tmp_path, force=True)
+        (tmp_path / name).unlink()
 
 
 def test_what_cannot_be_reproduced_is_refused():

@@ -281,6 +281,16 @@ def test_a_source_that_is_not_there(tmp_path):
         open_source(tmp_path)
 
 
+def test_what_a_source_does_not_have_is_refused(tmp_path):
+    (tmp_path / "list.csv").write_text("path,label\na.png,1\n")
+    for path in (tmp_path, tmp_path / "list.csv"):
+        with pytest.raises(InputError, match="a split is one of a Hugging Face data set"):
+            open_source(path, split="test")
+    for option in ("input_column", "label_column"):
+        with pytest.raises(InputError, match="is a folder of images"):
+            open_source(tmp_path, **{option: "path"})
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Transforms
 
@@ -336,6 +346,18 @@ def test_an_impossible_transform_is_refused(changes, message):
 
 # ---------------------------------------------------------------------------------------------------------------
 # The loop and its files
+
+
+@pytest.mark.parametrize("mine", ["mine", "{}", "[1]"])
+def test_a_file_where_the_manifest_belongs_is_not_replaced(table, tmp_path, mine):
+    output, beside = tmp_path / "logits.npz", tmp_path / "logits.npz.manifest.json"
+    beside.write_text(mine)
+    with pytest.raises(FileError, match=r"logits\.npz\.manifest\.json exists\. Use force"):
+        evicp.extract(letters_network(), table, output)
+    assert beside.read_text() == mine
+    evicp.extract(letters_network(), table, output, force=True)
+    output.unlink()
+    evicp.extract(letters_network(), table, output)  # what an earlier run has left is no loss
 
 
 def test_logits_labels_and_names_arrive_in_order(table, tmp_path):

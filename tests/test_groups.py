@@ -851,7 +851,7 @@ def test_a_certificate_judges_every_group():
     broken[night] = (broken[night] + 1) % K  # one of three groups, a tenth of the rows
     certificate = calibration.certificate(0.8, evicp.evaluate(sets, broken, groups=wanted))
     assert certificate.observed["incompatible"] == ["night"]
-    assert "3 groups NOT compatible (night)" in str(certificate)
+    assert "1 of 3 groups NOT compatible: night" in str(certificate)
     with pytest.raises(InputError, match=r"^the evaluation has no groups; evaluate with groups="):
         calibration.certificate(0.8, evicp.evaluate(sets, truth))
     with pytest.raises(InputError, match=r"^the evaluation has a group 'x' that is not of this calibration\.$"):

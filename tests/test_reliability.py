@@ -375,9 +375,9 @@ def test_what_else_a_certificate_says_where_there_is_more_to_say(change, lines):
 def test_a_verdict_names_eight_of_many_groups():
     seen = {"coverage": 0.5, "m": 1200, "groups": 20, "compatible": False, "kept": False}
     names = [f"g{number}" for number in range(12)]
-    start = "0.5000 on 1,200 rows: 20 groups NOT compatible (g0, g1, g2, g3, g4, g5, g6, g7"
-    for count, end in ((8, ")"), (9, " and 1 more)"), (12, " and 4 more)")):
-        assert reliability.verdict_line(seen | {"incompatible": names[:count]}) == start + end
+    for count, end in ((8, ""), (9, " and 1 more"), (12, " and 4 more")):
+        line = f"0.5000 on 1,200 rows: {count} of 20 groups NOT compatible: g0, g1, g2, g3, g4, g5, g6, g7{end}"
+        assert reliability.verdict_line(seen | {"incompatible": names[:count]}) == line
     fine = seen | {"compatible": True, "incompatible": []}
     assert reliability.verdict_line(fine) == "0.5000 on 1,200 rows: 20 groups compatible"
 

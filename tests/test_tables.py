@@ -47,6 +47,10 @@ def test_a_row_of_another_length_is_an_error() -> None:
         text_table(["a", "b"], [["1"]])
 
 
+def test_names_are_text_in_markdown() -> None:
+    assert "| &lt;b>R&amp;D&lt;/b> |" in markdown_table(["name"], [["<b>R&D</b>"]])
+
+
 @pytest.mark.parametrize("cell", HOSTILE)
 def test_no_cell_ends_its_markdown_row(cell: str) -> None:
     lines = markdown_table(["name", "value"], [[cell, "1"]]).split("\n")

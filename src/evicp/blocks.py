@@ -121,6 +121,8 @@ class ArrayPart:
             yield from ((logits, None) for logits in self.logits.pieces(step, start, stop))
             return
         n, given = self.shape[0], self.labels.shape
+        if not given:
+            raise LabelsError("labels must be one-dimensional; got one number alone. Pass one class number per row.")
         if len(given) == 1 and given[0] != n:
             raise LabelsError(f"labels must have one entry per row of logits; got {given[0]} labels for {n} rows.")
         yield from zip(
@@ -519,8 +521,23 @@ def calibrator_for(
     """An empty calibrator for labelled rows, with their own class names unless others are given."""
     if not rows.has_labels:
         raise no_labels(rows.source)
-    names = class_names if class_names is not None else rows.class_names
+    names = names_for(rows, class_names)
     return Calibrator(score, by=by, class_weights=class_weights, class_names=names)
+
+
+def names_for(rows: Rows, given: ClassNames | None) -> ClassNames | None:
+    """The class names given, or else the rows' own; the same names in another order are refused."""
+    own = rows.class_names
+    if given is None or own is None:
+        return own if given is None else given
+    names = checks.as_class_names(given, len(given)) or ()
+    if names != own and sorted(names) == sorted(own):
+        k = next(k for k, (name, mine) in enumerate(zip(names, own, strict=True)) if name != mine)
+        raise InputError(
+            f"class_names has the names of {rows.source} in another order: class {k} is {names[k]!r} and {own[k]!r}. "
+            "Leave them out, or give others."
+        )
+    return given
 
 
 def calibrate(

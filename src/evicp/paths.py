@@ -77,7 +77,9 @@ def as_path(path: Any) -> Path:
     """A path as a `Path`, if it can be one."""
     if not isinstance(path, str | PathLike):
         raise InputTypeError(f"a path must be a string or a pathlib.Path; got {path!r} ({type(path).__name__}).")
-    if "\0" in (text := os.fsdecode(path)):
+    if not (text := os.fsdecode(path)):
+        raise FileError("a path must not be empty.")
+    if "\0" in text:
         raise FileError(f"a path must not hold a NUL character; got {text!r}.")
     try:
         os.fsencode(text)

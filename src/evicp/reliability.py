@@ -166,8 +166,10 @@ def verdict_line(observed: dict[str, Any]) -> str:
     if "low" in observed:
         verdict = "MORE than" if observed["kept"] and not observed["compatible"] else f"{verdict} with"
         return f"{seen}: {verdict} [{observed['low']:.4f}, {observed['high']:.4f}]"
-    named = f" ({checks.some_of(observed['incompatible'])})" if observed["incompatible"] else ""
-    return f"{seen}: {observed['groups']:,} groups {verdict}{named}"
+    some = observed["incompatible"]
+    if not some:
+        return f"{seen}: {observed['groups']:,} groups {verdict}"
+    return f"{seen}: {len(some):,} of {observed['groups']:,} groups {verdict}: {checks.some_of(some)}"
 
 
 @dataclass(frozen=True)

@@ -491,7 +491,10 @@ def _from_text(text: str) -> Score:
         hint = checks.did_you_mean(name.lower(), SCORES)
         raise ScoreError(f"unknown score {name!r}; known are {', '.join(SCORES)}. {hint}".rstrip())
     kind = SCORES[name.lower()]
-    parameters = dict(_parameter(part, text) for part in arguments.split(",")) if arguments else {}
+    pairs = [_parameter(part, text) for part in arguments.split(",")] if arguments else []
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
+        raise ScoreError(f"a parameter is given twice in the score {text!r}.")
     known = kind().parameters()
     unknown = set(parameters) - set(known)
     if unknown:

@@ -78,7 +78,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _markdown_cell(cell: str) -> str:
-    return " ".join(cell.replace("|", "\\|").split())
+    return " ".join(cell.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").split())
 
 
 def csv_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from evicp.errors import FileError, ScoreError
 from evicp.files import LOGITS_SUFFIXES
-from evicp.paths import format_of, refuse_target
+from evicp.paths import as_path, format_of, refuse_target
 from evicp.scores import SCORES, Score, as_score
 
 __all__ = [
@@ -204,7 +204,7 @@ def check_output(
     refuse_target(target, suffixes)
     refuse_inputs(target, inputs)
     for name in inputs:
-        if name is not None and format_of(target) in INPUT_SUFFIXES and _is_in(Path(name), target):
+        if name is not None and format_of(target) in INPUT_SUFFIXES and _is_in(as_path(name), target):
             raise FileError(f"cannot write {target}: it would be read as logits of {name}. Give another folder.")
     if target.exists() and not force:
         raise FileError(f"{target} exists. Use --force to overwrite it.")

@@ -11,7 +11,7 @@ import typer
 
 import evicp
 from evicp import checks
-from evicp.blocks import Rows
+from evicp.blocks import Rows, names_for
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -94,7 +94,7 @@ def compare(
         _require_report(warm, scores, coverage)
     given = read_class_names(class_names)
     rows = read_rows(logits, labels, labelled=True)
-    rows = rows if given is None else replace(rows, class_names=given)
+    rows = replace(rows, class_names=names_for(rows, given))
     truth = labels_of(rows)
     with progress("comparing the scores"):
         result = evicp.compare(

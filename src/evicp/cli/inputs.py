@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from evicp.calibration import Calibration
 from evicp.cli.common import INPUT_SUFFIXES, TORCH_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, need
 from evicp.files import LogitsFile
-from evicp.paths import format_of
+from evicp.paths import as_path, format_of
 
 __all__ = [
     "CalibrationFile",
@@ -94,12 +95,12 @@ def read_rows(
 
 def labels_of(rows: Rows) -> I64:
     """The labels of rows as numbers; names are read where the rows have class names."""
-    return checks.as_labels(rows.labels, *rows.logits.shape, class_names=rows.class_names)
+    return checks.as_labels(rows.labels, *checks.as_logits(rows.logits).shape, class_names=rows.class_names)
 
 
 def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
     """Rows on disk, torch's own files among them."""
-    file = Path(path)
+    file = as_path(path)
     if format_of(file) not in INPUT_SUFFIXES and not file.is_dir():
         raise FileError(
             f"cannot read logits from {path}: unknown suffix {file.suffix!r}; known are {', '.join(INPUT_SUFFIXES)}."
@@ -173,6 +174,8 @@ def _from_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
 
     JSON is rows, one row, an object with "logits" and "labels", or lines of one row each.
     """
+    if not data.strip():
+        raise FileError("cannot read standard input: it is empty.")
     try:
         if data.startswith(b"PK"):
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
@@ -223,15 +226,18 @@ def read_class_names(path: str | None) -> tuple[str, ...] | None:
     if path is None:
         return None
     try:
-        text = Path(path).read_text(encoding="utf-8-sig").rstrip()
-        if not text.lstrip().startswith(("[", "{")):
-            return tuple(text.splitlines())
-        return _names_in_json(json.loads(text))
+        text = as_path(path).read_text(encoding="utf-8-sig").rstrip()
+        return _names_in_json(json.loads(text)) if _is_json(text) else tuple(text.splitlines())
     except EvicpError as error:
         raise FileError(f"cannot read class names from {path}: {error}") from error
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is neither JSON (a list, or label to name) nor UTF-8 text"
         raise FileError(f"cannot read class names from {path}: {reason}.") from error
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is meant as a JSON list or object; a name may begin with a bracket, too, as [PAD] does."""
+    return re.match(r'\s*(\{|\[\s*(["\]\[{\d-]|null|true|false|$))', text) is not None
 
 
 def _names_in_json(content: Any) -> tuple[str, ...]:

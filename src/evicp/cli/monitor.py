@@ -150,7 +150,10 @@ def _continued(watch: evicp.Monitor, watched: Mapping[str, Any], state: str | No
         raise FileError(f"cannot read {state}: it is not the state of a monitor.") from error
     if not isinstance(content, dict):
         raise FileError(f"cannot read {state}: it is not the state of a monitor.")
-    before = evicp.Monitor.from_dict(content)
+    try:
+        before = evicp.Monitor.from_dict(content)
+    except InputError as error:
+        raise FileError(f"cannot read {state}: {error}") from error
     if content.get("calibration") != watched["calibration"]:
         raise InputError(f"{state} was made with another calibration, or does not say which. Use another state file.")
     mine, theirs = _settings(watch, watched), _settings(before, content)

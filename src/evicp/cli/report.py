@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from evicp.blocks import Rows, same_names
+from evicp.blocks import Rows, names_for, same_names
 from evicp.cli.common import (
     ClassNames,
     Coverage,
@@ -83,10 +83,12 @@ def report(
     calibrations = [load_calibration(path) for path in load]
     for path, loaded in zip(load, calibrations, strict=True):
         require_groups(path, loaded, groups)
+    if groups is not None and not any(loaded.guarantee == "group" for loaded in calibrations):
+        raise InputError("--groups is for calibrations by group, and none of those given with --load is.")
     rows = read_rows(logits, labels, labelled=True)
     for path, loaded in zip(load, calibrations, strict=True):
         same_names(loaded, rows, path)
-    names = read_class_names(class_names) or rows.class_names
+    names = names_for(rows, read_class_names(class_names))
     with progress("writing the report"):
         if calibrations:
             page = build(

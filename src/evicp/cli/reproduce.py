@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from evicp.cli.common import Json, examples, note, print_json, print_text
-from evicp.cli.inputs import read_rows
+from evicp.cli.inputs import labels_of, read_rows
 from evicp.errors import FileError, InputError, MissingExtraError
 
 __all__ = ["reproduce"]
@@ -53,13 +53,14 @@ def reproduce(
 
     if figures:
         _require_matplotlib()
-    reproduction.refuse_existing(output, ["index.html"], force=force)
+    reproduction.refuse_existing(output, force=force)
     networks = []
     for dataset, path in _expand(logits or []):
         rows = read_rows(path, labelled=True)
-        networks.append(reproduction.as_network(Path(path).stem, dataset, rows.logits, rows.labels))
+        networks.append(reproduction.as_network(Path(path).stem, dataset, rows.logits, labels_of(rows)))
     if not networks:
         note("No files were given: reproducing on the embedded sample, a network the paper does not have.")
+    output.mkdir(parents=True, exist_ok=True)  # before the work, of hours, that is to be written there
     with _bars() as started:
         result = reproduction.reproduce(networks, trials=trials, seed=seed, reference=reference, started=started)
     written = result.write(output, force=force, draw=figures)

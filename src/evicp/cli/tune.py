@@ -71,6 +71,8 @@ def _parse_grid(texts: list[str] | None) -> dict[str, list[Any]] | None:
         name, separator, values = text.partition("=")
         if not separator or not values.strip():
             raise InputError(f"cannot read the grid {text!r}; write it as lam=0.01,0.1.")
+        if name.strip() in grid:
+            raise InputError(f"the grid of {name.strip()} is given twice; put all values into one: lam=0.01,0.1.")
         grid[name.strip()] = [_parse_value(value.strip()) for value in values.split(",")]
     return grid
 

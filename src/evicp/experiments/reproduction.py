@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -104,21 +105,25 @@ class Reproduction:
     def write(self, directory: str | PathLike[str], *, force: bool = False, draw: bool = True) -> list[Path]:
         """Write all files into a directory, each whole or not at all; never over existing ones unless forced."""
         target = Path(directory)
+        refuse_existing(target, force=force)
         content = self.files(draw=draw)
-        refuse_existing(target, content, force=force)
         target.mkdir(parents=True, exist_ok=True)
         for name, data in content.items():
             write_whole(target / name, data)
         return [target / name for name in content]
 
 
-def refuse_existing(directory: Path, names: Mapping[str, Any] | Sequence[str], *, force: bool) -> None:
+#: What a reproduction's files are called.
+_OWN_NAME = re.compile(r"index\.html|reproduction\.json|table\d+\.(md|tex|csv|json)|(figure|histogram)\w+\.(svg|png)")
+
+
+def refuse_existing(directory: Path, *, force: bool) -> None:
     """Raise where a directory cannot be written into without losing something."""
     if directory.exists() and not directory.is_dir():
         raise FileError(f"cannot write into {directory}: it is a file. Give a directory.")
-    existing = [name for name in names if (directory / name).exists()]
+    existing = sorted(path for path in directory.glob("*") if _OWN_NAME.fullmatch(path.name))
     if existing and not force:
-        raise FileError(f"{directory / existing[0]} exists already. Choose another directory, or use --force.")
+        raise FileError(f"{existing[0]} exists already. Choose another directory, or use --force.")
 
 
 def reproduce(

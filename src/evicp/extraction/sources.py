@@ -94,6 +94,10 @@ def open_source(
     is_dataset = (path / "dataset_dict.json").exists() or (path / "state.json").exists()
     if labels is not None and (is_dataset or path.is_file()):
         raise InputError(f"a ground-truth file is for a folder of images; {path} has labels of its own.")
+    if split is not None and not is_dataset:
+        raise InputError(f"a split is one of a Hugging Face data set; {path} is none.")
+    if (input_column or label_column) and not (is_dataset or path.is_file()):
+        raise InputError(f"columns are those of a CSV file or a data set; {path} is a folder of images.")
     if path.is_file():
         opened = _from_csv(path, input_column, label_column)
     elif is_dataset:

@@ -126,7 +126,7 @@ class Parts:
 
 
 def refuse_companions(output: Path, written: Sequence[str], *, force: bool) -> None:
-    """Refuse to replace files beside a new npy file, and to leave others there that would be read with it.
+    """Refuse to replace files beside a new one, and to leave others beside npy files that would be read with them.
 
     Parameters
     ----------
@@ -139,7 +139,23 @@ def refuse_companions(output: Path, written: Sequence[str], *, force: bool) -> N
                 f"{beside} would be read with the new {output.name}, and is not written anew. Move it away."
             )
         if beside.exists() and not output.exists() and not force:
-            raise FileError(f"{beside} exists. Use force (--force) to overwrite it, or another output.")
+            raise _would_be_lost(beside)
+    if not output.exists() and not force and _is_of_others(manifest_path(output)):
+        raise _would_be_lost(manifest_path(output))
+
+
+def _is_of_others(manifest: Path) -> bool:
+    """Whether a file stands where a manifest will be written, and is none that an earlier run has left."""
+    if not manifest.exists():
+        return False
+    try:
+        return not {"settings", "sha256"} <= _read_json(manifest).keys()
+    except FileError:
+        return True
+
+
+def _would_be_lost(path: Path) -> FileError:
+    return FileError(f"{path} exists. Use force (--force) to overwrite it, or another output.")
 
 
 def manifest_path(output: Path) -> Path:
