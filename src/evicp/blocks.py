@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,7 @@ _SHARE = 8
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 Progress = Callable[[int], Any]
+Names = TypeVar("Names", bound=ClassNames)
 
 
 def as_bytes(memory: int | str) -> int:
@@ -525,19 +526,19 @@ def calibrator_for(
     return Calibrator(score, by=by, class_weights=class_weights, class_names=names)
 
 
-def names_for(rows: Rows, given: ClassNames | None) -> ClassNames | None:
+def names_for(rows: Rows, given: Names | None) -> Names | tuple[str, ...] | None:
     """The class names given, or else the rows' own; the same names in another order are refused."""
     own = rows.class_names
     if given is None or own is None:
         return own if given is None else given
-    names = checks.as_class_names(given, len(given)) or ()
+    names = checks.as_class_names(given, len(own)) or ()
     if names != own and sorted(names) == sorted(own):
         k = next(k for k, (name, mine) in enumerate(zip(names, own, strict=True)) if name != mine)
         raise InputError(
             f"class_names has the names of {rows.source} in another order: class {k} is {names[k]!r} and {own[k]!r}. "
             "Leave them out, or give others."
         )
-    return given
+    return names
 
 
 def calibrate(
