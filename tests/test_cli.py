@@ -970,6 +970,27 @@ def test_what_cannot_be_read_says_so(tmp_path: Path, make: Callable[[Path], None
         inputs.read_rows(str(path))
 
 
+@pytest.mark.parametrize(("score", "tied"), [("topk", True), ("lac", False)])
+def test_sets_are_judged_as_their_calibration_is(data: tuple, tmp_path: Path, score: str, tied: bool) -> None:
+    """Where scores are tied the law of coverage is a bound, and sets in a file remember it."""
+    from evicp.cli import evaluate
+    from evicp.report import payload
+
+    logits, labels = data
+    calibration = evicp.calibrate(logits[::2], labels[::2], score)
+    write_sets(calibration.predict(logits, 0.6), tmp_path / "sets.parquet")
+    sets = read_sets(tmp_path / "sets.parquet")
+    assert (sets.tied, calibration.predict(logits, 0.6, smoothed=True).tied) == (tied, False)
+    assert calibration.predict(logits, 0.6, confidence=0.9).tied == tied
+    assert not evicp.calibrate(logits, labels, score, by="class").predict(logits, 0.6).tied
+    evaluation = evicp.evaluate(sets, labels, logits)
+    verdict = evaluate._of_sets(evaluation)
+    assert verdict == evaluate._of_calibration(calibration, evaluation)
+    assert (verdict["high"] == 1.0) == tied
+    high = payload.of_evaluation(evaluation, None)["laws"][0]["observed_high"]
+    assert (high == payload.pack(np.array([1.0]))) == tied
+
+
 def test_empty_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for nothing in (b"", b" \n"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(nothing)))

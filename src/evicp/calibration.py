@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits, shift
 from evicp.arrays import F64, I64, Coverage, Coverages
+from evicp.certificates import certify, is_tied
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
@@ -623,7 +624,13 @@ class Calibration:
             confidence=confidence,
             guarantee=self.guarantee,
             smoothed=smoothed,
+            tied=not smoothed and self._is_tied(coverage, confidence),
         )
+
+    def _is_tied(self, coverage: Fraction, confidence: float | None) -> bool:
+        """Whether other scores equal the threshold, where there is one for all rows."""
+        alone = self.groups is None and self.weights is None
+        return alone and is_tied(self.scores, Reliability(self.n, coverage, confidence).k)
 
     def _as_confidence(self, confidence: Any) -> float | None:
         """The confidence of training-conditional sets, if they are asked for."""
@@ -948,8 +955,6 @@ class Calibration:
         >>> [round(end, 4) for end in certificate.coverage_interval]
         [0.8725, 0.9249]
         """
-        from evicp.certificates import certify
-
         return certify(self, coverage, evaluation, confidence=confidence, pac=pac, date=date)
 
     def save(self, path: str | PathLike[str]) -> None:

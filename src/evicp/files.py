@@ -462,8 +462,8 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         raise InputError(f"labels are not in [0, {n_classes})")
     if np.any(np.diff(offsets.astype(np.int64)) > n_classes):
         raise InputError(f"a set has more labels than there are classes, {n_classes}")
-    kinds = {"score": str, "filled": bool, "coverage": str, "guarantee": str, "smoothed": bool}
-    about = {"smoothed": False, **about}  # what was written before sets remembered it
+    kinds = {"score": str, "filled": bool, "coverage": str, "guarantee": str, "smoothed": bool, "tied": bool}
+    about = {"smoothed": False, "tied": False, **about}  # what was written before sets remembered these
     if not all(isinstance(about[name], kind) for name, kind in kinds.items()):
         raise InputError("its description is malformed")
     numerator, denominator = about["coverage"].split("/")
@@ -479,4 +479,5 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         confidence=None if confidence is None else checks.as_probability(confidence, "confidence"),
         guarantee=about["guarantee"],
         smoothed=about["smoothed"],
+        tied=about["tied"],
     )

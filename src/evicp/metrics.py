@@ -310,6 +310,7 @@ class Evaluation:
     group_coverage : coverage, rows and mean size of each group; None where no groups were given
     filled : empty sets were given their top label
     smoothed : ties were broken at random
+    tied : other calibration scores equal the threshold, so that more may be covered
     """
 
     n: int
@@ -339,6 +340,12 @@ class Evaluation:
     group_coverage: GroupCoverage | None = None
     filled: bool = False
     smoothed: bool = False
+    tied: bool = False
+
+    @property
+    def law_is_bound(self) -> bool:
+        """Whether the Beta law of coverage is one of at least so much: of filled sets, and where scores are tied."""
+        return self.filled or self.tied
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -569,6 +576,7 @@ class Evaluator:
             guarantee=like.guarantee,
             filled=like.filled,
             smoothed=like.smoothed,
+            tied=like.tied,
         )
 
 

@@ -43,6 +43,7 @@ class PredictionSets:
     guarantee : where the coverage holds: "marginal" (over all rows), in every "class", "group" or band of
         "uncertainty", or "weighted"
     smoothed : ties were broken at random (`smoothed=True`), so that coverage is what was asked, not more
+    tied : of sets within one threshold for all rows, other calibration scores equal it, so that more may be covered
 
     >>> sets = PredictionSets(np.array([0, 2, 2]), np.array([4, 1], np.int32), n_classes=5, coverage=Fraction(9, 10))
     >>> sets
@@ -62,6 +63,7 @@ class PredictionSets:
     confidence: float | None = None
     guarantee: str = "marginal"
     smoothed: bool = False
+    tied: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", checks.frozen(self.offsets))

@@ -157,7 +157,7 @@ def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:
     if evaluation.n_calibration is None or evaluation.guarantee != "marginal":
         return None
     law = evicp.Reliability(evaluation.n_calibration, evaluation.target, evaluation.target_confidence)
-    kind = {"at_least": evaluation.filled, "smoothed": evaluation.smoothed}
+    kind = {"at_least": evaluation.law_is_bound, "smoothed": evaluation.smoothed}
     return law.compatible(evaluation.coverage, evaluation.n, **kind).to_dict()
 
 

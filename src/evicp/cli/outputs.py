@@ -99,6 +99,7 @@ def about_sets(summary: SetsSummary) -> dict[str, Any]:
         "n_calibration": sets.n_calibration,
         "filled": sets.filled,
         "smoothed": sets.smoothed,
+        "tied": sets.tied,
         "guarantee": sets.guarantee,
         "confidence": sets.confidence,
         "mean_size": summary.mean_size,

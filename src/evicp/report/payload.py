@@ -265,7 +265,7 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
     hard = e.difficulty_strata
     promise = None
     if e.n_calibration is not None and e.guarantee == "marginal" and not e.smoothed:  # the Beta law is of plain sets
-        promise = Promise((e.n_calibration,), pac=e.target_confidence, at_least=(e.filled,))
+        promise = Promise((e.n_calibration,), pac=e.target_confidence, at_least=(e.law_is_bound,))
     weighted = e.guarantee == "weighted"
     by = None if weighted or e.guarantee == "marginal" else e.guarantee
     method = {
