@@ -345,7 +345,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "compare deep": (["compare", "deep.npz"], "got 3 dimension"),
     "tune flat": (["tune", "flat.npz"], "got 1 dimension"),
-    "reproduce flat": (["reproduce", "val=flat.npz", "-o", "x"], "got 1 dimension"),
+    "reproduce flat": (["reproduce", "val=flat.npz", "-o", "x", "--no-figures"], "got 1 dimension"),
     "tune grid twice": (["tune", "val.npz", "-s", "raps", "--grid", "lam=1", "--grid", "lam=2"], "given twice"),
     "compare score twice": (["compare", "val.npz", "-s", "ecp", "-s", "ecp"], "got ecp twice"),
     "compare temperature": (["compare", "val.npz", "--temperature", "hot"], "got 'hot'"),

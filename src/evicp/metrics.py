@@ -618,12 +618,14 @@ def evaluate_counts(
     score: str,
     n_calibration: int | None,
     min_count: int = 1,
+    tied: bool = False,
 ) -> Evaluation:
     """`evaluate` from set sizes and hits, where no sets were ever made."""
     tally = _Tally.of(_some(sizes), covered, labels, difficulty, None, n_classes)
-    return _evaluation(
+    result = _evaluation(
         tally, target=target, score=score, n_calibration=n_calibration, min_count=min_count, confidence=0.95
     )
+    return replace(result, tied=tied)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from evicp import checks, kernels, limits
 from evicp.arrays import F64, I64, Coverage
 from evicp.calibration import warn_suspicious
+from evicp.certificates import is_tied
 from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
 from evicp.metrics import Evaluation, evaluate_counts
-from evicp.reliability import rows_needed
+from evicp.reliability import conformal_rank, rows_needed
 from evicp.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
@@ -336,10 +337,11 @@ def _evaluate_splits(
 ) -> list[Evaluation]:
     """Calibrate and evaluate on each (calibration rows, test rows), scoring the logits once for all of them."""
     true_scores = kernels.label_scores(score, logits, labels)
-    thresholds = [
-        float(coverage) if isinstance(score, Base) else limits.threshold(np.sort(true_scores[rows]), coverage)
-        for rows, _ in splits
-    ]
+    thresholds, ties = [float(coverage)] * len(splits), [False] * len(splits)
+    if not isinstance(score, Base):
+        ascending = [np.sort(true_scores[rows]) for rows, _ in splits]
+        thresholds = [limits.threshold(scores, coverage) for scores in ascending]
+        ties = [is_tied(scores, conformal_rank(len(scores), coverage)) for scores in ascending]
     all_sizes = limits.set_sizes(score, logits, np.array(thresholds))
     return [
         evaluate_counts(
@@ -352,8 +354,9 @@ def _evaluate_splits(
             score=score.name,
             n_calibration=None if isinstance(score, Base) else len(rows),
             min_count=min_count,
+            tied=tied,
         )
-        for (rows, test), threshold, sizes in zip(splits, thresholds, all_sizes, strict=True)
+        for (rows, test), threshold, tied, sizes in zip(splits, thresholds, ties, all_sizes, strict=True)
     ]
 
 
