@@ -237,6 +237,7 @@ GOOD: dict[str, list[str]] = {
     "predict pac": ["predict", "cal.safetensors", "unlabelled.npz", "--confidence", "0.95", "--json"],
     "evaluate class json": ["evaluate", "class.safetensors", "test.npz", "--json"],
     "evaluate group json": ["evaluate", "group.safetensors", "test.npz", "--groups", "test-groups.npy", "--json"],
+    "report near": ["report", "test.npz", "--load", "cal.safetensors", "-o", "made-near.html", "-c", "0.9004"],
     "report class": ["report", "test.npz", "--load", "class.safetensors", "-o", "made-class.html"],
     "plan": ["plan", "--coverage", "0.8", "--tolerance", "0.05"],
     "plan json": ["plan", "-c", "0.8", "-t", "0.05", "--json"],
@@ -436,7 +437,7 @@ MADE = (
     *("made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
     *("made-state.json", "made-rows.html"),
     *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
-    *("made.html", "made2.html", "evicp-demo", "evicp-demo/report.html"),
+    *("made.html", "made2.html", "made-near.html", "evicp-demo", "evicp-demo/report.html"),
 )
 
 
@@ -457,6 +458,11 @@ def test_bad_input_is_one_line_and_exit_2(runs: dict[str, Run], name: str) -> No
     assert len(lines) == 1, run.err
     assert lines[0].startswith("error: ")
     assert BAD[name][1] in lines[0]
+
+
+def test_a_report_says_where_it_starts_if_not_as_asked(runs: dict[str, Run]) -> None:
+    assert "the report starts at coverage 0.9: its slider does not have 0.9004." in runs["report near"].err
+    assert "starts" not in runs["report class"].err
 
 
 @pytest.mark.parametrize("name", [name for name, call in GOOD.items() if "--json" in call])

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from fractions import Fraction
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Annotated, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import numpy as np
 import typer
@@ -31,6 +31,9 @@ from evicp.errors import FileError, ScoreError
 from evicp.files import LOGITS_SUFFIXES
 from evicp.paths import as_path, format_of, refuse_target
 from evicp.scores import SCORES, Score, as_score
+
+if TYPE_CHECKING:
+    from evicp.report import Report
 
 __all__ = [
     "INPUT_SUFFIXES",
@@ -268,6 +271,13 @@ def print_text(text: object) -> None:
 def note(text: str) -> None:
     """A remark for people, on standard error: it never mixes with results."""
     say(visible(text), style="dim")
+
+
+def note_start(page: Report, coverage: float | Fraction) -> None:
+    """Say where a report's slider starts, if that is not the coverage asked for."""
+    start = page.data["grid"][page.data["start"]]
+    if start != float(coverage):
+        note(f"the report starts at coverage {start:g}: its slider does not have {float(coverage):g}.")
 
 
 def say(line: str, *, style: str | None = None) -> None:

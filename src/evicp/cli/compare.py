@@ -26,6 +26,7 @@ from evicp.cli.common import (
     examples,
     json_text,
     note,
+    note_start,
     parse_score,
     print_json,
     print_table,
@@ -162,6 +163,7 @@ def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how:
             **how,
         )
         page.write(target)
+        note_start(page, result.coverage)
     elif target.suffix == ".md":
         write_whole(target, result.to_markdown() + "\n")
     elif target.suffix == ".csv":

@@ -17,6 +17,7 @@ from evicp.cli.common import (
     check_output,
     examples,
     note,
+    note_start,
     print_json,
     print_table,
     print_text,
@@ -129,6 +130,7 @@ def _write_report(sample: LogitsSample, coverage: float, seed: int, target: Path
     if str(target) == _PAGE:
         target.parent.mkdir(exist_ok=True)
     write_whole(target, text)
+    note_start(page, coverage)
     return target
 
 

@@ -18,6 +18,7 @@ from evicp.cli.common import (
     Seed,
     check_output,
     examples,
+    note_start,
     parse_score,
     print_json,
     print_text,
@@ -113,6 +114,7 @@ def report(
                 title=title,
             )
         page.write(target)
+    note_start(page, coverage)
     if as_json:
         print_json(_facts(page, rows, str(target)))
     else:
