@@ -411,14 +411,24 @@ class Calibration:
             return self.groups.thresholds(self.scores, exact, confidence)
         return np.array([limits.threshold(self.scores, exact, confidence)])
 
-    def label_thresholds(self, coverage: Coverage, confidence: float | None = None) -> F64:
-        """The threshold of each label, (K,), or of all, (1,): for graphs that cannot know a row's group or weight."""
+    def label_thresholds(
+        self, coverage: Coverage, confidence: float | None = None, *, precision: str | None = None
+    ) -> F64:
+        """The threshold of each label, (K,), or of all, (1,): for graphs that cannot know a row's group or weight.
+
+        Parameters
+        ----------
+        coverage, confidence : as for `threshold`
+        precision : "float64", "float32", "float16" or "bfloat16": the type of logits that other code is to score.
+            Thresholds then have room for what it rounds differently
+        """
         by = None if self.groups is None else self.groups.by
         if self.weights is not None or not isinstance(by, ByClass | None):
             raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
         warn_of_low_coverage(checks.as_coverage(coverage))
         thresholds = self.thresholds(coverage, confidence)
-        return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
+        thresholds = thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
+        return thresholds if precision is None else limits.raised(thresholds, self.score, self.n_classes)
 
     @overload
     def predict(
