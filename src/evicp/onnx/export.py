@@ -6,17 +6,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from evicp import artifact
-from evicp.arrays import F64, Coverage
+from evicp.arrays import Coverage
 from evicp.calibration import Calibration
-from evicp.checks import SMALLEST_PROBABILITY, warn
-from evicp.errors import FileError, InputError, InputTypeError, SuspiciousInputWarning, need
+from evicp.errors import FileError, InputError, InputTypeError, need
+from evicp.onnx.fit import check_meaning, check_reach
 from evicp.onnx.head import Head
-from evicp.onnx.outputs import LOG_PROBABILITIES, LOGITS, PROBABILITIES, SHARES, UNCLEAR, Meaning, meaning, precision
+from evicp.onnx.outputs import LOGITS, PROBABILITIES, meaning, precision
 from evicp.paths import write_whole
-from evicp.scores import ECP, LAC, Score
 
 if TYPE_CHECKING:
     import onnx
@@ -28,6 +25,9 @@ OUTPUTS = ("set_mask", "set_size", "uncertainty")
 
 #: Where ScatterElements can add.
 OLDEST_OPSET = 16
+
+#: What protobuf writes as one message, with room for the head.
+LARGEST_MODEL = 2**31 - 2**24
 
 
 def export(
@@ -67,92 +67,29 @@ def export(
     if not isinstance(calibration, Calibration):
         calibration = artifact.load(calibration)
     graph = _load(onnx, model)
-    opset = next((o.version for o in graph.opset_import if o.domain in ("", "ai.onnx")), 0)
-    if opset < OLDEST_OPSET:
-        raise FileError(f"the model uses opset {opset}; sets need {OLDEST_OPSET} or newer. Export the model again.")
     name, kind = _logits_output(onnx, graph, logits, calibration.n_classes)
-    found, of_probabilities = meaning(onnx, graph, name), output_is == PROBABILITIES
-    score, n_classes, rounded_to = calibration.score, calibration.n_classes, precision(onnx, graph, name)
-    if found is not None:
-        _check_meaning(found, name, output_is, score)
+    opset = _opset(onnx, graph)
+    check_meaning(calibration, name, meaning(onnx, graph, name), output_is)
+    rounded_to, of_probabilities = precision(onnx, graph, name), output_is == PROBABILITIES
     thresholds = calibration.label_thresholds(coverage, confidence, precision=rounded_to)
     if of_probabilities:
-        _check_smallest(score, thresholds, n_classes, rounded_to)
-    if of_probabilities or (found is not None and found.holds == LOG_PROBABILITIES):
-        _check_evidence(score, calibration.scores, n_classes)
-    head = Head(onnx, n_classes, opset, graph.ir_version)
-    sets = head.build(score, thresholds, kind, of_probabilities=of_probabilities)
+        check_reach(calibration, thresholds, rounded_to)
+    head = Head(onnx, calibration.n_classes, opset, graph.ir_version)
+    sets = head.build(calibration.score, thresholds, kind, of_probabilities=of_probabilities)
     write_whole(path, _merged(onnx, graph, sets, name).SerializeToString())
 
 
-def _check_meaning(found: Meaning, name: str, output_is: str | None, score: Score) -> None:
-    """Refuse what the calibration cannot have been made of."""
-    seen = f"output {name!r} holds {found.holds} ({found.shown_by})"
-    if output_is == PROBABILITIES:
-        if found.holds in (LOGITS, LOG_PROBABILITIES, SHARES):
-            raise InputError(f"{seen}, not probabilities. Leave out output_is (--output-is).")
-    elif found.holds == PROBABILITIES:
-        raise InputError(f"{seen}, not logits. Export the model without that step, or {_TAKE_LOGARITHMS}.")
-    elif output_is is None and found.holds in (UNCLEAR, SHARES):
-        raise InputError(
-            f'{seen}. If the calibration was made of just these numbers, pass output_is="logits" (--output-is '
-            f"logits); if they are probabilities that sum to 1, {_TAKE_LOGARITHMS}."
+def _opset(onnx: Any, graph: Any) -> int:
+    """The version of the standard operators that a model uses."""
+    opset = next((o.version for o in graph.opset_import if o.domain in ("", "ai.onnx")), 0)
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST_OPSET <= opset <= newest:
+        raise FileError(
+            f"the model uses opset {opset}; sets need {OLDEST_OPSET} or newer, and the installed onnx knows up to "
+            f"{newest}. Convert the model again: torch.onnx.export(..., opset_version=18), "
+            "skl2onnx.to_onnx(..., target_opset=18)."
         )
-    elif output_is is None and found.holds == LOG_PROBABILITIES and isinstance(score, ECP):
-        raise InputError(
-            f"{seen}: their evidence is not that of logits. Export the model without that step; or, if the calibration "
-            'was made of these log-probabilities, pass output_is="logits" (--output-is logits).'
-        )
-
-
-_TAKE_LOGARITHMS = (
-    'pass output_is="probabilities" (--output-is probabilities) to take their logarithms: that fits a calibration of '
-    "np.log(probabilities), or of logits with a score other than ECP"
-)
-
-
-def _check_evidence(score: Score, scores: F64, n_classes: int) -> None:
-    """Refuse an ECP that was not calibrated on log-probabilities, where its scores show it; other scores do not mind.
-
-    No logarithm of a probability is positive: evidence is at most that of 0, a Dirichlet's p at most `highest` and at
-    least `lowest`, and so the score, cost over largest cost, has a lower bound.
-    """
-    if not isinstance(score, ECP):
-        return
-    if score.evidence == "relu":
-        warn(
-            "relu evidence of log-probabilities is zero for every label. Calibrate with another score than ECP, or "
-            "with ECP(evidence='softplus').",
-            SuspiciousInputWarning,
-        )
-    epsilon, most = score.epsilon(n_classes), float(score.evidence_of(np.zeros((1, 2)))[0, 0])
-    if not score.monotone or not epsilon:
-        return
-    highest, lowest = (1 + most) / (n_classes + most), 1 / (1 + (n_classes - 1) * (1 + most))
-    least_cost = np.log(-np.log(highest)) - np.log(highest**2 + epsilon)
-    if scores.min() < least_cost - np.log(-np.log(lowest)) + np.log(epsilon) - 1e-3:
-        raise InputError(
-            "this calibration has scores that no log-probabilities give: it was made of logits, whose evidence "
-            "probabilities have lost. Export the model with its logits, or calibrate with a score other than ECP."
-        )
-
-
-#: Below these probabilities lose digits, and then vanish.
-_SMALLEST = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-14}
-
-
-def _check_smallest(score: Score, thresholds: F64, n_classes: int, kind: str) -> None:
-    """Refuse a threshold on LAC's -ln p that only probabilities too small for their type reach."""
-    if not isinstance(score, LAC) or kind not in _SMALLEST:
-        return
-    least = -np.log(_SMALLEST[kind]) / score.temperature + min(0.0, (1 - 1 / score.temperature) * np.log(n_classes))
-    zero = -np.log(SMALLEST_PROBABILITY) / score.temperature  # a label of probability 0 is out, or all labels are in
-    beyond = thresholds[(thresholds > least) & (thresholds < zero)]
-    if beyond.size:
-        raise InputError(
-            f"the threshold {beyond[0]:g} asks for smaller probabilities than {kind} holds. Export the model with its "
-            "logits, or with probabilities of a finer type."
-        )
+    return int(opset)
 
 
 def _merged(onnx: Any, graph: Any, head: Any, logits: str) -> Any:
@@ -162,6 +99,8 @@ def _merged(onnx: Any, graph: Any, head: Any, logits: str) -> Any:
         merged = onnx.compose.merge_models(graph, head, io_map=[(logits, "evicp/logits")], outputs=outputs)
         del merged.opset_import[:]  # merging names every set of operators twice
         merged.opset_import.extend(graph.opset_import)
+        for about in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+            setattr(merged, about, getattr(graph, about))
         onnx.checker.check_model(merged, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise FileError(f"the model does not pass ONNX's own checks: {str(error).strip()}") from error
@@ -169,8 +108,17 @@ def _merged(onnx: Any, graph: Any, head: Any, logits: str) -> Any:
 
 
 def _load(onnx: Any, model: Any) -> Any:
-    if isinstance(model, onnx.ModelProto):
-        return model
+    graph = model if isinstance(model, onnx.ModelProto) else _read(onnx, model)
+    try:
+        size = graph.ByteSize()
+    except Exception:  # of protobuf, where it cannot count so far
+        size = LARGEST_MODEL + 1
+    if size > LARGEST_MODEL:
+        raise FileError("the model has more than 2 GiB, too much for one ONNX file with its sets.")
+    return graph
+
+
+def _read(onnx: Any, model: Any) -> Any:
     if not isinstance(model, str | PathLike):
         raise InputTypeError(f"model must be an ONNX file or an onnx.ModelProto; got a {type(model).__name__}.")
     try:
@@ -183,7 +131,7 @@ def _load(onnx: Any, model: Any) -> Any:
 
 def _logits_output(onnx: Any, model: Any, wanted: str | None, n_classes: int) -> tuple[str, int]:
     """The name and element type of the logits among a model's outputs."""
-    outputs = {o.name: o.type.tensor_type for o in model.graph.output}
+    outputs = {o.name: o.type for o in model.graph.output}
     if wanted is None and len(outputs) != 1:
         raise InputError(
             f"the model has outputs {', '.join(outputs)}; say which holds the logits with logits (--logits NAME)."
@@ -192,14 +140,36 @@ def _logits_output(onnx: Any, model: Any, wanted: str | None, n_classes: int) ->
     if name not in outputs:
         raise InputError(f"the model has no output {name!r}; it has {', '.join(outputs)}.")
     _check_names(model.graph)
-    dims = outputs[name].shape.dim
-    if len(dims) != 2 or (dims[1].HasField("dim_value") and dims[1].dim_value != n_classes):
-        shape = [d.dim_value or d.dim_param for d in dims]
-        raise InputError(f"logits must have shape (batch, {n_classes}); output {name!r} has {shape}.")
+    if not outputs[name].HasField("tensor_type"):
+        kind = str(outputs[name].WhichOneof("value")).removesuffix("_type")
+        raise InputError(
+            f"logits must be a tensor; output {name!r} is a {kind}. Convert the model "
+            'without it: skl2onnx.to_onnx(..., options={"zipmap": False}).'
+        )
+    tensor = outputs[name].tensor_type
+    _check_shape(name, tensor, n_classes)
     allowed = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
-    if outputs[name].elem_type not in allowed:
-        raise InputError(f"logits must be floating point; output {name!r} is not.")
-    return name, outputs[name].elem_type
+    if tensor.elem_type not in allowed:
+        kind = onnx.TensorProto.DataType.Name(tensor.elem_type)
+        raise InputError(
+            f"logits must be FLOAT, FLOAT16, BFLOAT16 or DOUBLE; output {name!r} is {kind}. Of a quantized model take "
+            "the output behind its DequantizeLinear."
+        )
+    return name, tensor.elem_type
+
+
+def _check_shape(name: str, tensor: Any, n_classes: int) -> None:
+    if not tensor.HasField("shape"):
+        raise InputError(f"logits must have shape (batch, {n_classes}); output {name!r} declares none. Declare it.")
+    dims = tensor.shape.dim
+    if len(dims) == 2 and (not dims[1].HasField("dim_value") or dims[1].dim_value == n_classes):
+        return
+    shape = [dim.dim_value or dim.dim_param for dim in dims]
+    one_column = n_classes == 2 and (len(dims) < 2 or (len(dims) == 2 and dims[1].dim_value == 1))
+    hint = " Have the model give two columns: 0 and s of a decision value s, 1 - p and p of a probability p."
+    raise InputError(
+        f"logits must have shape (batch, {n_classes}); output {name!r} has {shape}.{hint if one_column else ''}"
+    )
 
 
 def _check_names(graph: Any) -> None:

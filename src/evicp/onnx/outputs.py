@@ -29,7 +29,9 @@ __all__ = [
 LOGITS, PROBABILITIES, LOG_PROBABILITIES = "logits", "probabilities", "log-probabilities"
 #: By steps after which rows may sum to 1 or not: parts and sums of probabilities, sigmoids.
 UNCLEAR = "numbers made of probabilities"
-SHARES = "numbers from 0 to 1 whose rows do not sum to 1"
+FRACTIONS = "numbers from 0 to 1 whose rows do not sum to 1"
+#: Votes, percentages.
+SHARES = "shares of a sum that is the same in every row, and not 1"
 
 
 class Meaning(NamedTuple):
@@ -47,7 +49,7 @@ def meaning(onnx: Any, model: Any, output: str) -> Meaning | None:
         return told
     values = _trial(onnx, model, output)
     shown = None if values is None else of_values(values)
-    if shown is None or (shown.holds == SHARES and told is None):  # small logits, it may be
+    if shown is None or (shown.holds == FRACTIONS and told is None):  # small logits, it may be
         return told
     return shown
 
@@ -89,6 +91,7 @@ class _Graph:
         self.value_of = onnx.helper.get_attribute_value
         inlined = import_module("onnx.inliner").inline_local_functions(model) if model.functions else model
         self.makers = {name: node for node in inlined.graph.node for name in node.output if name}
+        self.known: dict[str, Meaning | None] = {}
 
     def origin(self, tensor: str) -> str:
         """The tensor that this one is a copy of, up to form and type."""
@@ -106,7 +109,12 @@ class _Graph:
 
     def meaning(self, tensor: str, further: int = 20) -> Meaning | None:
         """What a tensor holds; None if that cannot be told."""
-        node = self.makers.get(self.origin(tensor))
+        origin = self.origin(tensor)
+        if origin not in self.known:
+            self.known[origin] = self._of_node(self.makers.get(origin), further)
+        return self.known[origin]
+
+    def _of_node(self, node: Any, further: int) -> Meaning | None:
         if node is None or not further:
             return None
         holds = _ALWAYS.get(node.op_type) or self._of_classifier(node) or self._of_normaliser(node)
@@ -166,15 +174,19 @@ OFF_ONE = 0.01
 def of_values(values: NDArray[Any]) -> Meaning | None:
     """What rows of outputs, (n, K), can only be; None if some are not finite, or there are none."""
     rows = np.asarray(values, dtype=np.float64)
-    shown_by = f"its values on {len(rows)} made-up rows"
     if rows.ndim != 2 or not rows.size or np.isnan(rows).any() or (rows == np.inf).any():
         return None
-    if (rows >= 0).all() and (rows <= 1 + OFF_ONE).all():
-        sums_to_one = np.abs(rows.sum(1) - 1) <= OFF_ONE
-        return Meaning(PROBABILITIES if sums_to_one.all() else SHARES, shown_by)
     with np.errstate(over="ignore"):
-        sums_to_one = np.abs(np.exp(rows).sum(1) - 1) <= OFF_ONE
-    return Meaning(LOG_PROBABILITIES if sums_to_one.all() else LOGITS, shown_by)
+        sums, sums_of_exp = rows.sum(1), np.exp(rows).sum(1)
+    if (rows < 0).any():
+        holds = LOG_PROBABILITIES if (np.abs(sums_of_exp - 1) <= OFF_ONE).all() else LOGITS
+    elif (np.abs(sums - 1) <= OFF_ONE).all():
+        holds = PROBABILITIES
+    elif np.ptp(sums) <= 1e-5 * sums.max():
+        holds = SHARES
+    else:
+        holds = FRACTIONS if rows.max() <= 1 else LOGITS
+    return Meaning(holds, f"its values on {len(rows)} made-up rows")
 
 
 def _trial(onnx: Any, model: Any, output: str) -> NDArray[Any] | None:
@@ -218,13 +230,8 @@ _PASS_ON = _KEEP | _MIX | {"Exp", "Log", "LogSoftmax", "LpNormalization", "Norma
 def precision(onnx: Any, model: Any, output: str) -> str:
     """The coarsest floating-point type that an output's values went through last: "float16" where it was cast up."""
     proto = onnx.TensorProto
-    names = {
-        proto.DOUBLE: "float64",
-        proto.FLOAT: "float32",
-        proto.FLOAT16: "float16",
-        proto.BFLOAT16: "bfloat16",
-    }
-    known = onnx.shape_inference.infer_shapes(model).graph
+    names = {proto.DOUBLE: "float64", proto.FLOAT: "float32", proto.FLOAT16: "float16", proto.BFLOAT16: "bfloat16"}
+    known = _typed(onnx, model)
     types = {info.name: info.type.tensor_type.elem_type for info in (*known.input, *known.value_info, *known.output)}
     makers = {name: node for node in known.node for name in node.output if name}
     found, tensor = [], output
@@ -236,3 +243,11 @@ def precision(onnx: Any, model: Any, output: str) -> str:
         tensor = next((name for name in node.input if name in makers), node.input[0])
     order = list(names.values())
     return max((name for name in found if name), key=order.index)
+
+
+def _typed(onnx: Any, model: Any) -> Any:
+    """The graph with the types of all tensors, as far as they can be known."""
+    try:
+        return onnx.shape_inference.infer_shapes(model).graph
+    except Exception:  # of protobuf where the model has more than 2 GiB; later checks say what is wrong
+        return model.graph
