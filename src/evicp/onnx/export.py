@@ -39,6 +39,7 @@ def export(
     confidence: float | None = None,
     logits: str | None = None,
     output_is: Literal["logits", "probabilities"] | None = None,
+    examples: Any = None,
 ) -> None:
     """Write a copy of an ONNX classifier that also returns its prediction sets.
 
@@ -55,11 +56,12 @@ def export(
         `uncertainty` (batch,) double: the evidential u = K / (K + sum of evidence)
     logits : the name of the logits output, where the model has several
     output_is : what that output holds
-        By default the graph says: its operators, or its values on a few made-up rows, where onnxruntime is installed.
+        By default the graph says: its operators, or its values in a few rows, where onnxruntime can run it.
         Probabilities are refused, unless "probabilities" is given: the new graph then takes their logarithms, 0
         counting as 1e-300, as `evicp.sklearn` does. That fits a calibration of np.log(probabilities) and, for every
         score but ECP, one of the logits behind a softmax. "logits" says that the calibration was made of just the
         numbers that this output holds.
+    examples : inputs to run the model on for this, an array, or a dict of arrays by name; random ones by default
     """
     onnx = need("onnx", "onnx", "onnx", "exporting to ONNX")
     if output_is not in (None, LOGITS, PROBABILITIES):
@@ -69,14 +71,15 @@ def export(
     graph = _load(onnx, model)
     name, kind = _logits_output(onnx, graph, logits, calibration.n_classes)
     opset = _opset(onnx, graph)
-    check_meaning(calibration, name, meaning(onnx, graph, name), output_is)
     rounded_to, of_probabilities = precision(onnx, graph, name), output_is == PROBABILITIES
     thresholds = calibration.label_thresholds(coverage, confidence, precision=rounded_to)
-    if of_probabilities:
-        check_reach(calibration, thresholds, rounded_to)
     head = Head(onnx, calibration.n_classes, opset, graph.ir_version)
     sets = head.build(calibration.score, thresholds, kind, of_probabilities=of_probabilities)
-    write_whole(path, _merged(onnx, graph, sets, name).SerializeToString())
+    merged = _merged(onnx, graph, sets, name)
+    check_meaning(calibration, name, meaning(onnx, graph, name, examples), output_is)
+    if of_probabilities:
+        check_reach(calibration, thresholds, rounded_to)
+    write_whole(path, merged.SerializeToString())
 
 
 def _opset(onnx: Any, graph: Any) -> int:

@@ -28,6 +28,12 @@ def check_meaning(calibration: Calibration, name: str, found: Meaning | None, ou
     found : what it holds, as far as that can be told
     output_is : what it holds, as the user says
     """
+    if found is None and output_is is None:
+        warn(
+            f"nothing tells whether output {name!r} holds logits: onnxruntime is not there, or cannot run the model. "
+            'Pass output_is="logits" if it does, or examples, inputs that the model takes.',
+            SuspiciousInputWarning,
+        )
     holds = None if found is None else found.holds
     seen = "" if found is None else f"output {name!r} holds {holds} ({found.shown_by})"
     of_probabilities = output_is == PROBABILITIES

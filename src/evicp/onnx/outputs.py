@@ -5,14 +5,14 @@ Its operators may tell; where they do not, its values do, on a few rows made up 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import installed
+from evicp.errors import InputError, installed, need
 
 __all__ = [
     "LOGITS",
@@ -41,17 +41,19 @@ class Meaning(NamedTuple):
     shown_by: str
 
 
-def meaning(onnx: Any, model: Any, output: str) -> Meaning | None:
-    """What an output holds; None where neither operators nor values can tell."""
-    graph = _Graph(onnx, model)
-    told = graph.meaning(output)
+def meaning(onnx: Any, model: Any, output: str, examples: Any = None) -> Meaning | None:
+    """What an output holds; None where neither operators nor values can tell.
+
+    Parameters
+    ----------
+    output : its name
+    examples : inputs to try, an array or a dict of arrays by name, in place of made-up ones
+    """
+    told = _Graph(onnx, model).meaning(output)
     if told is not None and told.holds != UNCLEAR:
         return told
-    values = _trial(onnx, model, output)
-    shown = None if values is None else of_values(values)
-    if shown is None or (shown.holds == FRACTIONS and told is None):  # small logits, it may be
-        return told
-    return shown
+    values = _made_up_values(onnx, model, output) if examples is None else _values(model, output, [examples])
+    return (None if values is None else of_values(values)) or told
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -127,7 +129,7 @@ class _Graph:
                 holds = LOG_PROBABILITIES if PROBABILITIES in known else None
             elif known & {PROBABILITIES, UNCLEAR}:
                 holds = UNCLEAR
-        return None if holds is None else Meaning(holds, f"made by the operator {node.op_type}")
+        return None if holds is None else Meaning(holds, f"by the operator {node.op_type}")
 
     def _of_classifier(self, node: Any) -> str | None:
         """Of the classifiers of ai.onnx.ml."""
@@ -178,7 +180,7 @@ def of_values(values: NDArray[Any]) -> Meaning | None:
         return None
     with np.errstate(over="ignore"):
         sums, sums_of_exp = rows.sum(1), np.exp(rows).sum(1)
-    if (rows < 0).any():
+    if (rows < 0).any() or not rows.any():
         holds = LOG_PROBABILITIES if (np.abs(sums_of_exp - 1) <= OFF_ONE).all() else LOGITS
     elif (np.abs(sums - 1) <= OFF_ONE).all():
         holds = PROBABILITIES
@@ -186,22 +188,31 @@ def of_values(values: NDArray[Any]) -> Meaning | None:
         holds = SHARES
     else:
         holds = FRACTIONS if rows.max() <= 1 else LOGITS
-    return Meaning(holds, f"its values on {len(rows)} made-up rows")
+    return Meaning(holds, f"by its values in {len(rows)} rows")
 
 
-def _trial(onnx: Any, model: Any, output: str) -> NDArray[Any] | None:
+def _made_up_values(onnx: Any, model: Any, output: str) -> NDArray[Any] | None:
     """The output of a few random rows; None where onnxruntime is not there or cannot run the model."""
     if not installed("onnxruntime"):
         return None
-    runtime: Any = import_module("onnxruntime")
+    try:
+        return _values(model, output, _made_up(onnx, model))
+    except Exception:  # of many kinds: a graph need not take such inputs
+        return None
+
+
+def _values(model: Any, output: str, batches: Iterable[Any]) -> NDArray[Any]:
+    """What a model makes of batches of inputs."""
+    runtime = need("onnxruntime", "onnxruntime", "onnx", "running the model")
     options = runtime.SessionOptions()
-    options.log_severity_level = 4  # what fails here is not the user's
+    options.log_severity_level = 4  # errors are raised, too
     try:
         session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        rows = [session.run([output], inputs)[0] for inputs in _made_up(onnx, model)]
-        return np.concatenate(rows)
-    except Exception:  # a class of its own for each failure; a trial that fails says nothing
-        return None
+        name = session.get_inputs()[0].name
+        fed = [batch if isinstance(batch, Mapping) else {name: np.asarray(batch)} for batch in batches]
+        return np.concatenate([session.run([output], inputs)[0] for inputs in fed])
+    except Exception as error:  # a class of its own for each failure
+        raise InputError(f"the model cannot be run on the examples: {str(error).splitlines()[0]}") from error
 
 
 def _made_up(onnx: Any, model: Any) -> Iterator[dict[str, NDArray[Any]]]:
