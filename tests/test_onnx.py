@@ -285,3 +285,18 @@ def test_sets_with_a_confidence(tmp_path):
     sure, plain = (calibration.predict(logits, 0.8, confidence=c) for c in (0.95, None))
     np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], sure.mask())
     assert sure.sizes.sum() > plain.sizes.sum()
+
+
+def test_decisions_of_a_linear_classifier_are_logits(tmp_path):
+    """Those of ai.onnx.ml that make no probabilities of them."""
+    rng = np.random.default_rng(9)
+    labels = rng.integers(0, 4, 200)
+    logits = (rng.normal(size=(200, 4)) + 3 * np.eye(4)[labels]).astype(np.float32)
+    model = onnx.load(linear_model(tmp_path / "m.onnx", 4, 4))
+    weights = {"coefficients": np.eye(4).ravel().tolist(), "intercepts": [0.0] * 4, "classlabels_ints": [0, 1, 2, 3]}
+    node = onnx.helper.make_node("LinearClassifier", ["x"], ["label", "logits"], domain="ai.onnx.ml", **weights)
+    model.graph.node[0].CopyFrom(node)
+    model.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 3))
+    calibration = evicp.calibrate(logits, labels)
+    export(model, calibration, 0.9, tmp_path / "s.onnx")
+    np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], calibration.predict(logits, 0.9).mask())
