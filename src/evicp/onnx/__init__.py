@@ -5,6 +5,6 @@ Abs Add And Cast Clip Concat CumSum Div Equal Exp GatherElements Greater LessOrE
 ReduceSum Relu Reshape ScatterElements Slice Sub TopK Where. It needs opset 16 or newer.
 """
 
-from evicp.onnx.export import OLDEST_OPSET, OUTPUTS, export
+from evicp.onnx.exporter import OLDEST_OPSET, OUTPUTS, export
 
 __all__ = ["OLDEST_OPSET", "OUTPUTS", "export"]
