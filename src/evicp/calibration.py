@@ -419,7 +419,8 @@ class Calibration:
         Parameters
         ----------
         coverage, confidence : as for `threshold`
-        precision : of the logits that other code is to score, for thresholds with room for its rounding: `with_room`
+        precision : of the logits that such a graph scores ("float64", "float32", "float16", "bfloat16"): thresholds are
+            raised past what rounding can do there, so that coverage can only rise
         """
         by = None if self.groups is None else self.groups.by
         if self.weights is not None or not isinstance(by, ByClass | None):
@@ -427,17 +428,7 @@ class Calibration:
         warn_of_low_coverage(checks.as_coverage(coverage))
         thresholds = self.thresholds(coverage, confidence)
         thresholds = thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
-        return thresholds if precision is None else self.with_room(thresholds, precision)
-
-    def with_room(self, thresholds: F64, precision: str) -> F64:  # noqa: ARG002 - one room fits all
-        """Thresholds raised past rounding, for new rows that other code scores, in a precision of its own.
-
-        Parameters
-        ----------
-        thresholds : of this calibration, in any shape
-        precision : "float64", "float32", "float16" or "bfloat16": the type of the new rows' logits
-        """
-        return limits.raised(thresholds, self.score, self.n_classes)
+        return thresholds if precision is None else limits.raised(thresholds, self.score, self.n_classes)
 
     @overload
     def predict(

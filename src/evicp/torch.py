@@ -275,9 +275,9 @@ class SetPredictor(nn.Module):
         self.n_classes = calibration.n_classes
         # A row for each type of logits, of one threshold, or one per label. As bits: .half() or .float() would round a
         # floating-point buffer, and a rounded threshold no longer covers.
-        thresholds = calibration.label_thresholds(coverage, confidence)
-        rows = np.stack([calibration.with_room(thresholds, str(kind).removeprefix("torch.")) for kind in _TYPES])
-        self.register_buffer("threshold_bits", torch.from_numpy(rows).view(torch.int64))
+        names = [str(kind).removeprefix("torch.") for kind in _TYPES]
+        thresholds = np.stack([calibration.label_thresholds(coverage, confidence, precision=name) for name in names])
+        self.register_buffer("threshold_bits", torch.from_numpy(thresholds).view(torch.int64))
         self._looked_at = False
 
     def forward(self, *args: Any, **kwargs: Any) -> SetOutput:
