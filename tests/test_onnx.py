@@ -300,3 +300,21 @@ def test_decisions_of_a_linear_classifier_are_logits(tmp_path):
     calibration = evicp.calibrate(logits, labels)
     export(model, calibration, 0.9, tmp_path / "s.onnx")
     np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], calibration.predict(logits, 0.9).mask())
+
+
+def test_onnx_s_own_evaluator_gives_the_same_sets(tmp_path):
+    """Servers differ: nothing rests on what one of them makes of an operator."""
+    reference = pytest.importorskip("onnx.reference")
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(300, 7)).round(1)
+    logits[::5, 3] = -np.inf
+    logits[1], logits[2, 0] = 0, np.nan
+    labels = np.where(np.isnan(logits), -1, logits).argmax(1)
+    for score in (evicp.ECP(), evicp.LAC(), evicp.APS(randomized=False), evicp.RAPS(randomized=False), evicp.Margin()):
+        calibration = evicp.calibrate(logits[3:], labels[3:], score)
+        export(bare_model(tmp_path / "m.onnx", 7), calibration, 0.8, tmp_path / "s.onnx")
+        with np.errstate(all="ignore"):
+            mask = reference.ReferenceEvaluator(str(tmp_path / "s.onnx")).run(["set_mask"], {"x": logits})[0]
+        np.testing.assert_array_equal(mask, run(tmp_path / "s.onnx", logits)["set_mask"])
+        np.testing.assert_array_equal(mask[3:], calibration.predict(logits[3:], 0.8).mask())
+        assert mask[2].all()

@@ -110,20 +110,25 @@ class Head:
         log_pi = self.constant(np.zeros(k) if rates is None else np.log(rates))
         cost = self.add("Sub", self.add("Add", self.add("Log", surprisal), log_pi), denominator)
         possible_cost = self.add("Where", self.masked(z), self.constant(-np.inf), cost)
-        return self.add("Sub", cost, self.max(possible_cost))
+        score_of = self.add("Sub", cost, self.max(possible_cost))
+        impossible = self.sum(self.to_double(self.masked(z)))
+        is_certain = self.add("Equal", impossible, self.constant(self.n_classes - 1.0))
+        return self.add("Where", is_certain, self.constant(-np.inf), score_of)
 
     def lac(self, score: LAC, z: str) -> str:
         """-ln p."""
         return self.add("Neg", self.log_softmax(z, score.temperature))
 
     def aps(self, score: APS | RAPS, z: str) -> str:
-        """The mass of labels strictly above, plus the label's own probability."""
-        p = self.softmax(z, score.temperature)
+        """The mass of labels strictly above, plus the label's own, in whole numbers, as `accumulated_masses`."""
+        w = self.add("Exp", self.shifted(z, score.temperature))
+        unit = self.constant(2.0 ** (62 - self.n_classes.bit_length()))
+        whole = self.to_whole(self.add("Round", self.add("Mul", w, unit)))
         values, order = self.sort(z)
-        ordered = self.add("GatherElements", p, order, axis=1)
-        before = self.add("CumSum", ordered, self.constant(1, np.int64), exclusive=1)
-        above = self.unsort(self.first_of_group(before, values), order, self.zeros(z))
-        return self.add("Add", above, p)
+        own = self.add("GatherElements", whole, order, axis=1)
+        before = self.add("CumSum", own, self.constant(1, np.int64), exclusive=1)
+        above = self.unsort(self.first_of_group(before, values), order, whole)
+        return self.add("Div", self.to_double(self.add("Add", above, whole)), self.to_double(self.sum(whole)))
 
     def raps(self, score: RAPS, z: str) -> str:
         """APS, and a charge for every rank past `k_reg`."""
@@ -201,8 +206,12 @@ class Head:
 
     def log_softmax(self, z: str, temperature: float) -> str:
         """ln softmax(z / T)."""
-        shifted = self.add("Div", self.add("Sub", z, self.max(z)), self.constant(temperature))
+        shifted = self.shifted(z, temperature)
         return self.add("Sub", shifted, self.add("Log", self.sum(self.add("Exp", shifted))))
+
+    def shifted(self, z: str, temperature: float) -> str:
+        """(z - max z) / T."""
+        return str(self.add("Div", self.add("Sub", z, self.max(z)), self.constant(temperature)))
 
     def log1p(self, x: str) -> str:
         """ln(1 + x) without the loss of small x: x ln(y) / (y - 1), y = 1 + x, and x itself where y is 1."""
@@ -227,8 +236,9 @@ class Head:
     def ranks(self, z: str, *others: str) -> str:
         """r: how many labels lie strictly above, in z, then in the keys after it; equal labels share a rank."""
         values, order = self.sort(z)
-        positions = self.add("Add", self.constant(np.arange(self.n_classes)[None]), self.zeros(z))
-        result = self.unsort(self.first_of_group(positions, values), order, positions)
+        nothing = self.add("Sub", order, order)
+        positions = self.add("Add", self.constant(np.arange(self.n_classes)[None], np.int64), nothing)
+        result = self.to_double(self.unsort(self.first_of_group(positions, values), order, positions))
         if not others:
             return result
         places = self.add("Mul", result, self.constant(float(self.n_classes)))
@@ -242,30 +252,26 @@ class Head:
         return str(self.add("Add", of_evidence, self.add("Sub", prior, virtual)))
 
     def first_of_group(self, running: str, values: str) -> str:
-        """For each sorted position, `running` at the first position of equal values.
+        """For each sorted position, `running`, whole numbers, at the first position of equal values.
 
         Group numbers are running counts of changes; adding `running` at each group's first position into the slot of
         its group number, then reading the slots back, needs no running maximum (ONNX has none).
         """
         head = self.columns(values, 0, self.n_classes - 1)
-        same = self.to_double(self.add("Equal", self.columns(values, 1, self.n_classes), head))
-        changes = self.add("Sub", self.constant(1.0), same)
-        first = self.add("Mul", self.columns(running, 0, 1), self.constant(0.0))
-        opens = self.add("Concat", self.add("Add", first, self.constant(1.0)), changes, axis=1)
-        group = self.add("CumSum", opens, self.constant(1, np.int64))
-        index = self.add("Cast", self.add("Sub", group, self.constant(1.0)), to=self.onnx.TensorProto.INT64)
+        same = self.to_whole(self.add("Equal", self.columns(values, 1, self.n_classes), head))
+        one = self.constant(1, np.int64)
+        nothing = self.add("Sub", running, running)
+        opens = self.add(
+            "Concat", self.add("Add", self.columns(nothing, 0, 1), one), self.add("Sub", one, same), axis=1
+        )
+        index = self.add("Sub", self.add("CumSum", opens, one), one)
         opening = self.add("Mul", running, opens)
-        empty = self.add("Mul", running, self.constant(0.0))
-        slots = self.add("ScatterElements", empty, index, opening, axis=1, reduction="add")
+        slots = self.add("ScatterElements", nothing, index, opening, axis=1, reduction="add")
         return self.add("GatherElements", slots, index, axis=1)
 
     def unsort(self, values: str, order: str, like: str) -> str:
         """Values of sorted positions, back where they came from."""
         return self.add("ScatterElements", like, order, values, axis=1)
-
-    def zeros(self, z: str) -> str:
-        """Zeros of the batch's shape, also where z is -inf."""
-        return self.to_double(self.add("Not", self.add("Equal", z, z)))
 
     def columns(self, x: str, start: int, stop: int) -> str:
         """The columns from `start` up to `stop`."""
@@ -280,6 +286,10 @@ class Head:
     def sum(self, x: str, keepdims: int = 1) -> str:
         """The row sum."""
         return str(self.add("ReduceSum", x, self.constant([1], np.int64), keepdims=keepdims))
+
+    def to_whole(self, x: str) -> str:
+        """Truth values, or numbers, as whole numbers."""
+        return str(self.add("Cast", x, to=self.onnx.TensorProto.INT64))
 
     def to_double(self, x: str) -> str:
         """Truth values, or numbers, as doubles."""

@@ -91,8 +91,9 @@ class _Graph:
 
     def __init__(self, onnx: Any, model: Any) -> None:
         self.value_of = onnx.helper.get_attribute_value
-        inlined = import_module("onnx.inliner").inline_local_functions(model) if model.functions else model
-        self.makers = {name: node for node in inlined.graph.node for name in node.output if name}
+        if model.functions:
+            model = import_module("onnx.inliner").inline_local_functions(model)
+        self.makers = {name: node for node in model.graph.node for name in node.output if name}
         self.known: dict[str, Meaning | None] = {}
 
     def origin(self, tensor: str) -> str:
@@ -249,7 +250,7 @@ def precision(onnx: Any, model: Any, output: str) -> str:
     for _ in range(_FURTHEST):
         found.append(names.get(types.get(tensor)))
         node = makers.get(tensor)
-        if node is None or node.op_type not in _PASS_ON:
+        if node is None or node.op_type not in _PASS_ON or not node.input:
             break
         tensor = next((name for name in node.input if name in makers), node.input[0])
     order = list(names.values())
