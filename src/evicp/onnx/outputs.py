@@ -146,15 +146,15 @@ class _Graph:
         return None
 
     def _of_normaliser(self, node: Any) -> str | None:
-        """Of division by the sum of the row, and of its logarithm."""
+        """Of division by the row sum, which makes probabilities of what is not negative; and of its logarithm."""
         attributes = {attribute.name: self.value_of(attribute) for attribute in node.attribute}
         if node.op_type == "Normalizer":
-            return PROBABILITIES if attributes.get("norm", b"MAX") == b"L1" else None
+            return UNCLEAR if attributes.get("norm", b"MAX") == b"L1" else None
         if node.op_type == "LpNormalization":
-            return PROBABILITIES if attributes.get("p", 2) == 1 else None
+            return UNCLEAR if attributes.get("p", 2) == 1 else None
         if node.op_type == "Div":
             total = self.made_by(node.input[1], "ReduceSum", "ReduceL1")
-            return PROBABILITIES if total is not None and self._same(total.input[0], node.input[0]) else None
+            return UNCLEAR if total is not None and self._same(total.input[0], node.input[0]) else None
         if node.op_type == "Sub":
             total = self.made_by(node.input[1], "ReduceLogSumExp")
             return LOG_PROBABILITIES if total is not None and self._same(total.input[0], node.input[0]) else None
