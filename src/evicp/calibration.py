@@ -624,7 +624,7 @@ class Calibration:
 
     def compared_with(self, new: Arithmetic) -> Calibration:
         """The calibration with scores raised past the rounding of another arithmetic that scores new rows."""
-        if self.origin is None or new == self.origin.arithmetic:
+        if self.origin is None or new is self.origin.arithmetic or new == self.origin.arithmetic:
             return self
         known = self.__dict__.setdefault("_raised_for", {})
         if new not in known:

@@ -109,7 +109,7 @@ def arithmetic(score: Any, logits: Any, precision: str | None = None) -> Arithme
         there = on_device(score, logits)
         own = precision or precision_of(logits)
         return arithmetic_of(there.__name__.rpartition("_")[2], there.precision(logits), own)
-    own = precision or logits.dtype.name
+    own = precision or precision_of(logits)
     if _backend_for(score) is _numpy:
         return arithmetic_of("numpy", "float64", own)
     return arithmetic_of("numba", "float64" if logits.dtype.char == "d" else "float32", own)
@@ -121,8 +121,9 @@ def comparable(made_by: Arithmetic, score: Any, logits: Any, precision: str) -> 
     Logits in a finer precision are rounded to that of the scores' own logits, and a backend that computes in more than
     one precision computes in theirs.
     """
-    if made_by.backend == MIXED:
-        return logits, arithmetic(score, logits, precision)
+    own = arithmetic(score, logits, precision)
+    if own is made_by or made_by.backend == MIXED:
+        return logits, own
     if ROUNDOFF[precision] < ROUNDOFF[made_by.logits]:
         logits, precision = in_precision(logits, made_by.logits), made_by.logits
     own = arithmetic(score, logits, precision)
