@@ -187,7 +187,8 @@ def _is_normalized(z: F64, log_total: F64) -> Bools:
     These are kept as they are, so that equal probabilities of different rows stay equal to the last bit.
     """
     top = z.max(-1, keepdims=True)
-    is_single = np.all(z == z.astype(np.float32), -1, keepdims=True)
+    with np.errstate(over="ignore"):  # what does not fit is not equal
+        is_single = np.all(z == z.astype(np.float32), -1, keepdims=True)
     tolerance = np.where(is_single, NORMALIZED_SINGLE, NORMALIZED)
     return (top < 0) & (np.abs(top + log_total) <= tolerance)  # where the top is 0, all that is left is the others
 
