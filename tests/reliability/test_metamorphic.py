@@ -107,6 +107,8 @@ def fixed_problem(score, dtype=np.float64) -> Problem:
 def slack(problem: Problem, threshold: float) -> float:
     """How far from the threshold a reordered sum can carry a score: 4 units in the last place of a row's terms."""
     precision = np.float64 if problem.new.dtype == np.float64 else np.float32
+    if 1e300 < abs(threshold) < np.inf:  # the score of a label that is certain: no sum is in it
+        return 0.0
     return float(4 * np.spacing(precision(max(16.0, abs(threshold)))))
 
 
