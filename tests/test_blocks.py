@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import blocks, files
+from evicp import blocks, columns, files
 from evicp.errors import EvicpError, FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.metrics import Evaluator
 from evicp.stored import PackedArray, RawArray, companion
@@ -322,8 +322,8 @@ def test_rows_without_labels_have_none(stored: dict, kind: str) -> None:
 
 def test_a_span_of_a_parquet_file_is_not_read_past_its_end(stored: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
-    decode = blocks.matrix
-    monkeypatch.setattr(blocks, "matrix", lambda column: decoded.append(len(column)) or decode(column))
+    decode = columns.matrix
+    monkeypatch.setattr(columns, "matrix", lambda column, *rest: decoded.append(len(column)) or decode(column, *rest))
     (part,) = blocks.open_rows(stored["parquet"]).parts
     decoded.clear()
     assert sum(len(logits) for logits, _ in part.pieces(100, 50, 200)) == 150
@@ -414,7 +414,7 @@ def test_a_row_without_a_label_or_weight_is_named_with_its_block(data: tuple, tm
     pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     table = pa.table({"logits": list(logits), "labels": pa.array(missing, pa.int64(), from_pandas=True)})
     pq.write_table(table, tmp_path / "rows.parquet")
-    with pytest.raises(InputTypeError, match=r"from 990 on: labels must be integers; .* Row 10 has nan"):
+    with pytest.raises(FileError, match=r"rows\.parquet: labels must not be null; got null at row 1,000\."):
         blocks.calibrate(blocks.open_rows(tmp_path / "rows.parquet", **given))
 
 

@@ -20,18 +20,16 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
+from evicp import checks, columns
 from evicp.arrays import Coverage
 from evicp.calibration import Calibration, Calibrator
 from evicp.checks import ClassNames
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.files import (
     LOGITS_SUFFIXES,
-    UNEVEN,
     LogitsFile,
     SetsFile,
     StoredLogits,
-    matrix,
     open_labels,
     open_logits,
     open_sets,
@@ -161,26 +159,35 @@ class ParquetPart:
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Logits and labels (or None), at most `step` rows at a time, decoded as they are needed."""
         first, last = 0, self.shape[0] if stop is None else stop
-        columns = ["logits", "labels"] if self.own_labels else ["logits"]
+        wanted = ["logits", "labels"] if self.own_labels else ["logits"]
         if self.labels is not None and len(self.labels) != self.shape[0]:
             raise LabelsError(
                 f"labels must have one entry per row of logits; got {len(self.labels)} labels for {self.shape[0]} rows."
             )
         with parquet_file(self.path, streamed=True) as file:
-            for batch in file.iter_batches(step, columns=columns, use_threads=False):
+            for batch in file.iter_batches(step, columns=wanted, use_threads=False):
                 if first >= last:
                     return
-                logits = matrix(batch.column("logits"))
-                if logits.shape[1:] != self.shape[1:]:
-                    raise FileError(UNEVEN)
+                logits = self._logits(batch.column("logits"), first)
                 if self.own_labels:
-                    labels = batch.column("labels").to_numpy(zero_copy_only=False)
+                    labels = columns.values(batch.column("labels"), "labels", first)
                 else:
                     labels = None if self.labels is None else self.labels[first : first + len(logits)]
-                wanted = slice(max(0, start - first), max(0, last - first))
+                own = slice(max(0, start - first), max(0, last - first))
                 first += len(logits)
-                if len(logits[wanted]):
-                    yield logits[wanted], None if labels is None else labels[wanted]
+                if len(logits[own]):
+                    yield logits[own], None if labels is None else labels[own]
+        if first < last:
+            raise FileError(f"it ends after {first:,} of its {last:,} rows.")
+
+    def _logits(self, column: Any, first_row: int) -> NDArray[Any]:
+        """Some rows of logits, of the classes and the type that the first row has."""
+        logits = columns.matrix(column, "logits", first_row)
+        if logits.shape[1:] != self.shape[1:]:
+            raise columns.uneven_lists("logits", first_row, logits.shape[1], self.shape[1])
+        if logits.dtype != self.dtype:
+            raise FileError(f"its logits were {self.dtype} and are {logits.dtype}: it was replaced while it was read.")
+        return logits
 
     def whole(self) -> LogitsFile:
         """All logits and labels."""
@@ -192,7 +199,7 @@ class ParquetPart:
         if not self.own_labels:
             return self.labels
         with parquet_file(self.path) as file:
-            return file.read(["labels"])["labels"].to_numpy()
+            return columns.values(file.read(["labels"])["labels"], "labels")
 
     def with_labels(self, labels: Stored | None) -> ParquetPart:
         """The same logits with other labels, or none."""
@@ -361,7 +368,7 @@ def _open_parquet(path: Path) -> Part:
         names, n = file.schema_arrow.names, file.metadata.num_rows
         if "logits" not in names or not n:
             return _held(read_parquet(path))
-        first = matrix(next(file.iter_batches(1, columns=["logits"])).column("logits"))
+        first = columns.matrix(next(file.iter_batches(1, columns=["logits"])).column("logits"), "logits")
     return ParquetPart(path, (n, *first.shape[1:]), first.dtype, "labels" in names)
 
 
@@ -471,8 +478,12 @@ def as_rows(rows: Rows | str | PathLike[str]) -> Rows:
 
 
 def in_one_type(logits: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Logits in the type that those of all files have together."""
-    return logits if logits.dtype == dtype or logits.dtype.kind not in "fiu" else logits.astype(dtype)
+    """Logits in the type that those of all files have together; never in one that has not all of their values."""
+    if logits.dtype == dtype or logits.dtype.kind not in "fiu":
+        return logits
+    if len(logits) and not np.can_cast(logits.dtype, dtype):
+        raise FileError(f"logits of {logits.dtype} do not fit {dtype}, the type of the files' logits when opened.")
+    return logits.astype(dtype)
 
 
 def _of_all_rows(values: Any) -> bool:

@@ -159,6 +159,8 @@ def _labels_hint(array: NDArray[Any]) -> str:
     """How labels of another kind become class numbers."""
     if isinstance(array.flat[0], str | bytes):
         return "Pass class numbers; names will do where class_names= is given, in the order of the logits."
+    if array.dtype.kind == "O" and (gap := _gap_in(array)):
+        return f"{gap[1:]} Drop such rows."
     if array.dtype.kind == "f" and not np.all(array == np.rint(array)):
         row = int(np.flatnonzero(array != np.rint(array))[0])
         return f"Row {row} has {array[row]}, which is no class number; drop such rows."
@@ -233,14 +235,24 @@ def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
     if array.dtype.kind in "OT" and all(isinstance(one, str) for one in array):
         array = np.array(array.tolist(), dtype=str)
     if array.dtype.kind not in "iubU" and array.size:
-        hint = " Are some missing?" if array.dtype.kind == "O" else ""
-        raise InputTypeError(f"groups must be whole numbers or strings; got dtype {array.dtype}.{hint}")
+        raise InputTypeError(f"groups must be whole numbers or strings; got dtype {array.dtype}.{_gap_in(array)}")
     if array.dtype.kind == "U":
         as_printable(np.unique(array).tolist(), "groups")
         return array
     if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
         raise InputError(f"groups must be below 2^63; got {array.max()}.")
     return array.astype(np.int64)
+
+
+def _gap_in(values: NDArray[Any]) -> str:
+    """Where a label or group is missing, if one is: a null among whole numbers arrives as NaN, others as objects."""
+    entries = values.tolist() if values.dtype.kind in "fO" else []
+    row = next((i for i, x in enumerate(entries) if not isinstance(x, str) and str(x) in _GAPS), None)
+    return "" if row is None else f" Are some missing? Row {row} has {entries[row]}."
+
+
+#: What stands for a missing value in NumPy, pandas and Python.
+_GAPS = ("None", "nan", "<NA>", "NaT")
 
 
 def columns_of(frame: Any) -> tuple[str, ...] | None:
@@ -600,11 +612,23 @@ def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
         names = _by_number(names, n_classes)
     if isinstance(names, str | bytes | set | frozenset) or not isinstance(names, Iterable):  # a set has no order
         raise InputTypeError(f"class_names must be a sequence of {n_classes} strings; got a {type(names).__name__}.")
-    result = tuple(str(name) for name in names)
+    names = names.to_pylist() if hasattr(names, "to_pylist") else names  # of Arrow
+    result = tuple(_as_name(place, name) for place, name in enumerate(names))
     if len(result) != n_classes:
         raise InputError(f"class_names must have one name per class; got {len(result)} names for {n_classes} classes.")
     as_printable(result, "class_names")
     return result
+
+
+def _as_name(place: int, name: Any) -> str:
+    """One class name: text as it is, a whole number in its digits; what else has a text is hardly meant by it."""
+    if isinstance(name, str) or (isinstance(name, int | np.integer) and not isinstance(name, bool)):
+        return str(name)
+    missing = "Name every class, or leave class_names out."
+    hint = (
+        "Decode it: name.decode()." if isinstance(name, bytes) else missing if str(name) in _GAPS else "Pass its text."
+    )
+    raise InputTypeError(f"class_names must be strings; got {name!r} ({type(name).__name__}) for class {place}. {hint}")
 
 
 def _by_number(names: Mapping[Any, Any], n_classes: int) -> list[Any]:

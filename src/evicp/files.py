@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, stored
+from evicp import checks, columns, stored
 from evicp.arrays import I64
 from evicp.artifact import strict_json
 from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
@@ -142,10 +142,6 @@ def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
         yield piece
 
 
-#: What is said of logits that are no matrix.
-UNEVEN = "its logits are lists of different lengths, or missing."
-
-
 @contextmanager
 def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
     """A parquet file; streamed, pages are read as they are needed, not whole columns of a row group."""
@@ -153,11 +149,14 @@ def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
     how = {"buffer_size": 1 << 20, "pre_buffer": False} if streamed else {}
     try:
         with pq.ParquetFile(path, page_checksum_verification=True, **how) as file:
+            for name in _WANTED:
+                if file.schema_arrow.names.count(name) > 1:
+                    raise FileError(f"it has the column {name!r} twice. Rename one of them.")
             yield file
     except ValueError as error:  # pyarrow 25 does not read missing lists of a fixed size
         if "Expected all lists to be of size" not in str(error):
             raise
-        raise FileError(UNEVEN) from error
+        raise FileError("its lists of a fixed size are null in some rows. Drop such rows, or fill them.") from error
 
 
 def read_parquet(path: Path) -> LogitsFile:
@@ -165,23 +164,8 @@ def read_parquet(path: Path) -> LogitsFile:
     with parquet_file(path) as file:
         names = file.schema_arrow.names
         table = file.read([name for name in _WANTED if name in names])
-    arrays = {name: table[name].combine_chunks() for name in table.column_names}
-    if "logits" in arrays:
-        arrays["logits"] = matrix(arrays["logits"])
-    if "labels" in arrays:
-        arrays["labels"] = arrays["labels"].to_numpy(zero_copy_only=False)
-    return LogitsFile(*_named(arrays, names))
-
-
-def matrix(column: Any) -> NDArray[Any]:
-    """A list column whose lists all have one length, as an (n, K) array."""
-    import pyarrow.compute as pc
-
-    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
-    if column.null_count or len(lengths) > 1:
-        raise FileError(UNEVEN)
-    width = lengths[0] if lengths else getattr(column.type, "list_size", 0)
-    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), width)
+    readers = {"logits": columns.matrix, "labels": columns.values}
+    return LogitsFile(*_named({name: readers[name](table[name], name) for name in table.column_names}, names))
 
 
 def write_sets(sets: PredictionSets, path: str | PathLike[str]) -> None:
@@ -404,8 +388,8 @@ def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
             if not left:
                 yield np.zeros(1, np.int64), np.empty(0, np.int32)
             for batch in file.iter_batches(step, columns=["labels"], use_threads=False):
-                left -= len(batch)
-                yield _lists(batch.column("labels"))
+                first_row, left = file.metadata.num_rows - left, left - len(batch)
+                yield columns.lists(batch.column("labels"), "labels", first_row)
         if left:
             raise FileError("it does not hold as many sets as it says.")
 
@@ -440,14 +424,6 @@ def _fit(offsets: RawArray, labels: RawArray) -> bool:
         return False
     first, last = (int(offsets.read(row, row + 1)[0]) for row in (0, offsets.shape[0] - 1))
     return first == 0 and last == labels.shape[0]
-
-
-def _lists(column: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Offsets from 0 and labels of a column of lists."""
-    if column.null_count:
-        raise FileError("its labels are missing in some rows.")
-    offsets = np.asarray(column.offsets).astype(np.int64)
-    return offsets - offsets[0], np.asarray(column.flatten())
 
 
 def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any]) -> PredictionSets:

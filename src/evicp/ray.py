@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, errors, kernels
+from evicp import checks, columns, errors, kernels
 from evicp.arrays import Coverage
 from evicp.blocks import (
     ArrayPart,
@@ -197,13 +197,13 @@ def _score_batch(
         made = _matrix(_column(batch, logits)) if made is None else made
         _, noted = _noting(calibrator.update, made, _column(batch, labels), groups=given)
     scores, keys, _, arithmetic = calibrator.content()
-    columns = {
+    scored = {
         "score": pa.array(scores),
         "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
         "arithmetic": pa.array(np.full(len(scores), kernels.ARITHMETICS.index(arithmetic), np.int8)),
         "noted": pa.repeat(json.dumps(noted), len(scores)).dictionary_encode(),
     }
-    return pa.table(columns if calibrator.by is None else {**columns, "key": pa.array(keys)})
+    return pa.table(scored if calibrator.by is None else {**scored, "key": pa.array(keys)})
 
 
 def _restore(calibrator: Calibrator, table: Any) -> None:
@@ -316,9 +316,10 @@ def _in_batch() -> Iterator[None]:
 
 
 def _column(batch: Any, name: str) -> NDArray[Any]:
-    """A column of a table as an array."""
+    """A column of a table as an array; it has no nulls."""
     if name not in batch.column_names:
         raise InputError(f"the dataset has no column {name!r}; it has {', '.join(sorted(batch.column_names))}.")
+    columns.refuse_nulls(batch[name], name)
     return np.asarray(ray.data.block.BlockAccessor.for_block(batch).to_numpy(name))
 
 
@@ -382,9 +383,9 @@ class _Inference:
             return logits_of(self._model(torch.from_numpy(values).to(self._device))).cpu()
 
     def __call__(self, batch: Any) -> Any:
-        column = _column(batch, self._inputs)
-        values = np.stack(column.tolist()) if column.dtype == object else column.copy()  # batches are read-only
         with _in_batch():
+            column = _column(batch, self._inputs)
+            values = np.stack(column.tolist()) if column.dtype == object else column.copy()  # batches are read-only
             made = checks.as_logits(self._run(values))
         return self._work(batch, made)
 
