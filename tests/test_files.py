@@ -144,7 +144,7 @@ def test_lists_of_different_lengths_are_never_reshaped(tmp_path: Path) -> None:
         with pytest.raises(FileError, match=message):
             files.read_logits(tmp_path / "rows.parquet")
     pq.write_table(pa.table({"logits": pa.array([1.0, 2.0])}), tmp_path / "rows.parquet")
-    with pytest.raises(FileError, match=r"logits must be a column of lists; got double\.$"):
+    with pytest.raises(FileError, match=r"logits must be a column of lists of numbers; got double\.$"):
         files.read_logits(tmp_path / "rows.parquet")
 
 

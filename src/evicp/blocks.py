@@ -44,7 +44,7 @@ from evicp.metrics import Evaluation, Evaluator
 from evicp.paths import as_path, format_of, natural_key
 from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
-from evicp.stored import HeldArray, RawArray, Stored, companion, companions, open_npy
+from evicp.stored import HeldArray, RawArray, Stored, companion, companions, open_npy, open_npz
 
 __all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict"]
 
@@ -169,6 +169,7 @@ class ParquetPart:
                 if first >= last:
                     return
                 logits = self._logits(batch.column("logits"), first)
+                labels: NDArray[Any] | None
                 if self.own_labels:
                     labels = columns.values(batch.column("labels"), "labels", first)
                 else:
@@ -422,8 +423,10 @@ def _names_beside(path: Path) -> tuple[str, ...] | None:
         return _names_in_metadata(path)
     if format_of(path) != ".npz":
         return None
-    with np.load(path, allow_pickle=False) as arrays:
-        return names_in_npz(arrays, str(path))
+    with _names_of(str(path)):
+        found = open_npz(path, ("class_names",))[0].get("class_names")
+        names = None if found is None else found.whole()
+    return None if names is None else _as_names(names, str(path))
 
 
 def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
@@ -433,7 +436,10 @@ def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
     with safe_open(path, framework="np") as file:
         text = (file.metadata() or {}).get("class_names")
     try:
-        return None if text is None else _as_names(np.array(json.loads(text)), str(path))
+        names = None if text is None else json.loads(text)
+        if names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            return None if names is None else tuple(names)
+        raise ValueError("it is another kind of JSON")
     except (ValueError, RecursionError) as error:
         raise FileError(
             f"class_names in {path} must be a JSON list of strings; they cannot be read ({error})."
@@ -444,11 +450,18 @@ def names_in_npz(arrays: Any, source: str) -> tuple[str, ...] | None:
     """Class names among the arrays of an opened npz file."""
     if "class_names" not in arrays.files:
         return None
-    try:
+    with _names_of(source):
         names = arrays["class_names"]
-    except Exception as error:  # whatever the parser raises becomes one typed error
-        raise FileError(f"class_names in {source} must be an array of strings; it cannot be read ({error}).") from error
     return _as_names(names, source)
+
+
+@contextmanager
+def _names_of(source: str) -> Iterator[None]:
+    """Whatever a parser raises on class names becomes one typed error."""
+    try:
+        yield
+    except Exception as error:
+        raise FileError(f"class_names in {source} must be an array of strings; it cannot be read ({error}).") from error
 
 
 def _as_names(names: NDArray[Any], source: str) -> tuple[str, ...]:

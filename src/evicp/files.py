@@ -115,8 +115,15 @@ def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any
         return readers[suffix](file)
     except EvicpError as error:
         raise (error if isinstance(error, ImportError) else FileError(f"cannot read {file}: {error}")) from error
+    except MemoryError as error:
+        raise too_large(file, error) from error
     except Exception as error:
         raise FileError(f"cannot read {file}: it is not a {suffix} file of {what} ({error}).") from error
+
+
+def too_large(source: object, error: MemoryError) -> FileError:
+    """What is said of a file, or of one row of it, that memory does not hold."""
+    return FileError(f"cannot read {source}: it is larger than the memory at hand ({error}).")
 
 
 @contextmanager
@@ -128,6 +135,8 @@ def reading(source: str) -> Iterator[None]:
         raise
     except EvicpError as error:
         raise FileError(f"cannot read {source}: {error}") from error
+    except MemoryError as error:
+        raise too_large(source, error) from error
     except Exception as error:
         raise FileError(f"cannot read {source}: it is damaged ({error}).") from error
 

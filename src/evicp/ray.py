@@ -45,7 +45,7 @@ from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, L
 from evicp.files import SetsFile, typed
 from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary, join_sets
-from evicp.stored import HeldArray, PackedArray, RawArray, Stored
+from evicp.stored import HeldArray, RawArray, Stored
 
 try:
     import pyarrow as pa
@@ -455,8 +455,10 @@ def _cut(part: Part, start: int, stop: int) -> tuple[Part, int, int]:
 
 
 def _findable(array: Stored) -> Stored:
-    """An array on disk under its full name: workers have other working directories."""
-    return replace(array, path=array.path.absolute()) if isinstance(array, RawArray | PackedArray) else array
+    """An array on disk under its full name: workers have other working directories, and maybe other clocks."""
+    if isinstance(array, HeldArray):
+        return array
+    return replace(array, path=array.path.absolute(), stamp=None)
 
 
 def _each(work: Callable[..., Any], shares: Iterator[_Share], *common: Any) -> Generator[Any, None, None]:

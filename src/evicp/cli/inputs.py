@@ -179,6 +179,8 @@ def _from_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
     try:
         if data.startswith(b"PK"):
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                if len(set(arrays.files)) < len(arrays.files):
+                    raise FileError("cannot read standard input: it has more than one array of the same name.")
                 names = blocks.names_in_npz(arrays, "standard input")
                 return _from_content({name: arrays[name] for name in arrays.files}, "standard input"), names
         if data.startswith(b"\x93NUMPY"):
