@@ -44,7 +44,19 @@ from evicp.metrics import Evaluation, Evaluator
 from evicp.paths import as_path, format_of, natural_key
 from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
-from evicp.stored import HeldArray, RawArray, Stored, companion, companions, open_npy, open_npz
+from evicp.stored import (
+    HeldArray,
+    RawArray,
+    Stamp,
+    Stored,
+    bytes_of,
+    companion,
+    companions,
+    open_npy,
+    open_npz,
+    opened,
+    stamp_of,
+)
 
 __all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict"]
 
@@ -150,6 +162,7 @@ class ParquetPart:
     dtype: np.dtype[Any]
     own_labels: bool
     labels: NDArray[Any] | None = None
+    stamp: Stamp | None = None
 
     @property
     def has_labels(self) -> bool:
@@ -164,7 +177,7 @@ class ParquetPart:
             raise LabelsError(
                 f"labels must have one entry per row of logits; got {len(self.labels)} labels for {self.shape[0]} rows."
             )
-        with parquet_file(self.path, streamed=True) as file:
+        with opened(self.path, self.stamp), parquet_file(self.path, streamed=True) as file:
             for batch in file.iter_batches(step, columns=wanted, use_threads=False):
                 if first >= last:
                     return
@@ -187,7 +200,7 @@ class ParquetPart:
         if logits.shape[1:] != self.shape[1:]:
             raise columns.uneven_lists("logits", first_row, logits.shape[1], self.shape[1])
         if logits.dtype != self.dtype:
-            raise FileError(f"its logits were {self.dtype} and are {logits.dtype}: it was replaced while it was read.")
+            raise FileError(f"its logits were {self.dtype} when it was opened, and are {logits.dtype}.")
         return logits
 
     def whole(self) -> LogitsFile:
@@ -365,12 +378,29 @@ def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> P
 
 def _open_parquet(path: Path) -> Part:
     """A parquet file: rows from its footer, classes and type from its first row."""
+    with path.open("rb") as raw:
+        stamp = stamp_of(raw)
     with parquet_file(path, streamed=True) as file:
         names, n = file.schema_arrow.names, file.metadata.num_rows
         if "logits" not in names or not n:
             return _held(read_parquet(path))
         first = columns.matrix(next(file.iter_batches(1, columns=["logits"])).column("logits"), "logits")
-    return ParquetPart(path, (n, *first.shape[1:]), first.dtype, "labels" in names)
+        bytes_of((n, *first.shape[1:]), first.itemsize)
+        _refuse_longer(file.metadata, first.shape[1])
+    return ParquetPart(path, (n, *first.shape[1:]), first.dtype, "labels" in names, stamp=stamp)
+
+
+def _refuse_longer(footer: Any, width: int) -> None:
+    """Refuse lists longer than the first as a file's footer counts them: one may take more memory than all others."""
+    own = [j for j in range(footer.num_columns) if footer.schema.column(j).path.split(".")[0] == "logits"]
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        most = max((group.column(j).num_values for j in own), default=0)
+        if most > width * group.num_rows:
+            raise FileError(
+                f"logits must be lists of one length; row group {number} has {most:,} numbers in {group.num_rows:,} "
+                f"rows, the first row {width:,}. Pad or drop the short rows."
+            )
 
 
 def _shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> list[Path]:

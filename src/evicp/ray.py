@@ -443,7 +443,7 @@ def _divisible(part: Part) -> bool:
 def _cut(part: Part, start: int, stop: int) -> tuple[Part, int, int]:
     """What a worker needs of a file: its full name, or, of arrays in memory, the rows themselves."""
     if not isinstance(part, ArrayPart):
-        return replace(part, path=part.path.absolute()), start, stop
+        return replace(part, path=part.path.absolute(), stamp=None), start, stop
     labels = part.labels
     if not isinstance(part.logits, HeldArray):
         return ArrayPart(_findable(part.logits), labels and _findable(labels)), start, stop

@@ -33,6 +33,7 @@ __all__ = [
     "RawArray",
     "Stamp",
     "Stored",
+    "bytes_of",
     "companion",
     "companions",
     "open_npy",
