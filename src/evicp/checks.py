@@ -558,6 +558,13 @@ def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
     return int(value)
 
 
+def as_n_classes(value: Any) -> int:
+    """K: two or more, and no more than labels of 32 bits can number."""
+    if as_count(value, "n_classes", at_least=2) >= 2**31:
+        raise InputError(f"n_classes must be below 2^31, as labels have 32 bits; got {value:,}.")
+    return int(value)
+
+
 def as_seed(value: Any) -> int:
     """A whole number of 32 bits."""
     if as_count(value, "seed", at_least=0) >= 2**32:

@@ -437,7 +437,7 @@ def _fit(offsets: RawArray, labels: RawArray) -> bool:
 
 def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any]) -> PredictionSets:
     """Sets from a file's parts, each of which is checked."""
-    n_classes = checks.as_count(about["n_classes"], "n_classes", at_least=2)
+    n_classes = checks.as_n_classes(about["n_classes"])
     names, n_calibration, confidence = about["class_names"], about["n_calibration"], about["confidence"]
     if offsets.ndim != 1 or labels.ndim != 1 or offsets.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
         raise InputError("offsets and labels are not whole numbers")

@@ -132,7 +132,7 @@ class PredictionSets:
         >>> PredictionSets.from_lists([[2, 0], []], n_classes=3, coverage=0.9).contains([0, 0])
         array([ True, False])
         """
-        about = _about(coverage, checks.as_count(n_classes, "n_classes", at_least=2), score, n_calibration, class_names)
+        about = _about(coverage, checks.as_n_classes(n_classes), score, n_calibration, class_names)
         rows = _rows_of(lists)
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
         labels = _labels_of(rows, n_classes, about["class_names"])
