@@ -27,7 +27,7 @@ from evicp.paths import as_path, atomic_path, readable
 from evicp.scores import CUSTOM, ECP, SCORES, Score, as_score
 from evicp.shift import Weights, as_weights
 
-__all__ = ["FORMAT_VERSION", "checksum", "load", "save", "strict_json"]
+__all__ = ["FORMAT_VERSION", "checksum", "load", "save", "stored_count", "strict_json"]
 
 #: The artifact's format; a file of another one is refused.
 FORMAT_VERSION = 1
@@ -287,7 +287,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
     groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
     weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
-    chosen_on, folds = (_stored_count(content[name], name) if name in content else None for name in _COUNTS)
+    chosen_on, folds = (stored_count(content[name], name) if name in content else None for name in _COUNTS)
     arithmetic = content.get("arithmetic")
     if "arithmetic" in content and arithmetic not in kernels.ARITHMETICS:
         raise ArtifactError(f"it says its scores were made by {arithmetic!r}, which this evicp does not know.")
@@ -305,7 +305,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     )
 
 
-def _stored_count(value: Any, what: str) -> int:
+def stored_count(value: Any, what: str) -> int:
     """A number of rows or folds that the file does not hold: only its size can be checked."""
     if checks.as_count(value, what) >= 2**53:
         raise ArtifactError(f"it says {what} = {value}, more than anyone has.")

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from evicp import checks, columns, stored
 from evicp.arrays import I64
-from evicp.artifact import strict_json
+from evicp.artifact import stored_count, strict_json
 from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
 from evicp.paths import as_path, atomic_path, format_of, readable
-from evicp.sets import PredictionSets, SetsSummary, join_sets
+from evicp.sets import PredictionSets, SetsSummary, join_sets, repeated_label
 from evicp.stored import RawArray, Stored
 
 __all__ = ["LogitsFile", "SetsWriter", "open_sets", "read_logits", "read_sets", "scan_sets", "write_sets"]
@@ -378,12 +378,20 @@ def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[Predic
     readers = {".parquet": partial(_scan_parquet, step=step), ".npz": partial(_scan_npz, step=step)}
     about, pieces = parsed(path, readers, "sets")
     content: dict[str, Any] = {}
+    rows, most = 0, max(_MOST_CLASSES, as_path(path).stat().st_size)
     for offsets, labels in typed(str(path), pieces):
         try:
             content = content or strict_json(about)
-            yield _rebuild_sets(content, offsets, labels)
+            if checks.as_n_classes(content["n_classes"]) > most:
+                raise InputError(f"it claims {content['n_classes']:,} classes; a file of its size has at most {most:,}")
+            yield _rebuild_sets(content, offsets, labels, rows)
+            rows += len(offsets) - 1
         except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
+
+
+#: Evaluating sets counts by class, which takes 60 bytes each: a small file must not claim more than these.
+_MOST_CLASSES = 1 << 24
 
 
 def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
@@ -414,9 +422,15 @@ def _scan_npz(path: Path, step: int) -> tuple[str, Iterator[Any]]:
 
     def pieces() -> Iterator[Any]:
         n = offsets.shape[0] - 1
+        sums = stored.Checksum(offsets), stored.Checksum(labels)
         for start in range(0, max(1, n), step):
-            ends = offsets.read(start, min(start + step, n) + 1).astype(np.int64)
-            yield ends - ends[0], labels.read(int(ends[0]), int(ends[-1]))
+            ends = offsets.read(start, min(start + step, n) + 1)
+            own = labels.read(int(ends[0]), int(ends[-1]))
+            sums[0].add(ends[min(start, 1) :])  # the first one was the last one of the piece before
+            sums[1].add(own)
+            yield (ends - ends[0]).astype(np.int64), own
+        for each in sums:
+            each.compare()
 
     return str(about.whole()), pieces()
 
@@ -435,7 +449,7 @@ def _fit(offsets: RawArray, labels: RawArray) -> bool:
     return first == 0 and last == labels.shape[0]
 
 
-def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any]) -> PredictionSets:
+def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any], first_row: int) -> PredictionSets:
     """Sets from a file's parts, each of which is checked."""
     n_classes = checks.as_n_classes(about["n_classes"])
     names, n_calibration, confidence = about["class_names"], about["n_calibration"], about["confidence"]
@@ -445,20 +459,24 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         raise InputError("offsets and labels do not fit together")
     if np.any((labels < 0) | (labels >= n_classes)):
         raise InputError(f"labels are not in [0, {n_classes})")
-    if np.any(np.diff(offsets.astype(np.int64)) > n_classes):
+    offsets = offsets.astype(np.int64, copy=False)
+    if np.any(np.diff(offsets) > n_classes):
         raise InputError(f"a set has more labels than there are classes, {n_classes}")
+    again = repeated_label(offsets, labels, n_classes)
+    if again is not None:
+        raise InputError(f"label {again[1]} is twice in the set of row {first_row + again[0]:,}")
     kinds = {"score": str, "filled": bool, "coverage": str, "guarantee": str, "smoothed": bool, "tied": bool}
     about = {"smoothed": False, "tied": False, **about}  # what was written before sets remembered these
-    if not all(isinstance(about[name], kind) for name, kind in kinds.items()):
+    if not all(isinstance(about[name], kind) for name, kind in kinds.items()) or len(about["coverage"]) > 100:
         raise InputError("its description is malformed")
     numerator, denominator = about["coverage"].split("/")
     return PredictionSets(
-        offsets.astype(np.int64),
-        labels.astype(np.int32),
+        offsets,
+        labels.astype(np.int32, copy=False),
         n_classes=n_classes,
         coverage=checks.as_coverage(Fraction(int(numerator), int(denominator))),
         score=about["score"],
-        n_calibration=None if n_calibration is None else checks.as_count(n_calibration, "n_calibration"),
+        n_calibration=None if n_calibration is None else stored_count(n_calibration, "n_calibration"),
         filled=about["filled"],
         class_names=checks.as_class_names(names, n_classes),
         confidence=None if confidence is None else checks.as_probability(confidence, "confidence"),

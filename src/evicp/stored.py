@@ -28,6 +28,7 @@ from evicp.paths import format_of
 
 __all__ = [
     "COMPANIONS",
+    "Checksum",
     "HeldArray",
     "PackedArray",
     "RawArray",
@@ -161,9 +162,9 @@ class RawArray:
         """Rows start to stop, `step` at a time; the next piece is read while the last one is being used."""
         last = self.shape[0] if stop is None else stop
         checked = self.crc is not None and not self.by_column and (start, last) == (0, self.shape[0])
-        running = self.crc[1] if self.crc is not None else 0
         rows = max(0, last - start)
         buffers = self._buffer(min(step, rows)), self._buffer(min(step, max(0, rows - step)))
+        checksum = Checksum(self)
         spans = _spans(step, start, last)
         span = next(spans)
         with opened(self.path, self.stamp) as file, ThreadPoolExecutor(1, "evicp-read") as reader:
@@ -172,11 +173,12 @@ class RawArray:
                 piece = waiting.result()
                 if following is not None:
                     waiting = reader.submit(self._read, file, buffers[(number + 1) % 2], *following)
-                running = zlib.crc32(_bytes(piece), running) if checked else running
+                if checked:
+                    checksum.add(piece)
                 yield self._shown(piece, span[1] - span[0])
                 span = following or span
-        if checked and self.crc is not None and running != self.crc[0]:
-            raise FileError("it is damaged: its checksum does not match its content.")
+        if checked:
+            checksum.compare()
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start to stop, in an array of their own."""
@@ -220,6 +222,24 @@ class RawArray:
         """A piece as users see it: by rows, read-only, in a type that NumPy knows."""
         shown = piece[:, :rows].T if self.by_column else piece
         return checks.frozen((shown.astype(np.uint32) << 16).view(np.float32) if self.bfloat16 else shown)
+
+
+class Checksum:
+    """The checksum of an array as it is read from its first row to its last, where the file has one to compare with."""
+
+    def __init__(self, array: RawArray) -> None:
+        self._expected: int | None = None if array.crc is None else array.crc[0]
+        self._running = 0 if array.crc is None else array.crc[1]
+
+    def add(self, piece: NDArray[Any]) -> None:
+        """Count in the next rows."""
+        if self._expected is not None:
+            self._running = zlib.crc32(_bytes(piece), self._running)
+
+    def compare(self) -> None:
+        """Raise, after the last row, where these are not the bytes that were written."""
+        if self._expected not in (None, self._running):
+            raise FileError("it is damaged: its checksum does not match its content.")
 
 
 @dataclass(frozen=True)
