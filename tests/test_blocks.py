@@ -286,7 +286,7 @@ def test_a_shard_in_capitals_is_not_left_out(data: tuple, tmp_path: Path) -> Non
 def test_a_shard_of_logits_may_speak_of_labels(data: tuple, tmp_path: Path) -> None:
     for name in ("clean", "noisy-labels"):
         np.save(tmp_path / f"logits-{name}.npy", data[0])
-        np.save(tmp_path / f"labels-{name}.npy", data[1])
+        np.save(tmp_path / f"labels-{name}.npy", data[1] if name == "clean" else data[1][::-1])
     np.save(tmp_path / "labels-of-others.npy", data[1])
     rows = blocks.open_rows(tmp_path)
     assert len(rows) == len(rows.labels) == 2 * len(data[0])
@@ -294,11 +294,11 @@ def test_a_shard_of_logits_may_speak_of_labels(data: tuple, tmp_path: Path) -> N
 
 def test_the_class_names_of_shards_must_agree(data: tuple, tmp_path: Path) -> None:
     names = [f"class {k}" for k in range(K)]
-    for number in range(2):
-        np.savez(tmp_path / f"{number}.npz", logits=data[0], labels=data[1], class_names=names)
-    np.savez(tmp_path / "2.npz", logits=data[0], labels=data[1])
+    given = {0: {"class_names": names}, 1: {"class_names": names}, 2: {}, 3: {"class_names": names[::-1]}}
+    for number in range(3):
+        np.savez(tmp_path / f"{number}.npz", logits=data[0] + number, labels=data[1], **given[number])
     assert blocks.open_rows(tmp_path).class_names == tuple(names)
-    np.savez(tmp_path / "3.npz", logits=data[0], labels=data[1], class_names=names[::-1])
+    np.savez(tmp_path / "3.npz", logits=data[0] + 3, labels=data[1], **given[3])
     with pytest.raises(FileError, match=r"same class names; 0\.npz and 3\.npz differ"):
         blocks.open_rows(tmp_path)
 

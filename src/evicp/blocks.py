@@ -41,9 +41,10 @@ from evicp.files import (
     typed,
 )
 from evicp.metrics import Evaluation, Evaluator
-from evicp.paths import as_path, format_of, natural_key
+from evicp.paths import as_path, format_of
 from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
+from evicp.shards import files_of_logits, refuse_copies
 from evicp.stored import (
     HeldArray,
     RawArray,
@@ -51,7 +52,6 @@ from evicp.stored import (
     Stored,
     bytes_of,
     companion,
-    companions,
     open_npy,
     open_npz,
     opened,
@@ -360,8 +360,10 @@ def open_rows(
     """
     source, budget = as_path(path), as_bytes(memory)
     readers = more or {}
-    found = _shards(source, readers) if source.is_dir() else [source]
-    rows = Rows(tuple(_open_all(found, readers)), str(path), budget, _common_names(found))
+    found = files_of_logits(source, (*LOGITS_SUFFIXES, *readers)) if source.is_dir() else [source]
+    parts = tuple(_open_all(found, readers))
+    refuse_copies(found, parts)
+    rows = Rows(parts, str(path), budget, _common_names(found))
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
@@ -401,22 +403,6 @@ def _refuse_longer(footer: Any, width: int) -> None:
                 f"logits must be lists of one length; row group {number} has {most:,} numbers in {group.num_rows:,} "
                 f"rows, the first row {width:,}. Pad or drop the short rows."
             )
-
-
-def _shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> list[Path]:
-    """The files of logits in a folder, in the order of the numbers in their names."""
-    known = (*LOGITS_SUFFIXES, *more)
-    found = [f for f in folder.iterdir() if format_of(f) in known and not f.name.startswith(".")]
-    beside = {file for f in found for file in companions(f).values()}
-    found = [f for f in found if f not in beside and not _holds_labels(f)]
-    if not found:
-        raise FileError(f"{folder} holds no file of logits; known are {', '.join(known)}.")
-    return sorted(found, key=lambda f: (natural_key(f.name), f.name))
-
-
-def _holds_labels(file: Path) -> bool:
-    """Whether a file is one of labels by its name, also where their logits are not there."""
-    return format_of(file) == ".npy" and "labels" in file.name and "logits" not in file.name
 
 
 def _open_all(found: Sequence[Path], more: Mapping[str, Callable[[Path], LogitsFile]]) -> Iterator[Part]:

@@ -196,7 +196,8 @@ class RawArray:
         """All of it: an npy file stays where it is, mapped into memory."""
         if format_of(self.path) == ".npy" and all(self.shape):
             order: Any = "F" if self.by_column else "C"
-            return np.memmap(self.path, self.stored, "r", self.offset, self.shape, order)
+            with opened(self.path, self.stamp):
+                return np.memmap(self.path, self.stored, "r", self.offset, self.shape, order)
         (piece,) = self.pieces(max(1, self.shape[0]))
         return piece
 
