@@ -346,6 +346,7 @@ def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
 
 def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
     """Say what is wrong with the (K,) logits of a row from which no score can be computed."""
+    logits = np.array(logits)  # which another thread may be writing to
     largest = float(logits.max())
     if np.isnan(largest):
         column = int(np.flatnonzero(np.isnan(logits))[0])
@@ -362,6 +363,8 @@ def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
             f"logits must not be +inf; got +inf at row {row}, class {column}. "
             "Use -inf for impossible classes, finite values otherwise."
         )
+    if largest <= LARGEST_LOGIT:
+        raise LogitsError(f"logits must not change while they are read; row {row} did. Pass a copy.")
     raise LogitsError(
         f"logits must be at most {LARGEST_LOGIT:g}; got {largest:g} at row {row}, class {column}: "
         "the Dirichlet's sum would overflow. Rescale the logits."
