@@ -21,14 +21,10 @@ N, K, ROW = 500, 3, 317
 
 #: Kinds of lists, as far as this Arrow has them and its parquet writer takes them.
 LISTS = {
-    "list": lambda kind: pa.list_(kind),
-    "large list": lambda kind: pa.large_list(kind),
+    "list": pa.list_,
+    "large list": pa.large_list,
     "list of a fixed size": lambda kind: pa.list_(kind, K),
-    **(
-        {"list view": lambda kind: pa.list_view(kind), "large list view": lambda kind: pa.large_list_view(kind)}
-        if hasattr(pa, "list_view")
-        else {}
-    ),
+    **({"list view": pa.list_view, "large list view": pa.large_list_view} if hasattr(pa, "list_view") else {}),
 }
 NUMBERS = ["int8", "int64", "uint16", "uint64", "float16", "float64"]
 
@@ -73,7 +69,9 @@ def test_logits(tmp_path: Path, numbers: str, kind: str, reader: str, inside: bo
         logits[ROW] = None
     path = write(tmp_path / "gap.parquet", pa.array(logits, kind_of_list), labels)
     where = rf"row {ROW}{f', entry {labels[ROW]}' if inside else ''}\."
-    with pytest.raises(FileError, match=rf"gap\.parquet: (logits must not be null; got null at {where}|.* null in some)"):
+    with pytest.raises(
+        FileError, match=rf"gap\.parquet: (logits must not be null; got null at {where}|.* null in some)"
+    ):
         READERS[reader](path)
 
 
@@ -149,7 +147,7 @@ def test_logits_of_one_file_never_take_the_type_of_another_that_has_not_their_va
 
 
 IN_MEMORY = {
-    "Arrow": lambda values: pa.array(values),
+    "Arrow": pa.array,
     "chunked Arrow": lambda values: pa.chunked_array([pa.array(values[:2]), pa.array(values[2:])]),
     "coded Arrow": lambda values: pa.array(values).dictionary_encode(),
     "polars": lambda values: pytest.importorskip("polars").Series(values),
