@@ -1219,7 +1219,7 @@ def test_what_is_no_rows_is_said(tmp_path: Path, data: tuple[np.ndarray, np.ndar
     assert (run.code, "zero.npz must hold rows; it holds a single number" in run.err) == (2, True)
     (tmp_path / "folder").mkdir()
     for number in range(2):
-        np.save(tmp_path / "folder" / f"{number}.npy", data[0])
+        np.save(tmp_path / "folder" / f"{number}.npy", data[0] + number)
     np.save(tmp_path / "l.npy", np.int64(3))
     run = evicp_process(["tune", "folder", "--labels", "l.npy"], tmp_path)
     assert (run.code, "labels must have one dimension; got shape ()" in run.err) == (2, True)

@@ -760,7 +760,7 @@ def test_groups_of_true_and_false_have_one_name_everywhere():
     [
         ([1, "1"], InputTypeError, r"^groups must be whole numbers or strings, not both\.$"),
         (np.array([1, 2**64 - 1], np.uint64), InputError, r"^groups must be below 2\^63; got 18446744073709551615\.$"),
-        (np.array(["a", None], object), InputTypeError, r"got dtype object\. Are some missing\?$"),
+        (np.array(["a", None], object), InputTypeError, r"got dtype object\. Are some missing\? Row 1 has None\.$"),
     ],
 )
 def test_groups_that_would_be_mistaken_for_others(groups, error, message):

@@ -484,3 +484,23 @@ def test_classes_in_another_order_are_refused(cluster: Any, data: tuple, tmp_pat
     calibration = evicp.calibrate(*data, "lac", class_names=names)
     with pytest.raises(EvicpError, match="must have the same class names; class 0 is 'class 0' and 'class 11'"):
         cluster.predict_files(calibration, tmp_path / "z.npz", 0.9, tmp_path / "sets.npz")
+
+
+@pytest.mark.parametrize("column", ["logits", "labels", "groups"])
+def test_a_null_is_refused_wherever_rows_come_from(cluster: Any, data: tuple, tmp_path: Path, column: str) -> None:
+    """Of whole numbers beside a null NumPy makes others; the row is counted in the batch, or in the file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import ray
+
+    numbers = [row.tolist() for row in np.rint(10 * data[0].clip(-9)).astype(int)]
+    columns = {"logits": numbers, "labels": data[1].tolist(), "groups": (data[1] % 3).tolist()}
+    columns[column][1234] = None if column != "logits" else [None, *numbers[1234][1:]]
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet", row_group_size=500)
+    inside = ", entry 0" if column == "logits" else ""
+    with pytest.raises(EvicpError, match=rf"{column} must not be null; got null at row \d+ of its batch{inside}\."):
+        cluster.calibrate(ray.data.from_arrow(pa.table(columns)), "lac", by="group", groups="groups", batch_rows=100)
+    if column != "groups":
+        message = rf"rows\.parquet: {column} must not be null; got null at row 1,234{inside}\."
+        with pytest.raises(files.FileError, match=message):
+            cluster.calibrate_files(tmp_path / "rows.parquet", "lac")

@@ -28,7 +28,7 @@ from evicp.paths import as_path, atomic_path, readable
 from evicp.scores import CUSTOM, ECP, SCORES, Score, as_score
 from evicp.shift import Weights, as_weights
 
-__all__ = ["FORMAT_VERSION", "checksum", "load", "save", "strict_json"]
+__all__ = ["FORMAT_VERSION", "checksum", "load", "save", "stored_count", "strict_json"]
 
 #: The artifact's format; a file of another one is refused.
 FORMAT_VERSION = 1
@@ -182,7 +182,7 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
         return _rebuild(strict_json(metadata["evicp"]), tensors, supplied)
     except EvicpError as error:
         raise ArtifactError(f"cannot load {file}: {error}") from error
-    except (OSError, TypeError, ValueError) as error:
+    except (ArithmeticError, OSError, TypeError, ValueError) as error:
         raise ArtifactError(f"cannot load {file}: it is not a calibration ({error}).") from error
     except MemoryError as error:
         raise ArtifactError(f"cannot load {file}: it is larger than the memory at hand.") from error
@@ -269,7 +269,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
     if set(content) - {*_OPTIONAL, *ORIGIN} != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
-    n_classes = checks.as_count(content["n_classes"], "n_classes", at_least=2)
+    n_classes = checks.as_n_classes(content["n_classes"])
     parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
     n = sum(map(len, parts))
     if checks.as_count(content["n"], "n") != n:
@@ -290,7 +290,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
     groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
     weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
-    chosen_on, folds = (checks.as_count(content[name], name) if name in content else None for name in _COUNTS)
+    chosen_on, folds = (stored_count(content[name], name) if name in content else None for name in _COUNTS)
     return Calibration(
         score,
         checks.frozen(scores),
@@ -305,18 +305,42 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     )
 
 
+def stored_count(value: Any, what: str) -> int:
+    """A number of rows or folds that the file does not hold: only its size can be checked."""
+    if checks.as_count(value, what) >= 2**53:
+        raise ArtifactError(f"it says {what} = {value}, more than anyone has.")
+    return int(value)
+
+
+def _plain(stored: Any, key: str, what: str) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters of a score or of groups; a parameter is one value, or a list of values of one kind.
+
+    NumPy makes strings of numbers beside a string, each as long as the longest: a short list would fill the memory.
+    """
+    if isinstance(stored, dict) and set(stored) == {key, "parameters"}:
+        name, parameters = stored[key], stored["parameters"]
+        if isinstance(name, str) and isinstance(parameters, dict) and all(map(_is_plain, parameters.values())):
+            return name, parameters
+    raise ArtifactError(f"its {what} malformed.")
+
+
+def _is_plain(value: Any) -> bool:
+    kinds = {type(entry) for entry in value} if isinstance(value, list) else {str}
+    return not isinstance(value, dict) and (kinds <= {int, float} or kinds == {str})
+
+
 def _rebuild_groups(stored: Any, parts: list[F64], n_classes: int, class_names: tuple[str, ...] | None) -> Partition:
     """The groups a file names, if they are those of its tensors."""
-    if not isinstance(stored, dict) or set(stored) != {"by", "parameters"} or not isinstance(stored["by"], str):
-        raise ArtifactError("its groups are malformed.")
-    kind, parameters = GROUPS.get(stored["by"]), stored["parameters"]
+    by_name, parameters = _plain(stored, "by", "groups are")
+    kind = GROUPS.get(by_name)
     fields = set() if kind is None else {field.name for field in dataclasses.fields(kind)}
-    if kind is None or not isinstance(parameters, dict) or set(parameters) != fields:
-        raise ArtifactError(f"it names groups by {stored['by']!r}, which this evicp does not know.")
+    if kind is None or set(parameters) != fields:
+        raise ArtifactError(f"it names groups by {by_name!r}, which this evicp does not know.")
     by = kind(**parameters)
-    names = by.names(n_classes, class_names) if by.fitted else []
-    if len(names) != len(parts) or _canonical(_describe_groups(by)) != _canonical(stored):
-        raise ArtifactError(f"it says it has {len(names)} groups but holds the scores of {len(parts)}.")
+    count = by.count(n_classes) if by.fitted else 0
+    if count != len(parts) or _canonical(_describe_groups(by)) != _canonical(stored):
+        raise ArtifactError(f"it says it has {count:,} groups but holds the scores of {len(parts):,}.")
+    names = by.names(n_classes, class_names)
     return Partition(by, tuple(names), np.array([len(part) for part in parts]))
 
 
@@ -326,9 +350,18 @@ def _rebuild_weights(stored: Any, tensors: dict[str, F64], n_classes: int) -> We
         raise ArtifactError(f"it says it has weights of {stored!r}, which are not those it holds.")
     classes = tensors.get("class_weights")
     return Weights(
-        as_weights(tensors["weights"], len(tensors["scores"])),
-        None if classes is None else as_weights(classes, n_classes, "class_weights"),
+        _stored_weights(tensors["weights"], len(tensors["scores"]), "weights"),
+        None if classes is None else _stored_weights(classes, n_classes, "class_weights"),
     )
+
+
+def _stored_weights(weights: F64, n: int, what: str, step: int = 1 << 20) -> F64:
+    """Weights as they lie in memory, if they are what `as_weights` takes; in steps, so that none is copied."""
+    if len(weights) != n:
+        raise ArtifactError(f"{what} must be of shape ({n},); got {weights.shape}.")
+    for start in range(0, n, step):
+        as_weights(weights[start : start + step], what=what)
+    return checks.frozen(weights)
 
 
 def _ascending(scores: F64, step: int = 1 << 20) -> bool:
@@ -339,11 +372,7 @@ def _ascending(scores: F64, step: int = 1 << 20) -> bool:
 
 def _rebuild_score(stored: Any, supplied: Score | None) -> Score:
     """The score a file names, with the functions the user supplies again."""
-    if not isinstance(stored, dict) or set(stored) != {"name", "parameters"}:
-        raise ArtifactError("its score is malformed.")
-    name, parameters = stored["name"], stored["parameters"]
-    if not isinstance(name, str) or not isinstance(parameters, dict):
-        raise ArtifactError("its score is malformed.")
+    name, parameters = _plain(stored, "name", "score is")
     if supplied is not None:
         got = _name_of(supplied), supplied.plain_parameters()
         if got != (name, _retupled(parameters)):

@@ -20,18 +20,16 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
+from evicp import checks, columns
 from evicp.arrays import Coverage
 from evicp.calibration import Calibration, Calibrator
 from evicp.checks import ClassNames
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.files import (
     LOGITS_SUFFIXES,
-    UNEVEN,
     LogitsFile,
     SetsFile,
     StoredLogits,
-    matrix,
     open_labels,
     open_logits,
     open_sets,
@@ -43,10 +41,22 @@ from evicp.files import (
     typed,
 )
 from evicp.metrics import Evaluation, Evaluator
-from evicp.paths import as_path, format_of, natural_key
+from evicp.paths import as_path, format_of
 from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
-from evicp.stored import HeldArray, RawArray, Stored, companion, companions, open_npy
+from evicp.shards import files_of_logits, refuse_copies
+from evicp.stored import (
+    HeldArray,
+    RawArray,
+    Stamp,
+    Stored,
+    bytes_of,
+    companion,
+    open_npy,
+    open_npz,
+    opened,
+    stamp_of,
+)
 
 __all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict"]
 
@@ -152,6 +162,7 @@ class ParquetPart:
     dtype: np.dtype[Any]
     own_labels: bool
     labels: NDArray[Any] | None = None
+    stamp: Stamp | None = None
 
     @property
     def has_labels(self) -> bool:
@@ -161,26 +172,36 @@ class ParquetPart:
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Logits and labels (or None), at most `step` rows at a time, decoded as they are needed."""
         first, last = 0, self.shape[0] if stop is None else stop
-        columns = ["logits", "labels"] if self.own_labels else ["logits"]
+        wanted = ["logits", "labels"] if self.own_labels else ["logits"]
         if self.labels is not None and len(self.labels) != self.shape[0]:
             raise LabelsError(
                 f"labels must have one entry per row of logits; got {len(self.labels)} labels for {self.shape[0]} rows."
             )
-        with parquet_file(self.path, streamed=True) as file:
-            for batch in file.iter_batches(step, columns=columns, use_threads=False):
+        with opened(self.path, self.stamp), parquet_file(self.path, streamed=True) as file:
+            for batch in file.iter_batches(step, columns=wanted, use_threads=False):
                 if first >= last:
                     return
-                logits = matrix(batch.column("logits"))
-                if logits.shape[1:] != self.shape[1:]:
-                    raise FileError(UNEVEN)
+                logits = self._logits(batch.column("logits"), first)
+                labels: NDArray[Any] | None
                 if self.own_labels:
-                    labels = batch.column("labels").to_numpy(zero_copy_only=False)
+                    labels = columns.values(batch.column("labels"), "labels", first)
                 else:
                     labels = None if self.labels is None else self.labels[first : first + len(logits)]
-                wanted = slice(max(0, start - first), max(0, last - first))
+                own = slice(max(0, start - first), max(0, last - first))
                 first += len(logits)
-                if len(logits[wanted]):
-                    yield logits[wanted], None if labels is None else labels[wanted]
+                if len(logits[own]):
+                    yield logits[own], None if labels is None else labels[own]
+        if first < last:
+            raise FileError(f"it ends after {first:,} of its {last:,} rows.")
+
+    def _logits(self, column: Any, first_row: int) -> NDArray[Any]:
+        """Some rows of logits, of the classes and the type that the first row has."""
+        logits = columns.matrix(column, "logits", first_row)
+        if logits.shape[1:] != self.shape[1:]:
+            raise columns.uneven_lists("logits", first_row, logits.shape[1], self.shape[1])
+        if logits.dtype != self.dtype:
+            raise FileError(f"its logits were {self.dtype} when it was opened, and are {logits.dtype}.")
+        return logits
 
     def whole(self) -> LogitsFile:
         """All logits and labels."""
@@ -192,7 +213,7 @@ class ParquetPart:
         if not self.own_labels:
             return self.labels
         with parquet_file(self.path) as file:
-            return file.read(["labels"])["labels"].to_numpy()
+            return columns.values(file.read(["labels"])["labels"], "labels")
 
     def with_labels(self, labels: Stored | None) -> ParquetPart:
         """The same logits with other labels, or none."""
@@ -339,8 +360,10 @@ def open_rows(
     """
     source, budget = as_path(path), as_bytes(memory)
     readers = more or {}
-    found = _shards(source, readers) if source.is_dir() else [source]
-    rows = Rows(tuple(_open_all(found, readers)), str(path), budget, _common_names(found))
+    found = files_of_logits(source, (*LOGITS_SUFFIXES, *readers)) if source.is_dir() else [source]
+    parts = tuple(_open_all(found, readers))
+    refuse_copies(found, parts)
+    rows = Rows(parts, str(path), budget, _common_names(found))
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
@@ -357,28 +380,29 @@ def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> P
 
 def _open_parquet(path: Path) -> Part:
     """A parquet file: rows from its footer, classes and type from its first row."""
+    with path.open("rb") as raw:
+        stamp = stamp_of(raw)
     with parquet_file(path, streamed=True) as file:
         names, n = file.schema_arrow.names, file.metadata.num_rows
         if "logits" not in names or not n:
             return _held(read_parquet(path))
-        first = matrix(next(file.iter_batches(1, columns=["logits"])).column("logits"))
-    return ParquetPart(path, (n, *first.shape[1:]), first.dtype, "labels" in names)
+        first = columns.matrix(next(file.iter_batches(1, columns=["logits"])).column("logits"), "logits")
+        bytes_of((n, *first.shape[1:]), first.itemsize)
+        _refuse_longer(file.metadata, first.shape[1])
+    return ParquetPart(path, (n, *first.shape[1:]), first.dtype, "labels" in names, stamp=stamp)
 
 
-def _shards(folder: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> list[Path]:
-    """The files of logits in a folder, in the order of the numbers in their names."""
-    known = (*LOGITS_SUFFIXES, *more)
-    found = [f for f in folder.iterdir() if format_of(f) in known and not f.name.startswith(".")]
-    beside = {file for f in found for file in companions(f).values()}
-    found = [f for f in found if f not in beside and not _holds_labels(f)]
-    if not found:
-        raise FileError(f"{folder} holds no file of logits; known are {', '.join(known)}.")
-    return sorted(found, key=lambda f: (natural_key(f.name), f.name))
-
-
-def _holds_labels(file: Path) -> bool:
-    """Whether a file is one of labels by its name, also where their logits are not there."""
-    return format_of(file) == ".npy" and "labels" in file.name and "logits" not in file.name
+def _refuse_longer(footer: Any, width: int) -> None:
+    """Refuse lists longer than the first as a file's footer counts them: one may take more memory than all others."""
+    own = [j for j in range(footer.num_columns) if footer.schema.column(j).path.split(".")[0] == "logits"]
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        most = max((group.column(j).num_values for j in own), default=0)
+        if most > width * group.num_rows:
+            raise FileError(
+                f"logits must be lists of one length; row group {number} has {most:,} numbers in {group.num_rows:,} "
+                f"rows, the first row {width:,}. Pad or drop the short rows."
+            )
 
 
 def _open_all(found: Sequence[Path], more: Mapping[str, Callable[[Path], LogitsFile]]) -> Iterator[Part]:
@@ -415,8 +439,10 @@ def _names_beside(path: Path) -> tuple[str, ...] | None:
         return _names_in_metadata(path)
     if format_of(path) != ".npz":
         return None
-    with np.load(path, allow_pickle=False) as arrays:
-        return names_in_npz(arrays, str(path))
+    with _names_of(str(path)):
+        found = open_npz(path, ("class_names",))[0].get("class_names")
+        names = None if found is None else found.whole()
+    return None if names is None else _as_names(names, str(path))
 
 
 def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
@@ -426,7 +452,10 @@ def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
     with safe_open(path, framework="np") as file:
         text = (file.metadata() or {}).get("class_names")
     try:
-        return None if text is None else _as_names(np.array(json.loads(text)), str(path))
+        names = None if text is None else json.loads(text)
+        if names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            return None if names is None else tuple(names)
+        raise ValueError("it is another kind of JSON")
     except (ValueError, RecursionError) as error:
         raise FileError(
             f"class_names in {path} must be a JSON list of strings; they cannot be read ({error})."
@@ -437,11 +466,18 @@ def names_in_npz(arrays: Any, source: str) -> tuple[str, ...] | None:
     """Class names among the arrays of an opened npz file."""
     if "class_names" not in arrays.files:
         return None
-    try:
+    with _names_of(source):
         names = arrays["class_names"]
-    except Exception as error:  # whatever the parser raises becomes one typed error
-        raise FileError(f"class_names in {source} must be an array of strings; it cannot be read ({error}).") from error
     return _as_names(names, source)
+
+
+@contextmanager
+def _names_of(source: str) -> Iterator[None]:
+    """Whatever a parser raises on class names becomes one typed error."""
+    try:
+        yield
+    except Exception as error:
+        raise FileError(f"class_names in {source} must be an array of strings; it cannot be read ({error}).") from error
 
 
 def _as_names(names: NDArray[Any], source: str) -> tuple[str, ...]:
@@ -471,8 +507,12 @@ def as_rows(rows: Rows | str | PathLike[str]) -> Rows:
 
 
 def in_one_type(logits: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Logits in the type that those of all files have together."""
-    return logits if logits.dtype == dtype or logits.dtype.kind not in "fiu" else logits.astype(dtype)
+    """Logits in the type that those of all files have together; never in one that has not all of their values."""
+    if logits.dtype == dtype or logits.dtype.kind not in "fiu":
+        return logits
+    if len(logits) and not np.can_cast(logits.dtype, dtype):
+        raise FileError(f"logits of {logits.dtype} do not fit {dtype}, the type of the files' logits when opened.")
+    return logits.astype(dtype)
 
 
 def _of_all_rows(values: Any) -> bool:

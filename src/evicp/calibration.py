@@ -955,7 +955,8 @@ class Calibration:
         _, array = self._scored_with(logits)
         if self.groups is None or not self.has_row_groups:
             raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")
-        return np.array(self.groups.names)[self._group_numbers(array, groups, None)[:, 0]]
+        used, of_row = np.unique(self._group_numbers(array, groups, None)[:, 0], return_inverse=True)
+        return np.array([self.groups.names[number] for number in used], dtype=str)[of_row]
 
     @property
     def has_row_groups(self) -> bool:

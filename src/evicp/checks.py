@@ -161,6 +161,8 @@ def _labels_hint(array: NDArray[Any]) -> str:
     """How labels of another kind become class numbers."""
     if isinstance(array.flat[0], str | bytes):
         return "Pass class numbers; names will do where class_names= is given, in the order of the logits."
+    if array.dtype.kind == "O" and (gap := _gap_in(array)):
+        return f"{gap[1:]} Drop such rows."
     if array.dtype.kind == "f" and not np.all(array == np.rint(array)):
         row = int(np.flatnonzero(array != np.rint(array))[0])
         return f"Row {row} has {array[row]}, which is no class number; drop such rows."
@@ -235,14 +237,24 @@ def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
     if array.dtype.kind in "OT" and all(isinstance(one, str) for one in array):
         array = np.array(array.tolist(), dtype=str)
     if array.dtype.kind not in "iubU" and array.size:
-        hint = " Are some missing?" if array.dtype.kind == "O" else ""
-        raise InputTypeError(f"groups must be whole numbers or strings; got dtype {array.dtype}.{hint}")
+        raise InputTypeError(f"groups must be whole numbers or strings; got dtype {array.dtype}.{_gap_in(array)}")
     if array.dtype.kind == "U":
         as_printable(np.unique(array).tolist(), "groups")
         return array
     if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
         raise InputError(f"groups must be below 2^63; got {array.max()}.")
     return array.astype(np.int64)
+
+
+def _gap_in(values: NDArray[Any]) -> str:
+    """Where a label or group is missing, if one is: a null among whole numbers arrives as NaN, others as objects."""
+    entries = values.tolist() if values.dtype.kind in "fO" else []
+    row = next((i for i, x in enumerate(entries) if not isinstance(x, str) and str(x) in _GAPS), None)
+    return "" if row is None else f" Are some missing? Row {row} has {entries[row]}."
+
+
+#: What stands for a missing value in NumPy, pandas and Python.
+_GAPS = ("None", "nan", "<NA>", "NaT")
 
 
 def columns_of(frame: Any) -> tuple[str, ...] | None:
@@ -336,6 +348,7 @@ def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
 
 def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
     """Say what is wrong with the (K,) logits of a row from which no score can be computed."""
+    logits = np.array(logits)  # which another thread may be writing to
     largest = float(logits.max())
     if np.isnan(largest):
         column = int(np.flatnonzero(np.isnan(logits))[0])
@@ -352,6 +365,8 @@ def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
             f"logits must not be +inf; got +inf at row {row}, class {column}. "
             "Use -inf for impossible classes, finite values otherwise."
         )
+    if largest <= LARGEST_LOGIT:
+        raise LogitsError(f"logits must not change while they are read; row {row} did. Pass a copy.")
     raise LogitsError(
         f"logits must be at most {LARGEST_LOGIT:g}; got {largest:g} at row {row}, class {column}: "
         "the Dirichlet's sum would overflow. Rescale the logits."
@@ -548,6 +563,13 @@ def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
     return int(value)
 
 
+def as_n_classes(value: Any) -> int:
+    """K: two or more, and no more than labels of 32 bits can number."""
+    if as_count(value, "n_classes", at_least=2) >= 2**31:
+        raise InputError(f"n_classes must be below 2^31, as labels have 32 bits; got {value:,}.")
+    return int(value)
+
+
 def as_seed(value: Any) -> int:
     """A whole number of 32 bits."""
     if as_count(value, "seed", at_least=0) >= 2**32:
@@ -602,11 +624,23 @@ def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
         names = _by_number(names, n_classes)
     if isinstance(names, str | bytes | set | frozenset) or not isinstance(names, Iterable):  # a set has no order
         raise InputTypeError(f"class_names must be a sequence of {n_classes} strings; got a {type(names).__name__}.")
-    result = tuple(str(name) for name in names)
+    names = names.to_pylist() if hasattr(names, "to_pylist") else names  # of Arrow
+    result = tuple(_as_name(place, name) for place, name in enumerate(names))
     if len(result) != n_classes:
         raise InputError(f"class_names must have one name per class; got {len(result)} names for {n_classes} classes.")
     as_printable(result, "class_names")
     return result
+
+
+def _as_name(place: int, name: Any) -> str:
+    """One class name: text as it is, a whole number in its digits; what else has a text is hardly meant by it."""
+    if isinstance(name, str) or (isinstance(name, int | np.integer) and not isinstance(name, bool)):
+        return str(name)
+    missing = "Name every class, or leave class_names out."
+    hint = (
+        "Decode it: name.decode()." if isinstance(name, bytes) else missing if str(name) in _GAPS else "Pass its text."
+    )
+    raise InputTypeError(f"class_names must be strings; got {name!r} ({type(name).__name__}) for class {place}. {hint}")
 
 
 def _by_number(names: Mapping[Any, Any], n_classes: int) -> list[Any]:

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, Protocol, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, stored
+from evicp import checks, columns, stored
 from evicp.arrays import I64
-from evicp.artifact import strict_json
+from evicp.artifact import stored_count, strict_json
 from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
 from evicp.paths import as_path, atomic_path, format_of, readable
-from evicp.sets import PredictionSets, SetsSummary, join_sets
+from evicp.sets import PredictionSets, SetsSummary, join_sets, repeated_label
 from evicp.stored import RawArray, Stored
 
 __all__ = ["LogitsFile", "SetsWriter", "open_sets", "read_logits", "read_sets", "scan_sets", "write_sets"]
@@ -115,8 +115,15 @@ def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any
         return readers[suffix](file)
     except EvicpError as error:
         raise (error if isinstance(error, ImportError) else FileError(f"cannot read {file}: {error}")) from error
+    except MemoryError as error:
+        raise too_large(file, error) from error
     except Exception as error:
         raise FileError(f"cannot read {file}: it is not a {suffix} file of {what} ({error}).") from error
+
+
+def too_large(source: object, error: MemoryError) -> FileError:
+    """What is said of a file, or of one row of it, that memory does not hold."""
+    return FileError(f"cannot read {source}: it is larger than the memory at hand ({error}).")
 
 
 @contextmanager
@@ -128,6 +135,8 @@ def reading(source: str) -> Iterator[None]:
         raise
     except EvicpError as error:
         raise FileError(f"cannot read {source}: {error}") from error
+    except MemoryError as error:
+        raise too_large(source, error) from error
     except Exception as error:
         raise FileError(f"cannot read {source}: it is damaged ({error}).") from error
 
@@ -142,10 +151,6 @@ def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
         yield piece
 
 
-#: What is said of logits that are no matrix.
-UNEVEN = "its logits are lists of different lengths, or missing."
-
-
 @contextmanager
 def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
     """A parquet file; streamed, pages are read as they are needed, not whole columns of a row group."""
@@ -153,11 +158,14 @@ def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
     how = {"buffer_size": 1 << 20, "pre_buffer": False} if streamed else {}
     try:
         with pq.ParquetFile(path, page_checksum_verification=True, **how) as file:
+            for name in _WANTED:
+                if file.schema_arrow.names.count(name) > 1:
+                    raise FileError(f"it has the column {name!r} twice. Rename one of them.")
             yield file
     except ValueError as error:  # pyarrow 25 does not read missing lists of a fixed size
         if "Expected all lists to be of size" not in str(error):
             raise
-        raise FileError(UNEVEN) from error
+        raise FileError("its lists of a fixed size are null in some rows. Drop such rows, or fill them.") from error
 
 
 def read_parquet(path: Path) -> LogitsFile:
@@ -165,23 +173,8 @@ def read_parquet(path: Path) -> LogitsFile:
     with parquet_file(path) as file:
         names = file.schema_arrow.names
         table = file.read([name for name in _WANTED if name in names])
-    arrays = {name: table[name].combine_chunks() for name in table.column_names}
-    if "logits" in arrays:
-        arrays["logits"] = matrix(arrays["logits"])
-    if "labels" in arrays:
-        arrays["labels"] = arrays["labels"].to_numpy(zero_copy_only=False)
-    return LogitsFile(*_named(arrays, names))
-
-
-def matrix(column: Any) -> NDArray[Any]:
-    """A list column whose lists all have one length, as an (n, K) array."""
-    import pyarrow.compute as pc
-
-    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
-    if column.null_count or len(lengths) > 1:
-        raise FileError(UNEVEN)
-    width = lengths[0] if lengths else getattr(column.type, "list_size", 0)
-    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), width)
+    readers = {"logits": columns.matrix, "labels": columns.values}
+    return LogitsFile(*_named({name: readers[name](table[name], name) for name in table.column_names}, names))
 
 
 def write_sets(sets: PredictionSets, path: str | PathLike[str]) -> None:
@@ -385,12 +378,20 @@ def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[Predic
     readers = {".parquet": partial(_scan_parquet, step=step), ".npz": partial(_scan_npz, step=step)}
     about, pieces = parsed(path, readers, "sets")
     content: dict[str, Any] = {}
+    rows, most = 0, max(_MOST_CLASSES, as_path(path).stat().st_size)
     for offsets, labels in typed(str(path), pieces):
         try:
             content = content or strict_json(about)
-            yield _rebuild_sets(content, offsets, labels)
+            if checks.as_n_classes(content["n_classes"]) > most:
+                raise InputError(f"it claims {content['n_classes']:,} classes; a file of its size has at most {most:,}")
+            yield _rebuild_sets(content, offsets, labels, rows)
+            rows += len(offsets) - 1
         except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
+
+
+#: Evaluating sets counts by class, which takes 60 bytes each: a small file must not claim more than these.
+_MOST_CLASSES = 1 << 24
 
 
 def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
@@ -404,8 +405,8 @@ def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
             if not left:
                 yield np.zeros(1, np.int64), np.empty(0, np.int32)
             for batch in file.iter_batches(step, columns=["labels"], use_threads=False):
-                left -= len(batch)
-                yield _lists(batch.column("labels"))
+                first_row, left = file.metadata.num_rows - left, left - len(batch)
+                yield columns.lists(batch.column("labels"), "labels", first_row)
         if left:
             raise FileError("it does not hold as many sets as it says.")
 
@@ -421,9 +422,15 @@ def _scan_npz(path: Path, step: int) -> tuple[str, Iterator[Any]]:
 
     def pieces() -> Iterator[Any]:
         n = offsets.shape[0] - 1
+        sums = stored.Checksum(offsets), stored.Checksum(labels)
         for start in range(0, max(1, n), step):
-            ends = offsets.read(start, min(start + step, n) + 1).astype(np.int64)
-            yield ends - ends[0], labels.read(int(ends[0]), int(ends[-1]))
+            ends = offsets.read(start, min(start + step, n) + 1)
+            own = labels.read(int(ends[0]), int(ends[-1]))
+            sums[0].add(ends[min(start, 1) :])  # the first one was the last one of the piece before
+            sums[1].add(own)
+            yield (ends - ends[0]).astype(np.int64), own
+        for each in sums:
+            each.compare()
 
     return str(about.whole()), pieces()
 
@@ -442,17 +449,9 @@ def _fit(offsets: RawArray, labels: RawArray) -> bool:
     return first == 0 and last == labels.shape[0]
 
 
-def _lists(column: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Offsets from 0 and labels of a column of lists."""
-    if column.null_count:
-        raise FileError("its labels are missing in some rows.")
-    offsets = np.asarray(column.offsets).astype(np.int64)
-    return offsets - offsets[0], np.asarray(column.flatten())
-
-
-def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any]) -> PredictionSets:
+def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any], first_row: int) -> PredictionSets:
     """Sets from a file's parts, each of which is checked."""
-    n_classes = checks.as_count(about["n_classes"], "n_classes", at_least=2)
+    n_classes = checks.as_n_classes(about["n_classes"])
     names, n_calibration, confidence = about["class_names"], about["n_calibration"], about["confidence"]
     if offsets.ndim != 1 or labels.ndim != 1 or offsets.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
         raise InputError("offsets and labels are not whole numbers")
@@ -460,20 +459,24 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         raise InputError("offsets and labels do not fit together")
     if np.any((labels < 0) | (labels >= n_classes)):
         raise InputError(f"labels are not in [0, {n_classes})")
-    if np.any(np.diff(offsets.astype(np.int64)) > n_classes):
+    offsets = offsets.astype(np.int64, copy=False)
+    if np.any(np.diff(offsets) > n_classes):
         raise InputError(f"a set has more labels than there are classes, {n_classes}")
+    again = repeated_label(offsets, labels, n_classes)
+    if again is not None:
+        raise InputError(f"label {again[1]} is twice in the set of row {first_row + again[0]:,}")
     kinds = {"score": str, "filled": bool, "coverage": str, "guarantee": str, "smoothed": bool, "tied": bool}
     about = {"smoothed": False, "tied": False, **about}  # what was written before sets remembered these
-    if not all(isinstance(about[name], kind) for name, kind in kinds.items()):
+    if not all(isinstance(about[name], kind) for name, kind in kinds.items()) or len(about["coverage"]) > 100:
         raise InputError("its description is malformed")
     numerator, denominator = about["coverage"].split("/")
     return PredictionSets(
-        offsets.astype(np.int64),
-        labels.astype(np.int32),
+        offsets,
+        labels.astype(np.int32, copy=False),
         n_classes=n_classes,
         coverage=checks.as_coverage(Fraction(int(numerator), int(denominator))),
         score=about["score"],
-        n_calibration=None if n_calibration is None else checks.as_count(n_calibration, "n_calibration"),
+        n_calibration=None if n_calibration is None else stored_count(n_calibration, "n_calibration"),
         filled=about["filled"],
         class_names=checks.as_class_names(names, n_classes),
         confidence=None if confidence is None else checks.as_probability(confidence, "confidence"),

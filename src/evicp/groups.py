@@ -130,6 +130,10 @@ class ByClass:
             raise InputError(f"clusters must have one number per class; got {len(self.clusters)} for {n_classes}.")
         return np.array(self.clusters)
 
+    def count(self, n_classes: int) -> int:
+        """How many groups there are, once nothing is left to learn."""
+        return int(self.of_labels(n_classes).max()) + 1 if isinstance(self.clusters, tuple) else n_classes
+
     def names(self, n_classes: int, class_names: tuple[str, ...] | None) -> list[str]:
         """A name for each group: its class, or how many classes it pools."""
         of_labels = self.of_labels(n_classes).tolist()
@@ -161,7 +165,7 @@ class ByGroup:
 
     def __post_init__(self) -> None:
         if self.groups is not None:
-            object.__setattr__(self, "groups", tuple(np.unique(checks.as_groups(self.groups)).tolist()))
+            object.__setattr__(self, "groups", _distinct(self.groups))
             if not self.groups:
                 raise InputError("groups must be one or more; got none. Leave them out: those seen are taken.")
 
@@ -183,18 +187,28 @@ class ByGroup:
 
     def _find(self, wanted: NDArray[Any]) -> I64:
         """The number of each row's group; a group that was not calibrated has no threshold, and is an error."""
-        known = np.array(self.groups)
-        if wanted.dtype.kind != known.dtype.kind and wanted.size:
-            raise InputTypeError(f"groups must be {_word(known)}, as in the calibration; got {_word(wanted)}.")
-        numbers = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        unseen = np.flatnonzero(known[numbers] != wanted)
+        groups: Sequence[Any] = self.groups or ()
+        if not wanted.size:
+            return np.empty(0, np.int64)
+        if isinstance(groups[0], str) != (wanted.dtype.kind == "U"):
+            raise InputTypeError(f"groups must be {_word(groups[0])}, as in the calibration; got {_word(wanted[0])}.")
+        # In an array every name is as wide as the longest: those longer than any that is looked for are left out.
+        width = wanted.dtype.itemsize // 4 if wanted.dtype.kind == "U" else 0
+        places = [place for place, group in enumerate(groups) if not width or len(group) <= width]
+        known = np.array([groups[place] for place in places], wanted.dtype)
+        found = np.searchsorted(known, wanted)
+        unseen = np.flatnonzero(np.append(known, known[:1])[found] != wanted) if len(known) else np.arange(len(wanted))
         if unseen.size:
             row = int(unseen[0])
             raise InputError(
-                f"groups must be among those of the calibration ({checks.some_of(known.tolist())}); got "
+                f"groups must be among those of the calibration ({checks.some_of(groups)}); got "
                 f"{wanted[row]!s} at row {row}. Calibrate with rows of this group."
             )
-        return numbers
+        return np.array(places, np.int64)[found]
+
+    def count(self, n_classes: int) -> int:  # noqa: ARG002
+        """How many groups there are, once nothing is left to learn."""
+        return len(self.groups or ())
 
     def names(self, n_classes: int, class_names: tuple[str, ...] | None) -> list[str]:  # noqa: ARG002
         """A name for each group."""
@@ -270,6 +284,10 @@ class ByUncertainty:
     def _find(self, u: F64) -> I64:
         return np.searchsorted(self.edges, u, side="left")
 
+    def count(self, n_classes: int) -> int:  # noqa: ARG002
+        """How many groups there are, once nothing is left to learn."""
+        return len(self.edges) + 1
+
     def names(self, n_classes: int, class_names: tuple[str, ...] | None) -> list[str]:  # noqa: ARG002
         """A name for each band: its range of u."""
         edges = _told_apart(self.edges)
@@ -314,8 +332,16 @@ def _none_expected(given: Any, kind: str) -> None:
         raise InputError(f'groups are only taken by a calibration by="group"; this one is by="{kind}".')
 
 
-def _word(names: NDArray[Any]) -> str:
-    return "strings" if names.dtype.kind == "U" else "whole numbers"
+def _word(name: Any) -> str:
+    return "strings" if isinstance(name, str) else "whole numbers"
+
+
+def _distinct(groups: Any) -> tuple[Any, ...]:
+    """Groups as given, each once, in their order; names stay out of arrays, where one long name makes all as long."""
+    if isinstance(groups, list | tuple) and groups and all(isinstance(name, str) for name in groups):
+        checks.as_printable(groups, "groups")
+        return tuple(sorted({str(name) for name in groups}))
+    return tuple(np.unique(checks.as_groups(groups)).tolist())
 
 
 def _edges(u: F64, bands: int) -> F64:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, errors
+from evicp import checks, columns, errors
 from evicp.arithmetic import UNKNOWN, Origin
 from evicp.arrays import Coverage
 from evicp.blocks import (
@@ -46,7 +46,7 @@ from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, L
 from evicp.files import SetsFile, typed
 from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary, join_sets
-from evicp.stored import HeldArray, PackedArray, RawArray, Stored
+from evicp.stored import HeldArray, RawArray, Stored
 
 try:
     import pyarrow as pa
@@ -198,13 +198,13 @@ def _score_batch(
         made = _matrix(_column(batch, logits)) if made is None else made
         _, noted = _noting(calibrator.update, made, _column(batch, labels), groups=given)
     scores, keys, _, origin = calibrator.content()
-    columns = {
+    scored = {
         "score": pa.array(scores),
         "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
         "origin": pa.array([json.dumps(origin.to_dict()), *[None] * len(scores)][: len(scores)], pa.string()),
         "noted": pa.repeat(json.dumps(noted), len(scores)).dictionary_encode(),
     }
-    return pa.table(columns if calibrator.by is None else {**columns, "key": pa.array(keys)})
+    return pa.table(scored if calibrator.by is None else {**scored, "key": pa.array(keys)})
 
 
 def _restore(calibrator: Calibrator, table: Any) -> None:
@@ -316,9 +316,10 @@ def _in_batch() -> Iterator[None]:
 
 
 def _column(batch: Any, name: str) -> NDArray[Any]:
-    """A column of a table as an array."""
+    """A column of a table as an array; it has no nulls."""
     if name not in batch.column_names:
         raise InputError(f"the dataset has no column {name!r}; it has {', '.join(sorted(batch.column_names))}.")
+    columns.refuse_nulls(batch[name], name)
     return np.asarray(ray.data.block.BlockAccessor.for_block(batch).to_numpy(name))
 
 
@@ -382,9 +383,9 @@ class _Inference:
             return logits_of(self._model(torch.from_numpy(values).to(self._device))).cpu()
 
     def __call__(self, batch: Any) -> Any:
-        column = _column(batch, self._inputs)
-        values = np.stack(column.tolist()) if column.dtype == object else column.copy()  # batches are read-only
         with _in_batch():
+            column = _column(batch, self._inputs)
+            values = np.stack(column.tolist()) if column.dtype == object else column.copy()  # batches are read-only
             made = checks.as_logits(self._run(values))
         return self._work(batch, made)
 
@@ -442,7 +443,7 @@ def _divisible(part: Part) -> bool:
 def _cut(part: Part, start: int, stop: int) -> tuple[Part, int, int]:
     """What a worker needs of a file: its full name, or, of arrays in memory, the rows themselves."""
     if not isinstance(part, ArrayPart):
-        return replace(part, path=part.path.absolute()), start, stop
+        return replace(part, path=part.path.absolute(), stamp=None), start, stop
     labels = part.labels
     if not isinstance(part.logits, HeldArray):
         return ArrayPart(_findable(part.logits), labels and _findable(labels)), start, stop
@@ -454,8 +455,10 @@ def _cut(part: Part, start: int, stop: int) -> tuple[Part, int, int]:
 
 
 def _findable(array: Stored) -> Stored:
-    """An array on disk under its full name: workers have other working directories."""
-    return replace(array, path=array.path.absolute()) if isinstance(array, RawArray | PackedArray) else array
+    """An array on disk under its full name: workers have other working directories, and maybe other clocks."""
+    if isinstance(array, HeldArray):
+        return array
+    return replace(array, path=array.path.absolute(), stamp=None)
 
 
 def _each(work: Callable[..., Any], shares: Iterator[_Share], *common: Any) -> Generator[Any, None, None]:

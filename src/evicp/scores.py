@@ -89,9 +89,13 @@ def _non_negative(value: Any, what: str) -> float:
 def _number(value: Any, what: str, valid: Callable[[float], bool], wanted: str) -> float:
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise InputTypeError(f"{what} must be {wanted}; got {value!r} ({type(value).__name__}).")
-    if not valid(float(value)):
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond all doubles
+        number = np.inf
+    if not valid(number):
         raise ScoreError(f"{what} must be {wanted}; got {value}.")
-    return float(value)
+    return number
 
 
 def _whole(value: Any, what: str) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["PredictionSets", "SetsSummary", "join_sets"]
+__all__ = ["PredictionSets", "SetsSummary", "join_sets", "repeated_label"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,18 +132,13 @@ class PredictionSets:
         >>> PredictionSets.from_lists([[2, 0], []], n_classes=3, coverage=0.9).contains([0, 0])
         array([ True, False])
         """
-        about = _about(coverage, checks.as_count(n_classes, "n_classes", at_least=2), score, n_calibration, class_names)
+        about = _about(coverage, checks.as_n_classes(n_classes), score, n_calibration, class_names)
         rows = _rows_of(lists)
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
         labels = _labels_of(rows, n_classes, about["class_names"])
-        row_of = np.repeat(np.arange(len(rows)), np.diff(offsets))
-        order = np.lexsort((labels, row_of))
-        again = np.flatnonzero((np.diff(labels[order]) == 0) & (np.diff(row_of[order]) == 0))
-        if again.size:
-            first = order[again[0]]
-            raise LabelsError(
-                f"lists must hold a label once per row; got {labels[first]} twice in row {row_of[first]}."
-            )
+        again = repeated_label(offsets, labels, n_classes)
+        if again is not None:
+            raise LabelsError(f"lists must hold a label once per row; got {again[1]} twice in row {again[0]}.")
         return cls(offsets, labels.astype(np.int32), **about)
 
     def __len__(self) -> int:
@@ -294,6 +289,35 @@ class PredictionSets:
         rows = [[str(row), f"{len(self[row]):,}", self.listed(row)] for row in range(min(shown, len(self)))]
         rest = [[f"and {len(self) - shown:,} more", "", ""]] if len(self) > shown else []
         return html_table(["row", "size", "set"], [*rows, *rest], caption=str(SetsSummary.of(self)), left=(2,))
+
+
+def repeated_label(offsets: I64, labels: NDArray[Any], n_classes: int) -> tuple[int, int] | None:
+    """The first row with a label twice, and that label; None where every label is there once, as in any set.
+
+    Some rows at a time are marked in a table of (rows, K), or sorted where such a table would be nearly empty.
+    """
+    sizes = np.diff(offsets)
+    dense = _SPARSE * len(labels) >= len(sizes) * n_classes and n_classes <= _MARKS
+    step = _MARKS // n_classes if dense else _MARKS // _SPARSE
+    table = np.empty(step * n_classes if dense else 0, bool)
+    for start in range(0, len(sizes), step):
+        own = sizes[start : start + step]
+        places = np.repeat(np.arange(len(own)) * n_classes, own)
+        places += labels[offsets[start] : offsets[start + len(own)]]
+        if dense:
+            table[:] = False
+            table[places] = True
+        if not dense or np.count_nonzero(table) < len(places):
+            places.sort()
+            twice = np.flatnonzero(places[1:] == places[:-1])
+            if twice.size:
+                row, label = divmod(int(places[twice[0]]), n_classes)
+                return start + row, label
+    return None
+
+
+#: Marks in a table at a time, which fits the cache; and labels are sorted if fewer than one mark in so many is set.
+_MARKS, _SPARSE = 1 << 22, 256
 
 
 def _about(coverage: Any, n_classes: int, score: Any, n_calibration: Any, class_names: Any) -> dict[str, Any]:

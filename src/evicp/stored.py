@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,15 +28,20 @@ from evicp.paths import format_of
 
 __all__ = [
     "COMPANIONS",
+    "Checksum",
     "HeldArray",
     "PackedArray",
     "RawArray",
+    "Stamp",
     "Stored",
+    "bytes_of",
     "companion",
     "companions",
     "open_npy",
     "open_npz",
     "open_safetensors",
+    "opened",
+    "stamp_of",
 ]
 
 #: The arrays that may lie beside logits in an npy file, each in a file of its own.
@@ -52,6 +60,43 @@ _SAFE_TYPES: Mapping[str, str] = MappingProxyType(
 
 #: A local header of a zip archive without its names, and where it says how long they are.
 _ZIP_HEADER, _ZIP_LENGTHS = 30, 26
+
+#: What deflate can make of one byte.
+_MOST_INFLATED = 1032
+
+#: By what a file is known to be the same one as before, unchanged: its size, and when it was written last.
+Stamp = tuple[int, int]
+
+
+def stamp_of(file: Any) -> Stamp:
+    """The stamp of an open file."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
+@contextmanager
+def opened(path: Path, stamp: Stamp | None) -> Iterator[Any]:
+    """A file to be read as it was when its header was: it must have this stamp (None: any), and keep it."""
+    with path.open("rb", buffering=0) as file:
+        expected = stamp_of(file) if stamp is None else stamp
+        _require(file, expected)
+        yield file
+        _require(file, expected)
+
+
+def _require(file: Any, stamp: Stamp) -> None:
+    if stamp_of(file) != stamp:
+        raise FileError("it was changed while it was read. Read it again once it is complete.")
+
+
+def bytes_of(shape: tuple[int, ...], itemsize: int) -> int:
+    """How many bytes an array has; rows without any are refused, as nothing in a file proves how many there are."""
+    size = itemsize
+    for length in shape:
+        size *= length
+    if min(shape, default=0) < 0 or (shape and shape[0] and not size):
+        raise FileError(f"its header claims rows that hold nothing: shape {shape}, {itemsize} bytes a value.")
+    return size
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +136,7 @@ class RawArray:
     by_column : whether columns lie together (Fortran's order), not rows
     bfloat16 : whether the 16 bits are the upper half of a float32
     crc : the checksum of the bytes and what it is before the first of them, where the file has one
+    stamp : of the file when its header was read; None where that was on another machine
     """
 
     path: Path
@@ -100,10 +146,11 @@ class RawArray:
     by_column: bool = False
     bfloat16: bool = False
     crc: tuple[int, int] | None = field(default=None, compare=False)
+    stamp: Stamp | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        end = self.offset + int(np.prod(self.shape, dtype=object)) * self.stored.itemsize
-        if self.offset < 0 or min(self.shape, default=0) < 0 or end > self.path.stat().st_size:
+        end = self.offset + bytes_of(self.shape, self.stored.itemsize)
+        if self.offset < 0 or end > (self.stamp or (self.path.stat().st_size,))[0]:
             raise FileError("it is shorter than its header says.")
 
     @property
@@ -113,26 +160,31 @@ class RawArray:
 
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
         """Rows start to stop, `step` at a time; the next piece is read while the last one is being used."""
-        spans = list(_spans(step, start, self.shape[0] if stop is None else stop))
-        checked = self.crc is not None and not self.by_column and (spans[0][0], spans[-1][1]) == (0, self.shape[0])
-        running = self.crc[1] if self.crc is not None else 0
-        buffers = [self._buffer(min(step, last - first)) for first, last in spans[:2]]
-        with self.path.open("rb", buffering=0) as file, ThreadPoolExecutor(1, "evicp-read") as reader:
-            waiting = reader.submit(self._read, file, buffers[0], *spans[0])
-            for number, span in enumerate(spans):
+        last = self.shape[0] if stop is None else stop
+        checked = self.crc is not None and not self.by_column and (start, last) == (0, self.shape[0])
+        rows = max(0, last - start)
+        buffers = self._buffer(min(step, rows)), self._buffer(min(step, max(0, rows - step)))
+        checksum = Checksum(self)
+        spans = _spans(step, start, last)
+        span = next(spans)
+        with opened(self.path, self.stamp) as file, ThreadPoolExecutor(1, "evicp-read") as reader:
+            waiting = reader.submit(self._read, file, buffers[0], *span)
+            for number, following in enumerate(chain(spans, [None])):
                 piece = waiting.result()
-                if number + 1 < len(spans):
-                    waiting = reader.submit(self._read, file, buffers[(number + 1) % 2], *spans[number + 1])
-                running = zlib.crc32(_bytes(piece), running) if checked else running
+                if following is not None:
+                    waiting = reader.submit(self._read, file, buffers[(number + 1) % 2], *following)
+                if checked:
+                    checksum.add(piece)
                 yield self._shown(piece, span[1] - span[0])
-        if checked and self.crc is not None and running != self.crc[0]:
-            raise FileError("it is damaged: its checksum does not match its content.")
+                span = following or span
+        if checked:
+            checksum.compare()
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start to stop, in an array of their own."""
         if not 0 <= start <= stop <= self.shape[0]:
             raise FileError(f"it has {self.shape[0]:,} rows; asked for {start:,} to {stop:,}.")
-        with self.path.open("rb", buffering=0) as file:
+        with opened(self.path, self.stamp) as file:
             return self._shown(self._read(file, self._buffer(stop - start), start, stop), stop - start).copy()
 
     def part(self, start: int, stop: int) -> RawArray:
@@ -144,7 +196,8 @@ class RawArray:
         """All of it: an npy file stays where it is, mapped into memory."""
         if format_of(self.path) == ".npy" and all(self.shape):
             order: Any = "F" if self.by_column else "C"
-            return np.memmap(self.path, self.stored, "r", self.offset, self.shape, order)
+            with opened(self.path, self.stamp):
+                return np.memmap(self.path, self.stored, "r", self.offset, self.shape, order)
         (piece,) = self.pieces(max(1, self.shape[0]))
         return piece
 
@@ -172,6 +225,24 @@ class RawArray:
         return checks.frozen((shown.astype(np.uint32) << 16).view(np.float32) if self.bfloat16 else shown)
 
 
+class Checksum:
+    """The checksum of an array as it is read from its first row to its last, where the file has one to compare with."""
+
+    def __init__(self, array: RawArray) -> None:
+        self._expected: int | None = None if array.crc is None else array.crc[0]
+        self._running = 0 if array.crc is None else array.crc[1]
+
+    def add(self, piece: NDArray[Any]) -> None:
+        """Count in the next rows."""
+        if self._expected is not None:
+            self._running = zlib.crc32(_bytes(piece), self._running)
+
+    def compare(self) -> None:
+        """Raise, after the last row, where these are not the bytes that were written."""
+        if self._expected not in (None, self._running):
+            raise FileError("it is damaged: its checksum does not match its content.")
+
+
 @dataclass(frozen=True)
 class PackedArray:
     """A compressed array of an npz file: it can only be read from its beginning."""
@@ -180,14 +251,19 @@ class PackedArray:
     member: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    stamp: Stamp | None = field(default=None, compare=False)
 
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
         """Rows start to stop, `step` at a time; the rows before them are unpacked and passed over."""
         last = self.shape[0] if stop is None else stop
-        buffer = np.empty((min(step, max(1, last)), *self.shape[1:]), self.dtype)
-        with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
+        buffer = np.empty((min(step, last), *self.shape[1:]), self.dtype)
+        with (
+            opened(self.path, self.stamp) as whole,
+            zipfile.ZipFile(whole) as archive,
+            archive.open(self.member) as file,
+        ):
             _npy_header(file)
-            for first, end in (*(_spans(step, 0, start) if start else ()), *_spans(step, start, last)):
+            for first, end in chain(_spans(step, 0, start) if start else (), _spans(step, start, last)):
                 piece = buffer[: end - first]
                 _fill(file, None, piece)
                 if first >= start:
@@ -237,7 +313,7 @@ def _npy_header(file: Any) -> tuple[np.dtype[Any], tuple[int, ...], bool] | None
     if version not in readers:
         return None
     shape, by_column, dtype = readers[version](file)
-    plain = len(shape) > 0 and not dtype.hasobject and dtype.names is None
+    plain = len(shape) > 0 and not dtype.hasobject and dtype.names is None and dtype.subdtype is None
     return (dtype, shape, by_column and len(shape) > 1) if plain else None
 
 
@@ -266,8 +342,17 @@ def open_npy(path: Path) -> Stored:
         header = _npy_header(file)
         if header is not None and not (header[2] and len(header[1]) != 2):
             dtype, shape, by_column = header
-            return RawArray(path, file.tell(), dtype, shape, by_column)
-    return HeldArray(np.load(path, allow_pickle=False))
+            return RawArray(path, file.tell(), dtype, shape, by_column, stamp=stamp_of(file))
+        file.seek(0)
+        return _held(file)
+
+
+def _held(file: Any) -> HeldArray:
+    """An array in npy format that is read at once, as it is small, or no plain matrix."""
+    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    file.read(1)  # an archive's checksum is looked at when its end is
+    bytes_of(array.shape, array.dtype.itemsize)
+    return HeldArray(array)
 
 
 def open_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, Stored], list[str]]:
@@ -276,30 +361,38 @@ def open_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, Stored], li
         if file.read(6) == b"\x93NUMPY":
             raise FileError("it is an npy file, not npz. Rename it.")
         with zipfile.ZipFile(file) as archive:
-            infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            found = {n: _open_member(path, file, archive, info) for n, info in infos.items() if n in wanted}
-            return found, list(infos)
+            names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
+            infos = dict(zip(names, archive.infolist(), strict=True))
+            for name in wanted:
+                if names.count(name) > 1:
+                    raise FileError(f"it has more than one array {name!r}. Save it again.")
+            found = {name: _open_member(path, file, archive, infos[name]) for name in wanted if name in infos}
+            return found, names
 
 
 def _open_member(path: Path, file: Any, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored:
     """One array of an npz file: its bytes where they are plain, a stream where they are packed."""
+    most = {zipfile.ZIP_STORED: info.compress_size, zipfile.ZIP_DEFLATED: _MOST_INFLATED * info.compress_size}
+    if info.file_size > most.get(info.compress_type, info.file_size):
+        raise FileError(f"its array {info.filename} cannot have the {info.file_size:,} bytes that the archive claims.")
     with archive.open(info) as entry:
         header = _npy_header(entry)
         length = entry.tell()
     if header is None or header[2]:
-        with np.load(path, allow_pickle=False) as arrays:
-            return HeldArray(arrays[info.filename.removesuffix(".npy")])
+        with archive.open(info) as entry:
+            return _held(entry)
     dtype, shape, _ = header
+    if length + bytes_of(shape, dtype.itemsize) != info.file_size:
+        shorter = length + bytes_of(shape, dtype.itemsize) > info.file_size
+        raise FileError(f"its array {info.filename} is {'shorter' if shorter else 'longer'} than its header says.")
     if info.compress_type != zipfile.ZIP_STORED:
-        return PackedArray(path, info.filename, dtype, shape)
+        return PackedArray(path, info.filename, dtype, shape, stamp_of(file))
     file.seek(info.header_offset)
     names = file.read(_ZIP_HEADER)[_ZIP_LENGTHS:]
     start = info.header_offset + _ZIP_HEADER + sum(int.from_bytes(names[i : i + 2], "little") for i in (0, 2))
-    if length + int(np.prod(shape, dtype=object)) * dtype.itemsize > info.file_size:
-        raise FileError(f"its array {info.filename} is shorter than its header says.")
     file.seek(start)
     before = zlib.crc32(file.read(length))
-    return RawArray(path, start + length, dtype, shape, crc=(info.CRC, before))
+    return RawArray(path, start + length, dtype, shape, crc=(info.CRC, before), stamp=stamp_of(file))
 
 
 def open_safetensors(path: Path, wanted: Collection[str]) -> tuple[dict[str, Stored], list[str]]:
@@ -309,15 +402,18 @@ def open_safetensors(path: Path, wanted: Collection[str]) -> tuple[dict[str, Sto
     with safe_open(path, framework="np") as file:  # refuses what is malformed
         names = list(file.keys())
         with path.open("rb") as raw:
+            stamp = stamp_of(raw)
             length = int.from_bytes(raw.read(8), "little")
             header = json.loads(raw.read(length))
-        found = {name: _open_tensor(path, file, name, header[name], 8 + length) for name in names if name in wanted}
+        at = 8 + length
+        found = {name: _open_tensor(path, file, name, header[name], at, stamp) for name in names if name in wanted}
         return found, names
 
 
-def _open_tensor(path: Path, file: Any, name: str, entry: dict[str, Any], start: int) -> Stored:
+def _open_tensor(path: Path, file: Any, name: str, entry: dict[str, Any], start: int, stamp: Stamp) -> Stored:
     kind, shape = entry["dtype"], tuple(entry["shape"])
     if kind not in _SAFE_TYPES or not shape:
+        bytes_of(shape, 1)
         return HeldArray(file.get_tensor(name))
     dtype = np.dtype(_SAFE_TYPES[kind])
-    return RawArray(path, start + entry["data_offsets"][0], dtype, shape, bfloat16=kind == "BF16")
+    return RawArray(path, start + entry["data_offsets"][0], dtype, shape, bfloat16=kind == "BF16", stamp=stamp)

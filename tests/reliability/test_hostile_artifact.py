@@ -354,7 +354,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a stabilizer that is a word": (lambda: ecp(stabilizer="huge"), 'stabilizer must be a number >= 0 or "scaled"'),
     "base rates of another K": (lambda: ecp(base_rates=[0.5, 0.5]), "got 2 for 3 classes"),
     "base rates of zero": (lambda: ecp(base_rates=[0.5, 0.5, 0.0]), "base_rates must be one number in (0, 1)"),
-    "nested base rates": (lambda: ecp(base_rates=[[0.5], [0.5]]), "base_rates must be one number in (0, 1)"),
+    "nested base rates": (lambda: ecp(base_rates=[[0.5], [0.5]]), "its score is malformed"),
     "more groups than classes": (lambda: by_class(6), "it says it has 3 groups but holds the scores of 6"),
     "fewer groups than classes": (lambda: by_class(2), "it says it has 3 groups but holds the scores of 2"),
     "a group of true scores": (of_true_rows, "it must hold one F64 tensor"),

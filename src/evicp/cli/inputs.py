@@ -14,12 +14,12 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from evicp import artifact, blocks, checks, files, stored
+from evicp import artifact, blocks, checks, files, stored, torch_archive
 from evicp.arrays import I64
 from evicp.blocks import Rows
 from evicp.calibration import Calibration
 from evicp.cli.common import INPUT_SUFFIXES, TORCH_SUFFIXES
-from evicp.errors import ArtifactError, EvicpError, FileError, InputError, need
+from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
 from evicp.files import LogitsFile
 from evicp.paths import as_path, format_of
 
@@ -130,11 +130,18 @@ def _is_calibration(path: str) -> bool:
 
 def _read_torch(path: Path) -> LogitsFile:
     """A torch file of plain tensors: a dict with "logits" (and "labels"), a pair, or one tensor. No code is run."""
-    torch = need("torch", "torch", "torch", "a torch file")
     if not path.is_file():
         raise FileError(f"cannot read {path}: no such file.")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch_archive.load_tensors(path, "torch")
+        several = content if isinstance(content, list | tuple) else [content]
+        named = content.items() if isinstance(content, dict) else zip(("logits", "labels"), several, strict=False)
+        for name, tensor in named:
+            torch_archive.refuse_expanded(tensor, name)
+    except MissingExtraError:
+        raise
+    except FileError as error:
+        raise FileError(f"cannot read {path}: {error}") from error
     except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
         if type(error).__name__ == "UnpicklingError":  # its text says how to run what is in the file
             raise FileError(
@@ -179,6 +186,8 @@ def _from_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
     try:
         if data.startswith(b"PK"):
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                if len(set(arrays.files)) < len(arrays.files):
+                    raise FileError("cannot read standard input: it has more than one array of the same name.")
                 names = blocks.names_in_npz(arrays, "standard input")
                 return _from_content({name: arrays[name] for name in arrays.files}, "standard input"), names
         if data.startswith(b"\x93NUMPY"):

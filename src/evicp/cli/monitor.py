@@ -119,9 +119,9 @@ def _feed(
     wanted = np.ones(len(array), bool)
     if calibration.groups is not None:
         by = calibration.groups.by
-        names = np.array(calibration.groups.names)
         if isinstance(by, ByClass):
-            wanted = names[by.of_labels(calibration.n_classes)[truth]] == group
+            own = np.array([name == group for name in calibration.groups.names])
+            wanted = own[by.of_labels(calibration.n_classes)[truth]]
         else:
             wanted = calibration.groups_of(array, groups) == group
     rows, truth = array[wanted], truth[wanted]

@@ -34,7 +34,11 @@ def read_ground_truth(path: Path, images: Sequence[str]) -> list[str]:
         rows = rows[1:]
     if not all(len(row) >= 2 for row in rows):
         raise FileError(f"cannot read {path}: some lines have a label and some have none.")
-    return _by_name({row[0]: row[1] for row in rows}, path, images)
+    labels = {row[0]: row[1] for row in rows}
+    twice = next((row[0] for row in rows if labels[row[0]] != row[1]), None)
+    if twice is not None:
+        raise LabelsError(f"{path} has more than one label for {twice}. Keep the one that is right.")
+    return _by_name(labels, path, images)
 
 
 def _read_rows(path: Path) -> list[list[str]]:

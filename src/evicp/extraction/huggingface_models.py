@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from evicp.errors import FileError, InputError, need
 from evicp.extraction.network import Network, Transform
-from evicp.extraction.torch_modules import Device, import_torch, module_network, parameters_digest, to_logits
+from evicp.extraction.torch_modules import (
+    Device,
+    import_torch,
+    module_network,
+    parameters_digest,
+    plain_weights,
+    to_logits,
+)
+from evicp.torch_archive import require_plain
 
 __all__ = ["huggingface_network"]
 
@@ -41,10 +49,22 @@ def huggingface_network(name: str, weights: str, transform: Transform, device: D
 
 def _loaded(name: str, auto: Any, local: dict[str, bool]) -> Any:
     """What one of transformers' Auto classes finds under a name."""
+    _refuse_programs(name)
     try:
-        return auto.from_pretrained(name, **local)
+        with plain_weights():
+            return auto.from_pretrained(name, **local)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot load {auto.__name__} from {name}: {str(error).splitlines()[0]}") from error
+
+
+def _refuse_programs(name: str) -> None:
+    """Look at a folder's own torch files before transformers hands them to torch."""
+    for file in sorted(Path(name).glob("pytorch_model*.bin")):
+        with file.open("rb") as opened:
+            try:
+                require_plain(opened)
+            except FileError as error:
+                raise FileError(f"cannot load {file}: {error}") from error
 
 
 def _class_names(config: Any) -> tuple[str, ...] | None:

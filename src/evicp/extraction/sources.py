@@ -207,7 +207,10 @@ def _from_flat_folder(root: Path, labels: Path) -> Source:
 
 
 def _numbered(labels: Sequence[str]) -> tuple[I64, tuple[str, ...] | None]:
-    """Labels written as text: class numbers as they are, anything else as numbered names."""
+    """Labels written as text: class numbers as they are, anything else as numbered names; none is missing."""
+    missing = next((row for row, label in enumerate(labels) if not label.strip()), None)
+    if missing is not None:
+        raise LabelsError(f"every row needs a label; row {missing} has none. Drop such rows.")
     try:
         return np.array([int(label) for label in labels], dtype=np.int64), None
     except ValueError:

@@ -13,7 +13,14 @@ from evicp.errors import FileError, InputError, InputTypeError, MissingExtraErro
 from evicp.extraction.classes import imagenet_names, is_imagenet
 from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform
-from evicp.extraction.torch_modules import Device, import_torch, load_weights, module_network, seeded
+from evicp.extraction.torch_modules import (
+    Device,
+    import_torch,
+    load_weights,
+    module_network,
+    plain_weights,
+    seeded,
+)
 
 __all__ = ["factory_network", "lite_network", "timm_network", "torchvision_network"]
 
@@ -77,7 +84,8 @@ def torchvision_network(name: str, weights: str, transform: Transform, device: D
 def _torchvision_module(torchvision: Any, name: str, weights: str, chosen: Any) -> Any:
     if weights != "none" and not is_weights_file(weights):
         try:
-            return torchvision.models.get_model(name, weights=chosen, progress=False)
+            with plain_weights():
+                return torchvision.models.get_model(name, weights=chosen, progress=False)
         except OSError as error:
             raise FileError(
                 f"cannot download the weights of {name} from {chosen.url}: {error}. Give a file: --weights {name}.pth"
@@ -122,7 +130,7 @@ def timm_network(name: str, weights: str, transform: Transform, device: Device) 
             f"a timm network's weights are 'default', 'none' or a file; got {weights!r}. Name a set with "
             f"timm:{name.split('.', maxsplit=1)[0]}.TAG."
         )
-    with seeded():
+    with seeded(), plain_weights():
         module = timm.create_model(name, pretrained=weights == "default")
     if is_weights_file(weights):
         load_weights(module, Path(weights))
@@ -167,7 +175,7 @@ def lite_network(name: str, weights: str, transform: Transform, device: Device) 
     with seeded():
         module = package.EfficientNet.from_name(name)
     if weights == "default":
-        load_weights(module, _lite_weights(number))
+        load_weights(module, _lite_weights(number), installed=True)
     elif is_weights_file(weights):
         load_weights(module, Path(weights))
     elif weights != "none":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evicp import torch_archive
 from evicp.errors import FileError, InputError, need
 from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
 
-__all__ = ["Device", "load_weights", "module_network", "open_device", "seeded"]
+__all__ = ["Device", "load_weights", "module_network", "open_device", "plain_weights", "seeded"]
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
@@ -52,8 +54,10 @@ class Device:
 
 
 def import_torch(extra: str = "extract") -> Any:
-    """Torch, or how to install it."""
-    return need("torch", "torch", extra, "running a network")
+    """Torch, or how to install it; one that reads files of weights without running what is in them."""
+    torch = need("torch", "torch", extra, "running a network")
+    torch_archive.require_version(torch)
+    return torch
 
 
 def open_device(device: str = "auto", precision: str = "auto") -> Device:
@@ -127,16 +131,25 @@ def to_logits(output: Any) -> NDArray[np.float32]:
 # Weights
 
 
-def load_weights(module: Any, path: Path) -> None:
-    """Load a state dict from disk without executing anything in it."""
-    torch = import_torch()
+def load_weights(module: Any, path: Path, *, installed: bool = False) -> None:
+    """Load a state dict from disk without executing anything in it.
+
+    Parameters
+    ----------
+    module : a network of the same architecture
+    path : safetensors, or what torch.save writes
+    installed : whether the file came with an installed package: it may then have torch's old format
+    """
+    import_torch()
     if not path.is_file():
         raise FileError(f"cannot read {path}: no such file of weights.")
     try:
         if path.suffix == ".safetensors":
             state = need("safetensors.torch", "safetensors", "extract", "weights").load_file(path)
         else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            state = torch_archive.load_tensors(path, "extract", old=installed)
+    except FileError as error:
+        raise FileError(f"cannot read {path}: {error}") from error
     except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
         raise FileError(f"cannot read {path}: it is not a file of plain weights ({_first_line(error)}).") from error
     try:
@@ -166,6 +179,19 @@ def parameters_digest(module: Any) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def plain_weights() -> Iterator[None]:
+    """Have torch read files of weights without running what is in them, whatever the packages between ask for."""
+    switches = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")  # torch refuses both at once
+    before = {switch: os.environ.pop(switch) for switch in switches if switch in os.environ}
+    os.environ[switches[0]] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[switches[0]]
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
