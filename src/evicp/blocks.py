@@ -43,7 +43,7 @@ from evicp.files import (
     typed,
 )
 from evicp.metrics import Evaluation, Evaluator
-from evicp.paths import as_path, format_of, natural_key
+from evicp.paths import as_path, format_of, natural_key, open_file, readable
 from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.stored import HeldArray, RawArray, Stored, companion, companions, open_npy
@@ -415,7 +415,7 @@ def _names_beside(path: Path) -> tuple[str, ...] | None:
         return _names_in_metadata(path)
     if format_of(path) != ".npz":
         return None
-    with np.load(path, allow_pickle=False) as arrays:
+    with open_file(path) as file, np.load(file, allow_pickle=False) as arrays:
         return names_in_npz(arrays, str(path))
 
 
@@ -423,7 +423,7 @@ def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
     """Class names in a safetensors file, as extraction writes them: a JSON list of strings."""
     from safetensors import safe_open
 
-    with safe_open(path, framework="np") as file:
+    with safe_open(readable(path), framework="np") as file:
         text = (file.metadata() or {}).get("class_names")
     try:
         return None if text is None else _as_names(np.array(json.loads(text)), str(path))

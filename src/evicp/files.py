@@ -152,7 +152,7 @@ def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
     pq = need("pyarrow.parquet", "pyarrow", "parquet", "a parquet file")
     how = {"buffer_size": 1 << 20, "pre_buffer": False} if streamed else {}
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True, **how) as file:
+        with pq.ParquetFile(readable(path), page_checksum_verification=True, **how) as file:
             yield file
     except ValueError as error:  # pyarrow 25 does not read missing lists of a fixed size
         if "Expected all lists to be of size" not in str(error):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from evicp.calibration import Calibration
 from evicp.checks import LARGEST_LOGIT
 from evicp.errors import FileError, InputError, InputTypeError, ScoreError, need
 from evicp.limits import raised
-from evicp.paths import write_whole
+from evicp.paths import as_path, readable, write_whole
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 
 if TYPE_CHECKING:
@@ -92,8 +91,9 @@ def _load(onnx: Any, model: Any) -> Any:
         return model
     if not isinstance(model, str | PathLike):
         raise InputTypeError(f"model must be an ONNX file or an onnx.ModelProto; got a {type(model).__name__}.")
+    path = readable(as_path(model))
     try:
-        return onnx.load(Path(model))
+        return onnx.load(path)
     except OSError as error:
         raise FileError(f"cannot read {model}: {error.strerror or error}.") from error
     except Exception as error:  # the protobuf parser raises types of its own

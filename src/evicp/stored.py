@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.errors import FileError
-from evicp.paths import format_of
+from evicp.paths import format_of, open_file, readable
 
 __all__ = [
     "COMPANIONS",
@@ -117,7 +117,7 @@ class RawArray:
         checked = self.crc is not None and not self.by_column and (spans[0][0], spans[-1][1]) == (0, self.shape[0])
         running = self.crc[1] if self.crc is not None else 0
         buffers = [self._buffer(min(step, last - first)) for first, last in spans[:2]]
-        with self.path.open("rb", buffering=0) as file, ThreadPoolExecutor(1, "evicp-read") as reader:
+        with open_file(self.path, 0) as file, ThreadPoolExecutor(1, "evicp-read") as reader:
             waiting = reader.submit(self._read, file, buffers[0], *spans[0])
             for number, span in enumerate(spans):
                 piece = waiting.result()
@@ -132,7 +132,7 @@ class RawArray:
         """Rows start to stop, in an array of their own."""
         if not 0 <= start <= stop <= self.shape[0]:
             raise FileError(f"it has {self.shape[0]:,} rows; asked for {start:,} to {stop:,}.")
-        with self.path.open("rb", buffering=0) as file:
+        with open_file(self.path, 0) as file:
             return self._shown(self._read(file, self._buffer(stop - start), start, stop), stop - start).copy()
 
     def part(self, start: int, stop: int) -> RawArray:
@@ -144,7 +144,8 @@ class RawArray:
         """All of it: an npy file stays where it is, mapped into memory."""
         if format_of(self.path) == ".npy" and all(self.shape):
             order: Any = "F" if self.by_column else "C"
-            return np.memmap(self.path, self.stored, "r", self.offset, self.shape, order)
+            with open_file(self.path) as file:
+                return np.memmap(file, self.stored, "r", self.offset, self.shape, order)
         (piece,) = self.pieces(max(1, self.shape[0]))
         return piece
 
@@ -185,7 +186,7 @@ class PackedArray:
         """Rows start to stop, `step` at a time; the rows before them are unpacked and passed over."""
         last = self.shape[0] if stop is None else stop
         buffer = np.empty((min(step, max(1, last)), *self.shape[1:]), self.dtype)
-        with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
+        with open_file(self.path) as raw, zipfile.ZipFile(raw) as archive, archive.open(self.member) as file:
             _npy_header(file)
             for first, end in (*(_spans(step, 0, start) if start else ()), *_spans(step, start, last)):
                 piece = buffer[: end - first]
@@ -259,7 +260,7 @@ def companions(path: Path) -> dict[str, Path]:
 
 def open_npy(path: Path) -> Stored:
     """The array of an npy file."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if file.read(2) == b"PK":
             raise FileError("it is an npz file, not npy. Rename it.")
         file.seek(0)
@@ -267,12 +268,13 @@ def open_npy(path: Path) -> Stored:
         if header is not None and not (header[2] and len(header[1]) != 2):
             dtype, shape, by_column = header
             return RawArray(path, file.tell(), dtype, shape, by_column)
-    return HeldArray(np.load(path, allow_pickle=False))
+        file.seek(0)
+        return HeldArray(np.load(file, allow_pickle=False))
 
 
 def open_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, Stored], list[str]]:
     """The wanted arrays of an npz file, where they lie, and the names of all."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if file.read(6) == b"\x93NUMPY":
             raise FileError("it is an npy file, not npz. Rename it.")
         with zipfile.ZipFile(file) as archive:
@@ -287,7 +289,7 @@ def _open_member(path: Path, file: Any, archive: zipfile.ZipFile, info: zipfile.
         header = _npy_header(entry)
         length = entry.tell()
     if header is None or header[2]:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open_file(path) as whole, np.load(whole, allow_pickle=False) as arrays:
             return HeldArray(arrays[info.filename.removesuffix(".npy")])
     dtype, shape, _ = header
     if info.compress_type != zipfile.ZIP_STORED:
@@ -306,9 +308,9 @@ def open_safetensors(path: Path, wanted: Collection[str]) -> tuple[dict[str, Sto
     """The wanted tensors of a safetensors file, where they lie, and the names of all."""
     from safetensors import safe_open
 
-    with safe_open(path, framework="np") as file:  # refuses what is malformed
+    with safe_open(readable(path), framework="np") as file:  # refuses what is malformed
         names = list(file.keys())
-        with path.open("rb") as raw:
+        with open_file(path) as raw:
             length = int.from_bytes(raw.read(8), "little")
             header = json.loads(raw.read(length))
         found = {name: _open_tensor(path, file, name, header[name], 8 + length) for name in names if name in wanted}

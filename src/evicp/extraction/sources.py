@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from evicp.errors import FileError, InputError, LabelsError, need
 from evicp.extraction.classes import match_classes
 from evicp.extraction.ground_truth import read_ground_truth
 from evicp.extraction.images import IMAGE_SUFFIXES, read_image
-from evicp.paths import natural_key
+from evicp.paths import natural_key, open_file
 
 __all__ = ["Modality", "Source", "network_labels", "open_source"]
 
@@ -222,9 +223,9 @@ def _numbered(labels: Sequence[str]) -> tuple[I64, tuple[str, ...] | None]:
 def _from_csv(path: Path, input_column: str | None, label_column: str | None) -> Source:
     """A CSV file with a header: a column of paths (relative to the file) or texts, and a column of labels."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_file(path), "utf-8-sig", newline="") as file:
             header, *rows = [row for row in csv.reader(file) if row] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise FileError(f"cannot read {path}: it is not a CSV file in UTF-8 ({error}).") from error
     uneven = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
     if uneven is not None:

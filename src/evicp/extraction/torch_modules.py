@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from evicp.errors import FileError, InputError, need
 from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
+from evicp.paths import open_file, readable
 
 __all__ = ["Device", "load_weights", "module_network", "open_device", "seeded"]
 
@@ -130,13 +131,14 @@ def to_logits(output: Any) -> NDArray[np.float32]:
 def load_weights(module: Any, path: Path) -> None:
     """Load a state dict from disk without executing anything in it."""
     torch = import_torch()
-    if not path.is_file():
-        raise FileError(f"cannot read {path}: no such file of weights.")
     try:
         if path.suffix == ".safetensors":
-            state = need("safetensors.torch", "safetensors", "extract", "weights").load_file(path)
+            state = need("safetensors.torch", "safetensors", "extract", "weights").load_file(readable(path))
         else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            with open_file(path) as file:
+                state = torch.load(file, map_location="cpu", weights_only=True)
+    except FileError:
+        raise
     except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
         raise FileError(f"cannot read {path}: it is not a file of plain weights ({_first_line(error)}).") from error
     try:
