@@ -16,8 +16,8 @@ else:
 
 __all__ = ["hold", "try_lock"]
 
-#: Seconds between two attempts to get a lock.
-_PAUSE = 0.02
+#: Seconds between two attempts to get a lock, and after which a wait is worth a word.
+_PAUSE, _PATIENCE = 0.02, 1.0
 
 
 def try_lock(descriptor: int) -> bool:
@@ -38,14 +38,14 @@ def hold(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[Non
 
     Parameters
     ----------
-    on_wait : called once if there is something to wait for
+    on_wait : called once if that takes longer than a second
     """
-    descriptor = _acquired(path)
-    if descriptor is None:
-        on_wait()
-    while descriptor is None:
+    said, begin = False, time.monotonic()
+    while (descriptor := _acquired(path)) is None:
+        if not said and time.monotonic() - begin > _PATIENCE:
+            said = True
+            on_wait()
         time.sleep(_PAUSE)
-        descriptor = _acquired(path)
     try:
         yield
     finally:

@@ -90,27 +90,32 @@ def locked(path: str | PathLike[str], on_wait: Callable[[], None] = lambda: None
     Parameters
     ----------
     path : the file, which need not exist
-    on_wait : called once if another process has it
+    on_wait : called once if that takes longer than a second
     """
     name = as_path(path)
     target = _resolved(name)
+    lock = target.with_name(_own_name(target, "lock"))
     with ExitStack() as stack:
         try:
-            stack.enter_context(locks.hold(target.with_name(_own_name(target, "lock")), on_wait))
+            stack.enter_context(locks.hold(lock, on_wait))
         except OSError as error:
             raise FileError(
                 f"cannot lock {name}: {error.strerror or error}. Keep it in a folder that can be written to, on a file "
                 "system that has locks."
             ) from error
-        yield
+        _unfinished.add(lock)
+        try:
+            yield
+        finally:
+            _unfinished.discard(lock)
 
 
-#: The temporary files of this process.
+#: The temporary files and locks of this process.
 _unfinished: set[Path] = set()
 
 
 def remove_unfinished() -> None:
-    """Remove the temporary files of a process that is about to end without a word to anyone."""
+    """Remove the temporary files and locks of a process that is about to end without a word to anyone."""
     for temporary in tuple(_unfinished):
         with suppress(OSError):
             temporary.unlink()
