@@ -303,7 +303,7 @@ class Monitor:
                 seed=state["seed"],
             )
             monitor._restore(as_state(state))
-        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise InputError(f"this is not the state of a monitor: {str(error).rstrip('.')}.") from error
         return monitor
 
