@@ -121,6 +121,19 @@ def test_rooms_are_entered_when_asked_for() -> None:
     assert python(code).splitlines() == ["", "module 'evicp' has no attribute 'nothing'"]
 
 
+def test_the_function_explain_stays_in_its_place() -> None:
+    """A module has its name, and importing one puts it into its package."""
+    code = """
+        import evicp
+        first = evicp.explain
+        import evicp.explain
+        from evicp.explain import explain_set
+        import evicp.report.explorer
+        print(evicp.explain is first, first.__name__, first.__module__)
+    """
+    assert python(code).split() == ["True", "explain", "evicp.explain"]
+
+
 def test_import_changes_nothing() -> None:
     code = """
         import os, random, sys, threading, warnings, logging
