@@ -20,7 +20,7 @@ from evicp.calibration import Calibration
 from evicp.checks import LARGEST_LOGIT
 from evicp.errors import FileError, InputError, InputTypeError, ScoreError, need
 from evicp.limits import raised
-from evicp.paths import as_path, readable, write_whole
+from evicp.paths import as_path, open_file, write_whole
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 
 if TYPE_CHECKING:
@@ -91,9 +91,12 @@ def _load(onnx: Any, model: Any) -> Any:
         return model
     if not isinstance(model, str | PathLike):
         raise InputTypeError(f"model must be an ONNX file or an onnx.ModelProto; got a {type(model).__name__}.")
-    path = readable(as_path(model))
+    path = as_path(model)
     try:
-        return onnx.load(path)
+        with open_file(path) as file:
+            return onnx.load(file)
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(f"cannot read {model}: {error.strerror or error}.") from error
     except Exception as error:  # the protobuf parser raises types of its own

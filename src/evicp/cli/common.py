@@ -236,8 +236,9 @@ def _reads(source: Path, target: Path) -> bool:
 
 
 def _is_in(folder: Path, target: Path) -> bool:
-    """Whether a file would lie in this folder."""
-    return folder.is_dir() and folder.resolve() == target.resolve().parent
+    """Whether a file would lie in this folder, or a link that stands for it."""
+    around = (os.path.realpath(target.parent), os.path.dirname(os.path.realpath(target)))  # noqa: PTH120
+    return folder.is_dir() and os.path.realpath(folder) in around
 
 
 def stdout_console() -> Console:

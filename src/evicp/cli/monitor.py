@@ -18,6 +18,7 @@ from evicp.artifact import checksum
 from evicp.blocks import located, same_names
 from evicp.calibration import Calibration
 from evicp.cli.common import (
+    STREAM,
     Coverage,
     Json,
     Labels,
@@ -80,6 +81,8 @@ def monitor(
     stays. Exit code 1 means alarm.
     """
     if state is not None:
+        if state == STREAM:
+            raise FileError("the state must be a file, since it is read and written; got -.")
         refuse_target(Path(state), [Path(state).suffix])  # before the work: what it found would be lost
         refuse_inputs(Path(state), (calibration, logits, labels, groups))
     loaded = load_calibration(calibration)

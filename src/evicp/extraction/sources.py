@@ -158,8 +158,11 @@ def _from_folder(root: Path) -> Source:
 def _list_images(root: Path) -> list[str]:
     """All images below a folder as relative paths, class by class and name by name, numbers by value."""
     found = []
+    inside = {str(root): frozenset({_identity(str(root))})}  # each folder's own, and those of the folders it is in
     for folder, below, names in os.walk(root, followlinks=True):
-        below[:] = [name for name in below if not _hidden(name)]
+        around = inside.pop(folder)
+        below[:] = [name for name in below if not _hidden(name) and _identity(f"{folder}/{name}") not in around]
+        inside |= {os.path.join(folder, name): around | {_identity(f"{folder}/{name}")} for name in below}  # noqa: PTH118
         relative = Path(folder).relative_to(root)
         found += [
             (relative / name).as_posix()
@@ -167,6 +170,12 @@ def _list_images(root: Path) -> list[str]:
             if not _hidden(name) and Path(name).suffix.lower() in IMAGE_SUFFIXES
         ]
     return sorted(found, key=lambda name: (natural_key(name), name))
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    """What tells a folder from others: a link to a folder that it is in would be walked for ever."""
+    found = os.stat(folder)  # noqa: PTH116 - a Path for each would take longer than the walk
+    return found.st_dev, found.st_ino
 
 
 def _hidden(name: str) -> bool:

@@ -119,6 +119,37 @@ def test_a_pipe_among_pictures_is_left_out(tmp_path: Path) -> None:
         source.read(0)
 
 
+def test_a_folder_that_holds_a_link_to_itself_is_read_once(tmp_path: Path) -> None:
+    """Forty times, before the system gives up following it."""
+    for name in ("cat", "dog"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        (tmp_path / "set" / name / "1.png").touch()
+        (tmp_path / "set" / name / "again").symlink_to(tmp_path / "set" / name)
+    (tmp_path / "set" / "cat" / "all").symlink_to(tmp_path / "set")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "2.png").touch()
+    (tmp_path / "set" / "dog" / "linked").symlink_to(tmp_path / "more")
+    source = sources.open_source(tmp_path / "set")
+    assert source.inputs == ("cat/1.png", "dog/1.png", "dog/linked/2.png")
+
+
+def test_a_link_to_itself_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evicp.cli import reproduce
+
+    monkeypatch.chdir(tmp_path)
+    Path("loop.npz").symlink_to("loop.npz")
+    with pytest.raises(FileError, match=r"loop\.npz"):
+        [inputs.read_rows(path) for _, path in reproduce._expand(["loop.npz"])]
+
+
+def test_a_state_is_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evicp.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileError, match=r"^the state must be a file, since it is read and written; got -\.$"):
+        app(["monitor", "cal.safetensors", "new.npz", "--state", "-"], standalone_mode=False)
+
+
 def test_a_pipe_in_the_place_of_the_demos_report(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "report.html")
     assert not demo._is_report(tmp_path / "report.html")
