@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint reliability test-base test-gpu test-pythons bench format docs clean
+.PHONY: demo test lint reliability test-base test-gpu test-pythons bench format docs lock sbom clean
 
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
@@ -81,7 +81,9 @@ $(VENV)/.test-base: $(VENV)/.created pyproject.toml
 	$(INSTALL) --editable '.[test-base]'
 	touch $@
 
-$(VENV)/.test: $(VENV)/.created pyproject.toml
+# With LOCKED=1 in the versions of the lock file, by their hashes. The second line adds what it leaves out.
+$(VENV)/.test: $(VENV)/.created pyproject.toml requirements/test.txt
+	$(if $(LOCKED),$(INSTALL) --no-deps --require-hashes --requirement requirements/test.txt)
 	$(INSTALL) --editable '.[test]'
 	touch $@
 
@@ -91,5 +93,29 @@ $(VENV)/.reliability: $(VENV)/.test
 	$(INSTALL) --no-deps torchcp==1.2.1
 	touch $@
 
+# Versions and hashes of all that the tests need; anew after every change of a dependency in pyproject.toml.
+lock: .venv-release/.created
+	.venv-release/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --extra test \
+	  --overrides requirements/elsewhere.txt --no-emit-package torch --no-emit-package triton \
+	  --custom-compile-command "make lock" --output-file requirements/test.txt pyproject.toml
+
+# The parts of an installation of this version today, without extras, as CycloneDX in dist/evicp.cdx.json.
+sbom: .venv-release/.created
+	rm -rf build/sbom
+	mkdir -p build/sbom dist
+	.venv-release/bin/pip wheel --quiet --no-deps --wheel-dir build/sbom .
+	$(PYTHON) -m venv --without-pip build/sbom/installed
+	$(SBOM_PIP) --no-index --no-deps --find-links build/sbom evicp
+	$(SBOM_PIP) evicp
+	.venv-release/bin/cyclonedx-py environment --output-reproducible --output-file dist/evicp.cdx.json \
+	  build/sbom/installed/bin/python
+
+SBOM_PIP = .venv-release/bin/pip --python build/sbom/installed/bin/python install --quiet --disable-pip-version-check
+
+.venv-release/.created:
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/pip install --quiet --disable-pip-version-check uv==0.13.8 cyclonedx-bom==7.5.0
+	touch $@
+
 clean:
-	rm -rf .venv .venv-3.* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-3.* .venv-release .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -174,6 +174,8 @@ def test_the_reference_has_every_module() -> None:
         "experiments",
         "kernels",
         "limits",
+        "locks",
+        "monitor_state",
         "paths",
         "stored",
         "strata",

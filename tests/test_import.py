@@ -107,8 +107,9 @@ def test_rooms_are_entered_when_asked_for() -> None:
         print(*(room for room in rooms if room in sys.modules))
         assert {*evicp.__all__, "calibration"} <= set(dir(evicp))
         for room, names in evicp._LAZY.items():
-            module = getattr(evicp, room)
-            assert module is sys.modules[f"evicp.{room}"]
+            found = getattr(evicp, room)
+            module = sys.modules[f"evicp.{room}"]
+            assert found is (module if room not in names else getattr(module, room))
             for name in names:
                 assert name in evicp.__all__
                 assert getattr(evicp, name) is getattr(module, name)
@@ -118,6 +119,19 @@ def test_rooms_are_entered_when_asked_for() -> None:
             print(error)
     """
     assert python(code).splitlines() == ["", "module 'evicp' has no attribute 'nothing'"]
+
+
+def test_the_function_explain_stays_in_its_place() -> None:
+    """A module has its name, and importing one puts it into its package."""
+    code = """
+        import evicp
+        first = evicp.explain
+        import evicp.explain
+        from evicp.explain import explain_set
+        import evicp.report.explorer
+        print(evicp.explain is first, first.__name__, first.__module__)
+    """
+    assert python(code).split() == ["True", "explain", "evicp.explain"]
 
 
 def test_import_changes_nothing() -> None:

@@ -305,6 +305,10 @@ def test_a_monitor_continues_from_its_state(stream, kind):
         {"coverage": "0/0"},
         {"gaps": [1, 2]},
         {"false_alarm_rate": 2},
+        {"seed": -1},
+        {"log_active": [0.0] * 8},
+        {"log_e": None},
+        {"covered": True},
     ],
     ids=str,
 )
@@ -314,6 +318,20 @@ def test_an_impossible_state_is_refused(change):
         Monitor.from_dict({**state, **change})
     with pytest.raises(InputError, match=r"^this is not the state of a monitor"):
         Monitor.from_dict({})
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize(("n", "coverage"), [(19, 0.9), (500, 0.1), (2000, 0.99)])
+def test_every_state_that_labels_lead_to_is_taken(n: int, coverage: float, strength: float) -> None:
+    """At every length, of either kind: the rules must refuse nothing that can be."""
+    rng = np.random.default_rng(n)
+    sets, p_values = Monitor(n, coverage, seed=3), Monitor(n, coverage, seed=3)
+    for step in (1, 1, 2, 7, 50, 700):
+        sets.update(rng.random(step) < strength)
+        p_values.update_p_values((1 + rng.integers(0, max(1, int((n + 1) * strength)), step)) / (n + 1))
+        for watch in (sets, p_values):
+            state = json.loads(json.dumps(watch.to_dict()))
+            assert Monitor.from_dict(state).to_dict() == state
 
 
 # ---------------------------------------------------------------------------------------------------------------

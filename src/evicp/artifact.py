@@ -24,7 +24,7 @@ from evicp.arrays import F64
 from evicp.calibration import Calibration
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.groups import GROUPS, Groups, Partition
-from evicp.paths import as_path, atomic_path, readable
+from evicp.paths import as_path, atomic_path, open_file, readable
 from evicp.scores import CUSTOM, ECP, SCORES, Score, as_score
 from evicp.shift import Weights, as_weights
 
@@ -190,7 +190,7 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
 
 def _read_artifact(path: Path) -> tuple[dict[str, str], dict[str, F64]]:
     """The metadata and arrays of a safetensors file with the parts of a calibration and no others."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if length > min(LARGEST_HEADER, size - 8):

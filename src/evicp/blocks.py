@@ -41,7 +41,7 @@ from evicp.files import (
     typed,
 )
 from evicp.metrics import Evaluation, Evaluator
-from evicp.paths import as_path, format_of
+from evicp.paths import as_path, format_of, open_file, readable
 from evicp.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.shards import files_of_logits, refuse_copies
@@ -380,7 +380,7 @@ def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> P
 
 def _open_parquet(path: Path) -> Part:
     """A parquet file: rows from its footer, classes and type from its first row."""
-    with path.open("rb") as raw:
+    with open_file(path) as raw:
         stamp = stamp_of(raw)
     with parquet_file(path, streamed=True) as file:
         names, n = file.schema_arrow.names, file.metadata.num_rows
@@ -449,7 +449,7 @@ def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
     """Class names in a safetensors file, as extraction writes them: a JSON list of strings."""
     from safetensors import safe_open
 
-    with safe_open(path, framework="np") as file:
+    with safe_open(readable(path), framework="np") as file:
         text = (file.metadata() or {}).get("class_names")
     try:
         names = None if text is None else json.loads(text)

@@ -62,7 +62,7 @@ EVIDENCE: Mapping[str, Callable[[F64], F64]] = MappingProxyType({"relu": _relu, 
 
 def check_activation(activation: str | Callable[[F64], Any]) -> None:
     """An activation is a known name or a callable."""
-    if not callable(activation) and activation not in EVIDENCE:
+    if not callable(activation) and not (isinstance(activation, str) and activation in EVIDENCE):
         raise ScoreError(f"evidence must be one of {', '.join(EVIDENCE)} or a callable; got {activation!r}.")
 
 

@@ -157,7 +157,7 @@ def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
     pq = need("pyarrow.parquet", "pyarrow", "parquet", "a parquet file")
     how = {"buffer_size": 1 << 20, "pre_buffer": False} if streamed else {}
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True, **how) as file:
+        with pq.ParquetFile(readable(path), page_checksum_verification=True, **how) as file:
             for name in _WANTED:
                 if file.schema_arrow.names.count(name) > 1:
                     raise FileError(f"it has the column {name!r} twice. Rename one of them.")

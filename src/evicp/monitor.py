@@ -21,6 +21,7 @@ from evicp.arrays import F64, I64, Bools, Coverage
 from evicp.calibration import Calibration
 from evicp.errors import InputError, InputTypeError
 from evicp.kernels._numpy import mix32
+from evicp.monitor_state import MonitorState, as_coverage_text, as_state, refuse_impossible
 from evicp.reliability import Reliability, rows_needed
 from evicp.sets import PredictionSets
 
@@ -79,9 +80,13 @@ def log_e_process(log_bets: F64, seen: int = 0, log_active: F64 | None = None) -
     if log_active is not None:
         log_capital = np.logaddexp(log_active[..., None, :], log_capital)
     active = growth + log_capital
-    reserve = log(_HALF_BET) - np.log(t + 1.0 + _HALF_BET)
-    total: F64 = np.logaddexp(np.logaddexp.reduce(active, axis=-1), reserve)
+    total: F64 = np.logaddexp(np.logaddexp.reduce(active, axis=-1), log_reserve(t + 1.0))
     return total, active[..., -1, :]
+
+
+def log_reserve(seen: Any) -> Any:
+    """ln of what the bank still holds after so many labels."""
+    return log(_HALF_BET) - np.log(seen + _HALF_BET)
 
 
 def sequential_p_values(gaps: I64, counts: I64, seed: int, seen: int) -> F64:
@@ -288,42 +293,32 @@ class Monitor:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Monitor:
-        """A monitor as it was when `to_dict` was called."""
+        """A monitor as it was when `to_dict` was called; what no monitor can have learnt is refused."""
         try:
-            numerator, denominator = state["coverage"].split("/")
             monitor = cls(
                 state["n"],
-                Fraction(int(numerator), int(denominator)),
+                as_coverage_text(state["coverage"]),
                 confidence=state["confidence"],
                 false_alarm_rate=state["false_alarm_rate"],
                 seed=state["seed"],
             )
-            monitor.seen = checks.as_count(state["seen"], "seen", at_least=0)
-            monitor.covered = checks.as_count(state["covered"], "covered", at_least=0)
-            monitor.alarm_at = None if state["alarm_at"] is None else checks.as_count(state["alarm_at"], "alarm_at")
-            monitor._log_e, monitor._largest_log_e = float(state["log_e"]), float(state["largest_log_e"])
-            for name, kind in (("log_active", np.float64), ("gaps", np.int64)):
-                value = state[name]
-                setattr(monitor, f"_{name}", None if value is None else np.array(value, kind))
-        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"this is not the state of a monitor: {error!s}.") from error
-        monitor._check_state()
+            monitor._restore(as_state(state))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise InputError(f"this is not the state of a monitor: {str(error).rstrip('.')}.") from error
         return monitor
 
-    def _check_state(self) -> None:
-        """What a file says may be anything; what it says together must be possible."""
-        alternatives = len(_MISS_ODDS) if self._gaps is None else len(_POWERS) + len(_MISS_ODDS)
-        fits = (
-            (self._log_active is None) == (self.seen == 0)
-            and (self._log_active is None or self._log_active.shape == (alternatives,))
-            and (self._gaps is None or (self._gaps.shape == (self.n + 1,) and self._gaps.sum() == self.seen))
-            and (self._gaps is None or bool(np.all(self._gaps >= 0)))
-            and self.covered <= self.seen
-            and (self.alarm_at is None or self.alarm_at <= self.seen)
+    def _restore(self, state: MonitorState) -> None:
+        refuse_impossible(
+            state,
+            n=self.n,
+            k=self.k,
+            false_alarm_rate=self.false_alarm_rate,
+            alternatives=len(_MISS_ODDS) if state.gaps is None else len(_POWERS) + len(_MISS_ODDS),
+            reserve=log_reserve(state.seen),
         )
-        numbers = [self._log_e, self._largest_log_e, *([] if self._log_active is None else self._log_active.tolist())]
-        if not fits or not np.all(np.isfinite(numbers)):
-            raise InputError("this is not the state of a monitor: its parts do not fit together.")
+        self.seen, self.covered, self.alarm_at = state.seen, state.covered, state.alarm_at
+        self._log_e, self._largest_log_e = state.log_e, state.largest_log_e
+        self._log_active, self._gaps = state.log_active, state.gaps
 
     def __repr__(self) -> str:
         head = f"Monitor(coverage {float(self.coverage):g}, n = {self.n:,}, false alarms {self.false_alarm_rate:g}: "

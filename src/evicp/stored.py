@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.errors import FileError
-from evicp.paths import format_of
+from evicp.paths import format_of, open_file, readable
 
 __all__ = [
     "COMPANIONS",
@@ -77,7 +77,7 @@ def stamp_of(file: Any) -> Stamp:
 @contextmanager
 def opened(path: Path, stamp: Stamp | None) -> Iterator[Any]:
     """A file to be read as it was when its header was: it must have this stamp (None: any), and keep it."""
-    with path.open("rb", buffering=0) as file:
+    with open_file(path, 0) as file:
         expected = stamp_of(file) if stamp is None else stamp
         _require(file, expected)
         yield file
@@ -335,7 +335,7 @@ def companions(path: Path) -> dict[str, Path]:
 
 def open_npy(path: Path) -> Stored:
     """The array of an npy file."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if file.read(2) == b"PK":
             raise FileError("it is an npz file, not npy. Rename it.")
         file.seek(0)
@@ -357,7 +357,7 @@ def _held(file: Any) -> HeldArray:
 
 def open_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, Stored], list[str]]:
     """The wanted arrays of an npz file, where they lie, and the names of all."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if file.read(6) == b"\x93NUMPY":
             raise FileError("it is an npy file, not npz. Rename it.")
         with zipfile.ZipFile(file) as archive:
@@ -399,9 +399,9 @@ def open_safetensors(path: Path, wanted: Collection[str]) -> tuple[dict[str, Sto
     """The wanted tensors of a safetensors file, where they lie, and the names of all."""
     from safetensors import safe_open
 
-    with safe_open(path, framework="np") as file:  # refuses what is malformed
+    with safe_open(readable(path), framework="np") as file:  # refuses what is malformed
         names = list(file.keys())
-        with path.open("rb") as raw:
+        with open_file(path) as raw:
             stamp = stamp_of(raw)
             length = int.from_bytes(raw.read(8), "little")
             header = json.loads(raw.read(length))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import re
 import unicodedata
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["csv_table", "html_table", "markdown_table", "rows_text", "text_table"]
+__all__ = ["csv_table", "csv_text", "html_table", "markdown_table", "rows_text", "text_table"]
 
 
 def rows_text(count: int) -> str:
@@ -82,10 +81,44 @@ def _markdown_cell(cell: str) -> str:
 
 
 def csv_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Comma-separated values with a header line."""
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows([head, *rows])
-    return file.getvalue()
+    """Comma-separated values with a header line; text that a spreadsheet would compute is marked by `csv_text`."""
+    return "".join(csv_line([c if _is_number(c) else csv_text(c) for c in line]) for line in (head, *rows))
+
+
+def csv_line(cells: Sequence[Any]) -> str:
+    """A line of comma-separated values.
+
+    Not by the module csv, which does not quote a lone carriage return: readers would begin a new line there.
+    """
+    return ",".join(_quoted("" if cell is None else str(cell)) for cell in cells) + "\n"
+
+
+def _quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"' if re.search('[,"\r\n]', cell) else cell
+
+
+#: The beginning of a formula, as spreadsheets understand it, or of text marked already.
+_FORMULA = re.compile(r"[\s']*[=+\-@\uff1d\uff0b\uff0d\uff20]|'*[\t\r]")
+
+
+def csv_text(text: str) -> str:
+    """Text for a cell, with an apostrophe before what a spreadsheet would take for a formula.
+
+    To have the text back, take one apostrophe from the beginning of text that has one and without it is marked again.
+
+    >>> csv_text("=1+1"), csv_text("'=1+1"), csv_text("tabby cat"), csv_text("'tis")
+    ("'=1+1", "''=1+1", 'tabby cat', "'tis")
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def _is_number(cell: Any) -> bool:
+    """Whether a cell is a number, or one written out."""
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return not isinstance(cell, str)
+    return True
 
 
 def html_table(

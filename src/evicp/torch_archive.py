@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from evicp.errors import FileError, MissingExtraError, need
+from evicp.paths import open_file
 
 __all__ = ["load_tensors", "refuse_expanded", "require_plain", "require_version"]
 
@@ -38,7 +39,7 @@ def load_tensors(path: Path, extra: str, *, old: bool = False) -> Any:
     """
     torch = need("torch", "torch", extra, "a torch file")
     require_version(torch)
-    with path.open("rb") as file:  # opened once: what is looked at is what is read
+    with open_file(path) as file:  # opened once: what is looked at is what is read
         if not (old and _begins(file, _OLD_PICKLE)):
             require_plain(file)
         file.seek(0)

@@ -235,7 +235,7 @@ ROWS: dict[str, Row] = {
         Row(
             "27*",
             "tied and low-entropy logits: smoothed sets, randomised scores of ten seeds, every pair of precisions",
-            "abs(z) < 3 where coverage is exact, z > -3 where ties may raise it; random numbers shared between rows and "
+            "abs(z) < 3 where coverage is exact, z > -3 where ties may raise it; random numbers that rows share and "
             "thresholds without room are caught",
             _own("ties_law"),
         ),

@@ -1,11 +1,9 @@
 """The command line, `evicp`: one module per command, each a plain function with typed options."""
 
-from __future__ import annotations
-
-import sys
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # see evicp/__init__.py
 if TYPE_CHECKING:
+    from typing import Any
+
     from evicp.cli.commands import app
 
 __all__ = ["app", "main"]
@@ -14,15 +12,22 @@ __all__ = ["app", "main"]
 def main() -> None:
     """Run the command line; what it needs is imported here, where an interruption is no traceback either."""
     try:
-        from evicp.cli.commands import run
+        from evicp.cli import streams
 
-        run()
+        streams.open_streams()
+        with streams.uninterrupted():
+            from evicp.cli.commands import run
+        try:
+            run()
+        finally:
+            streams.end_at_once()
     except KeyboardInterrupt:
-        sys.stderr.write("error: interrupted\n")
-        sys.exit(130)
+        from evicp.cli import streams
+
+        streams.end_interrupted()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "app":
         from evicp.cli.commands import app
 

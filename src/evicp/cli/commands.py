@@ -8,13 +8,13 @@ import signal
 import sys
 import threading
 import warnings
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 import evicp
+from evicp.cli import streams
 from evicp.cli.bench import bench
 from evicp.cli.calibrate import calibrate
 from evicp.cli.common import mute, say, visible
@@ -36,7 +36,7 @@ from evicp.paths import remove_unfinished
 __all__ = ["app", "run"]
 
 #: Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted (Ctrl-C), 143 terminated.
-FAILED, BAD_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
 
 #: What the parser of the command line raises; its module differs between versions of Typer.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -58,14 +58,12 @@ for command in (
 def run() -> None:
     """Run the command line; bad input ends with one line and exit code 2, never with a traceback."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
-    if sys.stdout is None:  # it was closed
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as we run
     _say_everything()
     _tidy_up_when_terminated()
     try:
         code = app(standalone_mode=False, prog_name="evicp") or 0
-        if code == INTERRUPTED:  # so some versions of Typer end
-            _fail("interrupted", INTERRUPTED)
+        if code == streams.INTERRUPTED:  # so some versions of Typer end
+            streams.end_interrupted()
         sys.stdout.flush()
         sys.exit(code)
     except MissingExtraError as error:
@@ -75,7 +73,7 @@ def run() -> None:
     except UsageError as error:
         _fail_usage(error)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", INTERRUPTED)
+        streams.end_interrupted()
     except BrokenPipeError:
         # Whoever read our output has gone.
         mute(sys.stdout)

@@ -27,6 +27,7 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from evicp.cli.streams import output_is_closed
 from evicp.errors import FileError, ScoreError
 from evicp.files import LOGITS_SUFFIXES
 from evicp.paths import as_path, format_of, refuse_target
@@ -202,6 +203,8 @@ def check_output(
     inputs : files and folders that are read; none of them is replaced, not even by force
     """
     if stream and str(path) == STREAM:
+        if output_is_closed():
+            raise FileError("cannot write to standard output: it is closed. Give a file.")
         return Path(STREAM)
     target = Path(path)
     refuse_target(target, suffixes)
@@ -233,8 +236,9 @@ def _reads(source: Path, target: Path) -> bool:
 
 
 def _is_in(folder: Path, target: Path) -> bool:
-    """Whether a file would lie in this folder."""
-    return folder.is_dir() and folder.resolve() == target.resolve().parent
+    """Whether a file would lie in this folder, or a link that stands for it."""
+    around = (os.path.realpath(target.parent), os.path.dirname(os.path.realpath(target)))  # noqa: PTH120
+    return folder.is_dir() and os.path.realpath(folder) in around
 
 
 def stdout_console() -> Console:

@@ -27,7 +27,7 @@ from evicp.cli.common import (
 from evicp.datasets import LogitsSample, load_imagenet_sample
 from evicp.errors import FileError, MissingExtraError
 from evicp.metrics import Evaluation
-from evicp.paths import write_whole
+from evicp.paths import open_file, write_whole
 from evicp.scores import USUAL, Score
 from evicp.sets import PredictionSets
 
@@ -92,9 +92,9 @@ def _target(output: str, force: bool) -> Path:
 def _is_report(path: Path) -> bool:
     """Whether a file's head says that evicp has written it."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return b'<meta name="generator" content="evicp">' in file.read(2048)
-    except OSError:
+    except (FileError, OSError):
         return False
 
 

@@ -21,7 +21,7 @@ from evicp.calibration import Calibration
 from evicp.cli.common import INPUT_SUFFIXES, TORCH_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
 from evicp.files import LogitsFile
-from evicp.paths import as_path, format_of
+from evicp.paths import as_path, format_of, read_text, readable
 
 __all__ = [
     "CalibrationFile",
@@ -119,10 +119,8 @@ def _is_calibration(path: str) -> bool:
     """Whether a file that holds no logits says that evicp calibrate has written it."""
     from safetensors import safe_open
 
-    if not Path(path).is_file():  # a pipe would be waited for
-        return False
     try:
-        with safe_open(path, framework="np") as file:
+        with safe_open(readable(as_path(path)), framework="np") as file:
             return "evicp" in (file.metadata() or {})
     except Exception:  # as below; then it is no calibration
         return False
@@ -130,8 +128,7 @@ def _is_calibration(path: str) -> bool:
 
 def _read_torch(path: Path) -> LogitsFile:
     """A torch file of plain tensors: a dict with "logits" (and "labels"), a pair, or one tensor. No code is run."""
-    if not path.is_file():
-        raise FileError(f"cannot read {path}: no such file.")
+    readable(path)
     try:
         content = torch_archive.load_tensors(path, "torch")
         several = content if isinstance(content, list | tuple) else [content]
@@ -234,14 +231,17 @@ def read_class_names(path: str | None) -> tuple[str, ...] | None:
     """Class names from a text file with one per line, a JSON list, or a JSON object {"0": "tench", ...}."""
     if path is None:
         return None
+    file = as_path(path)
     try:
-        text = as_path(path).read_text(encoding="utf-8-sig").rstrip()
-        return _names_in_json(json.loads(text)) if _is_json(text) else tuple(text.splitlines())
+        text = read_text(file, "utf-8-sig").rstrip()
+        return _names_in_json(json.loads(text)) if _is_json(text) else tuple(text.split("\n"))
     except EvicpError as error:
-        raise FileError(f"cannot read class names from {path}: {error}") from error
-    except (OSError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is neither JSON (a list, or label to name) nor UTF-8 text"
-        raise FileError(f"cannot read class names from {path}: {reason}.") from error
+        reason = str(error).removeprefix(f"cannot read {file}: ")
+        raise FileError(f"cannot read class names from {file}: {reason}") from error
+    except (TypeError, ValueError) as error:
+        raise FileError(
+            f"cannot read class names from {file}: it is neither JSON (a list, or label to name) nor UTF-8 text."
+        ) from error
 
 
 def _is_json(text: str) -> bool:

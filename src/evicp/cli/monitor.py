@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +18,13 @@ from evicp.artifact import checksum
 from evicp.blocks import located, same_names
 from evicp.calibration import Calibration
 from evicp.cli.common import (
+    STREAM,
     Coverage,
     Json,
     Labels,
     LogitsFiles,
     examples,
+    note,
     print_json,
     print_text,
     progress,
@@ -37,7 +40,7 @@ from evicp.cli.inputs import (
 )
 from evicp.errors import FileError, InputError
 from evicp.groups import ByClass
-from evicp.paths import refuse_target, write_whole
+from evicp.paths import locked, read_text, refuse_target, write_whole
 
 __all__ = ["monitor"]
 
@@ -78,6 +81,8 @@ def monitor(
     stays. Exit code 1 means alarm.
     """
     if state is not None:
+        if state == STREAM:
+            raise FileError("the state must be a file, since it is read and written; got -.")
         refuse_target(Path(state), [Path(state).suffix])  # before the work: what it found would be lost
         refuse_inputs(Path(state), (calibration, logits, labels, groups))
     loaded = load_calibration(calibration)
@@ -85,18 +90,19 @@ def monitor(
     require_groups(calibration, loaded, groups)
     watch = evicp.Monitor(loaded, coverage, confidence=confidence, group=group, false_alarm_rate=false_alarm_rate)
     watched = {"calibration": checksum(loaded), "group": group}
-    watch = _continued(watch, watched, state)
     rows = read_rows(logits, labels, labelled=True)
     same_names(loaded, rows, calibration)
     given = read_groups(groups, len(rows))
-    with progress("monitoring", len(rows)) as advance:
-        for start, block, truth in rows.blocks():
-            part = None if given is None else given[start : start + len(block)]
-            with located(rows.source, start):
-                _feed(watch, loaded, block, truth, part, group, p_values)
-            advance(len(block))
-    if state is not None:
-        write_whole(state, json.dumps({**watched, **watch.to_dict()}))
+    with nullcontext() if state is None else _kept(state):
+        watch = _continued(watch, watched, state)
+        with progress("monitoring", len(rows)) as advance:
+            for start, block, truth in rows.blocks():
+                part = None if given is None else given[start : start + len(block)]
+                with located(rows.source, start):
+                    _feed(watch, loaded, block, truth, part, group, p_values)
+                advance(len(block))
+        if state is not None:
+            write_whole(state, json.dumps({**watched, **watch.to_dict()}))
     if as_json:
         print_json(_summary(watch))
     else:
@@ -140,13 +146,20 @@ def _require_group(path: str, calibration: Calibration, group: str | None) -> No
         raise InputError(f"{path} has a threshold per {calibration.guarantee}: name one with --group ({names}).")
 
 
+def _kept(state: str) -> AbstractContextManager[None]:
+    """The state to oneself from before it is read until it is written, so that no labels of other calls are lost."""
+    return locked(state, lambda: note(f"waiting for another process to finish with {state}"))
+
+
 def _continued(watch: evicp.Monitor, watched: Mapping[str, Any], state: str | None) -> evicp.Monitor:
     """The monitor as it was left in the state file, if it watches the same thing."""
     if state is None or not Path(state).exists():
         return watch
     try:
-        content = json.loads(Path(state).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(read_text(Path(state)))
+    except FileError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise FileError(f"cannot read {state}: it is not the state of a monitor.") from error
     if not isinstance(content, dict):
         raise FileError(f"cannot read {state}: it is not the state of a monitor.")

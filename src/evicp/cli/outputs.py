@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 from evicp.cli.common import STREAM, json_text
 from evicp.files import SETS, SetsFile, set_lines, write_set_lines
 from evicp.sets import PredictionSets, SetsSummary
+from evicp.tables import csv_line, csv_text
 
 __all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "is_stream", "metric_rows", "print_set_lines"]
 
@@ -24,11 +24,10 @@ def print_set_lines(sets: PredictionSets, first_row: int) -> None:
 
 
 class CsvSets:
-    """One line per row; labels separated by spaces, names by semicolons."""
+    """One line per row; labels separated by spaces, names by semicolons, none of which a spreadsheet would compute."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
-        self._lines = csv.writer(self._file, lineterminator="\n")
         self._has_head = False
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
@@ -36,10 +35,10 @@ class CsvSets:
         named = sets.class_names is not None
         if not self._has_head:
             self._has_head = True
-            self._lines.writerow(["row", "size", "labels", *(["names"] if named else [])])
+            self._file.write(csv_line(["row", "size", "labels", *(["names"] if named else [])]))
         for line in set_lines(sets, first_row):
-            names = ["; ".join(line["names"])] if named else []
-            self._lines.writerow([line["row"], line["size"], " ".join(map(str, line["labels"])), *names])
+            names = ["; ".join(map(csv_text, line["names"]))] if named else []
+            self._file.write(csv_line([line["row"], line["size"], " ".join(map(str, line["labels"])), *names]))
 
     def finish(self) -> None:
         """Write what waits in memory."""

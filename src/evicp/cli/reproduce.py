@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,9 +106,9 @@ def _expand(arguments: list[str]) -> list[tuple[str, str]]:
 
 def _refuse_shared(named: list[tuple[str, str]]) -> None:
     """One file cannot be of two data sets: wildcards that match too much would compare a network with itself."""
-    of_file: dict[Path, str] = {}
+    of_file: dict[str, str] = {}
     for dataset, path in named:
-        other = of_file.setdefault(Path(path).resolve(), dataset)
+        other = of_file.setdefault(os.path.realpath(path), dataset)
         if other != dataset:
             raise InputError(f"{path} is given as {other} and as {dataset}; a file is of one data set.")
 

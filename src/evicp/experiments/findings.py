@@ -26,6 +26,7 @@ from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError, SuspiciousInputWarning, need
 from evicp.experiments.published import TABLES, figures, lookup
 from evicp.files import read_logits
+from evicp.paths import read_text, write_whole
 from evicp.reliability import Reliability
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Custom, Score
 from evicp.selection import COLUMNS, Comparison, compare
@@ -657,7 +658,7 @@ def main(
         finding = FINDINGS[name](networks)
         console.print(finding.to_markdown() if markdown else str(finding))
         if page is not None:
-            page.write_text(into(page.read_text(encoding="utf-8"), finding), encoding="utf-8")
+            write_whole(page, into(read_text(page), finding))
 
 
 if __name__ == "__main__":

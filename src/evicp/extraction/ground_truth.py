@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from evicp.errors import FileError, LabelsError
+from evicp.paths import open_file, read_text
 
 __all__ = ["read_ground_truth"]
 
@@ -44,9 +45,9 @@ def read_ground_truth(path: Path, images: Sequence[str]) -> list[str]:
 def _read_rows(path: Path) -> list[list[str]]:
     """The lines of the file as fields."""
     try:
-        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+        lines = [line for line in read_text(path, "utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise FileError(f"cannot read {path}: it is not UTF-8 text ({error}).") from error
     if not lines:
         raise FileError(f"cannot read {path}: it is empty.")
     if "," not in lines[0]:
@@ -80,8 +81,11 @@ def _devkit_synsets(meta: Path) -> dict[int, str]:
     from scipy.io import loadmat
 
     try:
-        table = loadmat(meta, squeeze_me=True)["synsets"]
+        with open_file(meta) as file:
+            table = loadmat(file, squeeze_me=True)["synsets"]
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in table}
+    except FileError:
+        raise
     except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
         raise FileError(f"cannot read {meta}: it is not the development kit's meta.mat ({error}).") from error
 

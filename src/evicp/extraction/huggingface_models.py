@@ -20,6 +20,7 @@ from evicp.extraction.torch_modules import (
     plain_weights,
     to_logits,
 )
+from evicp.paths import open_file
 from evicp.torch_archive import require_plain
 
 __all__ = ["huggingface_network"]
@@ -60,7 +61,7 @@ def _loaded(name: str, auto: Any, local: dict[str, bool]) -> Any:
 def _refuse_programs(name: str) -> None:
     """Look at a folder's own torch files before transformers hands them to torch."""
     for file in sorted(Path(name).glob("pytorch_model*.bin")):
-        with file.open("rb") as opened:
+        with open_file(file) as opened:
             try:
                 require_plain(opened)
             except FileError as error:

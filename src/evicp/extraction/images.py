@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, need
+from evicp.paths import as_path, open_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -144,6 +145,7 @@ PAPER = Preprocess()
 def read_image(source: str | PathLike[str] | bytes) -> Image:
     """Decode an image wholly; whatever Pillow raises on a damaged one comes through."""
     pillow = need("PIL.Image", "pillow", "extract", "reading images")
-    with pillow.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+    content = io.BytesIO(source) if isinstance(source, bytes) else open_file(as_path(source))
+    with content as file, pillow.open(file) as image:
         image.load()
         return cast("Image", image)

@@ -12,6 +12,7 @@ from evicp.errors import FileError, InputError, need
 from evicp.extraction.images import PAPER, Preprocess
 from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
 from evicp.extraction.storage import file_digest
+from evicp.paths import readable
 
 __all__ = ["onnx_network"]
 
@@ -30,8 +31,7 @@ def onnx_network(path: Path, transform: Transform) -> Network:
     are; an input of bytes takes them as they are.
     """
     runtime = need("onnxruntime", "onnxruntime", "onnx", "an ONNX network")
-    if not path.is_file():
-        raise FileError(f"cannot read {path}: no such file.")
+    readable(path)
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     try:

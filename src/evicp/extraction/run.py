@@ -212,11 +212,12 @@ class _Job:
         except MissingExtraError:
             raise
         except Exception as error:  # a decoder may raise anything on a damaged file
-            if getattr(error, "errno", None) not in _FILE_ERRORS or not self.source.location.exists():
+            cause = (isinstance(error, FileError) and error.__cause__) or error  # the system's own error
+            if getattr(cause, "errno", None) not in _FILE_ERRORS or not self.source.location.exists():
                 raise FileError(
-                    f"cannot read {self.source.inputs[row]}: {error}. Nothing is lost: run the same again to go on."
+                    f"cannot read {self.source.inputs[row]}: {cause}. Nothing is lost: run the same again to go on."
                 ) from error
-            return Unreadable(self.source.inputs[row], _reason(error))
+            return Unreadable(self.source.inputs[row], _reason(cause))
         return self.network.prepare(raw)
 
     def _run_batch(self, rows: range, content: list[Any]) -> Shard:
@@ -319,7 +320,7 @@ def _cut(rows: range, length: int) -> list[range]:
     return [rows[i : i + length] for i in range(0, len(rows), length)]
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())[:200]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from evicp.errors import FileError, InputError, LabelsError, need
 from evicp.extraction.classes import match_classes
 from evicp.extraction.ground_truth import read_ground_truth
 from evicp.extraction.images import IMAGE_SUFFIXES, read_image
-from evicp.paths import natural_key
+from evicp.paths import natural_key, open_file
 
 __all__ = ["Modality", "Source", "network_labels", "open_source"]
 
@@ -157,8 +158,11 @@ def _from_folder(root: Path) -> Source:
 def _list_images(root: Path) -> list[str]:
     """All images below a folder as relative paths, class by class and name by name, numbers by value."""
     found = []
+    inside = {str(root): frozenset({_identity(str(root))})}  # each folder's own, and those of the folders it is in
     for folder, below, names in os.walk(root, followlinks=True):
-        below[:] = [name for name in below if not _hidden(name)]
+        around = inside.pop(folder)
+        below[:] = [name for name in below if not _hidden(name) and _identity(f"{folder}/{name}") not in around]
+        inside |= {os.path.join(folder, name): around | {_identity(f"{folder}/{name}")} for name in below}  # noqa: PTH118
         relative = Path(folder).relative_to(root)
         found += [
             (relative / name).as_posix()
@@ -166,6 +170,12 @@ def _list_images(root: Path) -> list[str]:
             if not _hidden(name) and Path(name).suffix.lower() in IMAGE_SUFFIXES
         ]
     return sorted(found, key=lambda name: (natural_key(name), name))
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    """What tells a folder from others: a link to a folder that it is in would be walked for ever."""
+    found = os.stat(folder)  # noqa: PTH116 - a Path for each would take longer than the walk
+    return found.st_dev, found.st_ino
 
 
 def _hidden(name: str) -> bool:
@@ -225,9 +235,9 @@ def _numbered(labels: Sequence[str]) -> tuple[I64, tuple[str, ...] | None]:
 def _from_csv(path: Path, input_column: str | None, label_column: str | None) -> Source:
     """A CSV file with a header: a column of paths (relative to the file) or texts, and a column of labels."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_file(path), "utf-8-sig", newline="") as file:
             header, *rows = [row for row in csv.reader(file) if row] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise FileError(f"cannot read {path}: it is not a CSV file in UTF-8 ({error}).") from error
     uneven = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
     if uneven is not None:

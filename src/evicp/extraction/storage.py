@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from evicp.arrays import I64
 from evicp.errors import FileError
-from evicp.paths import atomic_path, write_whole
+from evicp.paths import atomic_path, open_file, read_text, write_whole
 from evicp.stored import companion, companions
 
 __all__ = ["SUFFIXES", "UNKNOWN", "Parts", "Shard", "Stacked", "read_manifest", "write_arrays", "write_manifest"]
@@ -51,10 +52,6 @@ class Stacked:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     pieces: Callable[[], Iterator[NDArray[Any]]]
-
-    def whole(self) -> NDArray[Any]:
-        """All pieces in memory."""
-        return np.concatenate(list(self.pieces())).reshape(self.shape)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -104,7 +101,7 @@ class Parts:
     def load(self, number: int) -> Shard:
         """Read a shard."""
         try:
-            with self.path(number).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            with open_file(self.path(number)) as file, np.load(file, allow_pickle=False) as arrays:
                 return Shard(**arrays)
         except Exception as error:  # whatever the parser raises on a damaged file becomes one typed error
             raise FileError(f"cannot read {self.path(number)}: {error}. Delete it and run again.") from error
@@ -220,7 +217,7 @@ def _short(value: Any, longest: int = 120) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
         if isinstance(content, dict):
             return content
         raise ValueError("it is not an object")
@@ -234,7 +231,7 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -271,14 +268,31 @@ def _write_npz(path: Path, arrays: Mapping[str, NDArray[Any] | Stacked]) -> None
 def _write_npy(file: IO[bytes], array: NDArray[Any] | Stacked) -> None:
     header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(file, header)
+    _write_values(file, array)
+
+
+def _write_values(file: IO[bytes], array: NDArray[Any] | Stacked) -> None:
     for piece in array.pieces() if isinstance(array, Stacked) else (array,):
         file.write(np.ascontiguousarray(piece, array.dtype).tobytes())
 
 
 def _write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any] | Stacked]) -> None:
-    """Numbers as tensors; names as JSON lists in the metadata."""
-    from safetensors.numpy import save_file
+    """Numbers as tensors; names as JSON lists in the metadata.
 
-    held = {name: array.whole() if isinstance(array, Stacked) else array for name, array in arrays.items()}
-    texts = {name: json.dumps(array.tolist()) for name, array in held.items() if array.dtype.kind == "U"}
-    save_file({name: np.ascontiguousarray(a) for name, a in held.items() if name not in texts}, path, texts or None)
+    Not by the library's own writer, which holds all in memory and leaves files of other names where it is killed.
+    """
+    texts = {n: json.dumps(a.tolist()) for n, a in arrays.items() if isinstance(a, np.ndarray) and a.dtype.kind == "U"}
+    tensors = [(name, array) for name, array in arrays.items() if name not in texts]
+    tensors.sort(key=lambda item: -item[1].dtype.itemsize)  # so that each begins at a multiple of its item's size
+    header: dict[str, Any] = {"__metadata__": texts} if texts else {}
+    end = 0
+    for name, array in tensors:
+        start, end = end, end + array.dtype.itemsize * math.prod(array.shape)
+        kind = f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}"
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
+    description = json.dumps(header, separators=(",", ":")).encode()
+    description += b" " * (-len(description) % 8)
+    with path.open("wb") as file:
+        file.write(len(description).to_bytes(8, "little") + description)
+        for _, array in tensors:
+            _write_values(file, array)

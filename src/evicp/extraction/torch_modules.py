@@ -18,6 +18,7 @@ from evicp import torch_archive
 from evicp.errors import FileError, InputError, need
 from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
+from evicp.paths import readable
 
 __all__ = ["Device", "load_weights", "module_network", "open_device", "plain_weights", "seeded"]
 
@@ -141,8 +142,7 @@ def load_weights(module: Any, path: Path, *, installed: bool = False) -> None:
     installed : whether the file came with an installed package: it may then have torch's old format
     """
     import_torch()
-    if not path.is_file():
-        raise FileError(f"cannot read {path}: no such file of weights.")
+    readable(path)
     try:
         if path.suffix == ".safetensors":
             state = need("safetensors.torch", "safetensors", "extract", "weights").load_file(path)

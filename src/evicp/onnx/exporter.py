@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from evicp import artifact
@@ -13,7 +12,7 @@ from evicp.errors import FileError, InputError, InputTypeError, need
 from evicp.onnx.fit import check_meaning, check_reach
 from evicp.onnx.head import Head
 from evicp.onnx.outputs import LOGITS, PROBABILITIES, meaning, precision
-from evicp.paths import write_whole
+from evicp.paths import as_path, readable, write_whole
 
 if TYPE_CHECKING:
     import onnx
@@ -124,8 +123,9 @@ def _load(onnx: Any, model: Any) -> Any:
 def _read(onnx: Any, model: Any) -> Any:
     if not isinstance(model, str | PathLike):
         raise InputTypeError(f"model must be an ONNX file or an onnx.ModelProto; got a {type(model).__name__}.")
+    path = readable(as_path(model))
     try:
-        return onnx.load(Path(model))
+        return onnx.load(path)  # by name: other files of the model lie beside it
     except OSError as error:
         raise FileError(f"cannot read {model}: {error.strerror or error}.") from error
     except Exception as error:  # the protobuf parser raises types of its own
