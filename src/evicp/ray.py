@@ -41,6 +41,7 @@ from evicp.blocks import (
     write_sets,
 )
 from evicp.calibration import Calibration, Calibrator
+from evicp.classes import ClassNames
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.files import SetsFile, typed
 from evicp.scores import ScoreLike
@@ -151,7 +152,7 @@ def calibrate(
     score: ScoreLike = "ecp",
     *,
     by: Any = None,
-    class_names: checks.ClassNames | None = None,
+    class_names: ClassNames | None = None,
     logits: str = "logits",
     labels: str = "labels",
     groups: str | None = None,
@@ -496,7 +497,7 @@ def calibrate_files(
     groups: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: checks.ClassNames | None = None,
+    class_names: ClassNames | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """`evicp.blocks.calibrate` on a cluster: every worker reads its own rows, which must lie where all can read them.
