@@ -68,8 +68,9 @@ def _description(calibration: Calibration) -> str:
     if calibration.weights is not None:
         content["weights"] = "rows" if calibration.weights.classes is None else "classes"
     for name in _OPTIONAL:
-        if getattr(calibration, name) not in (None, False):
-            content[name] = getattr(calibration, name)
+        value = getattr(calibration, name)
+        if value is not None and value is not False:
+            content[name] = value
     try:
         return _canonical(content)
     except (TypeError, ValueError) as error:

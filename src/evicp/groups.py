@@ -347,8 +347,8 @@ def _warn_of_few_bands(found: int, wanted: int, u: F64) -> None:
     reason = f"; {without:.0%} have u = 1, no evidence at all (log-probabilities?)" if without > 0.5 else ""
     checks.warn(
         f"{found} band(s) of uncertainty instead of {wanted}: among the {len(u):,} rows set aside there are not more "
-        f"values of u that lie apart{reason}. Pass raw logits; if there are none, take a score with "
-        "ECP(evidence='softplus'), or groups of another kind.",
+        f"values of u that lie apart{reason}. Pass raw logits; if there are none, take ECP(evidence='softplus'), or "
+        "groups of another kind.",
         SuspiciousInputWarning,
     )
 

@@ -137,8 +137,8 @@ def extract(
     truth = network_labels(opened, net.n_classes, names, trusted=trust_labels)
     if truth is not None and ClassAxis(net.n_classes, names).labels(truth) is not truth:
         raise InputError(
-            f"the classes of {net.name} are called by numbers of other classes ({checks.some_of(names or ())}): labels in "
-            "a file could be of two kinds. Give other class_names."
+            f"the classes of {net.name} are called by numbers of other classes ({checks.some_of(names or ())}): labels "
+            "in a file could be of two kinds. Give other class_names."
         )
     job = _Job(net, opened, truth, names, target, batch_size, shard_size)
     return job.finished(force=force) or job.run(workers=workers, force=force, progress=progress)
