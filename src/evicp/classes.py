@@ -103,7 +103,8 @@ class ClassAxis:
             k = next(k for k, (one, other) in enumerate(pairs) if one != other)
             here = f"column {k} is {columns[k]!r}, class {k} is {known[k]!r}"
             if sorted(_keys(columns)) == sorted(_keys(known)):
-                message = f"in another order: {here}. Pass {_in_order(frame, what, known)}, or {by_place}."
+                selected = f"{_in_order(frame, what, known)}, or " if len(set(columns)) == len(columns) else ""
+                message = f"in another order: {here}. Pass {selected}{by_place}."
             else:
                 message = f"under other names: {here}. Pass the columns of the classes, or {by_place}."
         elif _is_shuffled(columns, numbers_of(columns)):
@@ -165,22 +166,27 @@ class ClassAxis:
         labels : (n,) class numbers or names; see the module
         n : rows
         """
-        if self.names is None:
-            return checks.as_labels(labels, n, self.n_classes)
         array = checks.as_array(labels, "labels")
-        if array.ndim == 1 and array.dtype.kind in "UTO" and any(isinstance(label, str) for label in array):
-            _all_strings(labels if isinstance(labels, list | tuple) else array)
-            array = _by_name(array.tolist(), self.names)
-        elif array.ndim == 1 and array.dtype.kind in "iu" and array.size:
-            if self.numbered:
-                array = _by_name(array.tolist(), tuple(map(as_number, self.names)))
-            elif (name := _number_of_another(self.names)) is not None:
-                raise LabelsError(
-                    f"labels that are whole numbers can be of two kinds here: {name!r} is the name of class "
-                    f"{self.names.index(name)}, and the number of another. Pass names: labels.astype(str) if labels "
-                    "are among the class_names, np.array(class_names)[labels] if they count classes from 0."
-                )
+        if self.names is not None and array.ndim == 1 and array.size:
+            array = self._looked_up(array, labels, self.names)
         return checks.as_labels(array, n, self.n_classes)
+
+    def _looked_up(self, array: NDArray[Any], labels: Any, names: tuple[str, ...]) -> NDArray[Any]:
+        """Labels that are names as class numbers, others as they are; refused where they could be either."""
+        if array.dtype.kind in "UTO" and any(isinstance(label, str) for label in array):
+            _all_strings(labels if isinstance(labels, list | tuple) else array)
+            return _by_name(array.tolist(), names)
+        if array.dtype.kind == "b" and {"True", "False"} <= set(names):
+            return _by_name(array.astype(str).tolist(), names)
+        if array.dtype.kind in "iu" and self.numbered:
+            return _by_name(array.tolist(), tuple(map(as_number, names)))
+        if array.dtype.kind in "iu" and (name := _number_of_another(names)) is not None:
+            raise LabelsError(
+                f"labels that are whole numbers can be of two kinds here: {name!r} is the name of class "
+                f"{names.index(name)}, and the number of another. Pass names: labels.astype(str) if labels are among "
+                "the class_names, np.array(class_names)[labels] if they count classes from 0."
+            )
+        return array
 
     def labels(self, numbers: I64) -> NDArray[Any]:
         """Class numbers as labels that `numbers` reads as the same: names, where numbers alone may be others."""
@@ -190,19 +196,20 @@ class ClassAxis:
 
     def labelled(self, logits: Any, labels: Any) -> tuple[NDArray[Any], I64]:
         """Logits of these classes as (n, K) floats, and the labels of their rows as class numbers."""
+        checks.same_device(logits, labels)
         self.check(logits)
         return _paired(self, logits, labels, checks.as_logits(logits, self.n_classes))
 
 
 def labelled(logits: Any, labels: Any, *, class_names: Any = None) -> tuple[NDArray[Any], I64]:
     """Logits as (n, K) floats, and the labels of their rows as class numbers."""
+    checks.same_device(logits, labels)
     array = checks.as_logits(logits)
     return _paired(ClassAxis.of(class_names, array.shape[1]).learned(logits), logits, labels, array)
 
 
 def _paired(classes: ClassAxis, logits: Any, labels: Any, array: NDArray[Any]) -> tuple[NDArray[Any], I64]:
     frames.same_rows(logits=logits, labels=labels)
-    checks.same_device(logits, labels)
     truth = classes.numbers(labels, len(array))
     frames.same_labels(logits, labels, array, truth)
     return array, truth
@@ -341,7 +348,8 @@ def _in_order(frame: Any, what: str, known: tuple[str, ...]) -> str:
 
 def _to_numpy(frame: Any, what: str) -> str:
     """How a frame becomes an array, which has no names."""
-    return f"np.asarray({what})" if hasattr(frame, "column_names") else f"{what}.to_numpy()"
+    plain = hasattr(frame, "to_numpy") and not hasattr(frame, "column_names")
+    return f"{what}.to_numpy()" if plain else f"np.asarray({what})"
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.arrays import F64, I64
-from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning
+from evicp.errors import InputError, InputTypeError, LabelsError, LogitsError, SuspiciousInputWarning
 
 __all__ = [
     "as_features",
@@ -53,8 +53,10 @@ def columns_of(frame: Any) -> tuple[str, ...] | None:
 
 
 def column_labels(frame: Any) -> list[Any] | None:
-    """The labels of columns as the frame has them: of pandas, polars, Arrow and xarray, or of a row of pandas."""
-    if isinstance(frame, np.ndarray | list | tuple):
+    """The labels of columns as the frame has them: of pandas, polars, Arrow and xarray, or of its rows one by one."""
+    if isinstance(frame, list | tuple):
+        return _labels_of_all(frame)
+    if isinstance(frame, np.ndarray):
         return None
     # Arrow's tables have the columns themselves under the name of `columns`.
     labels = getattr(frame, "column_names", getattr(frame, "columns", None))
@@ -69,6 +71,17 @@ def column_labels(frame: Any) -> list[Any] | None:
         differing = [level for level in levels if len(set(level)) > 1]
         labels = differing[0] if len(differing) == 1 else labels
     return list(labels)
+
+
+def _labels_of_all(rows: Sequence[Any]) -> list[Any] | None:
+    """The labels of rows of a frame in a list, which must be the same in all."""
+    if not rows or not hasattr(rows[0], "iloc"):
+        return None
+    first = column_labels(rows[0])
+    for number, row in enumerate(rows):
+        if column_labels(row) != first:
+            raise LogitsError(f"rows must have the same columns in the same order; those of row {number} are others.")
+    return first
 
 
 def _coordinates(array: Any, axis: int) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp.errors import ArtifactError
+from evicp.errors import ArtifactError, SuspiciousInputWarning
 
 pytestmark = pytest.mark.reliability
 
@@ -434,7 +434,8 @@ def test_names_are_text_and_stay_text(name: str, tmp_path: Path) -> None:
     path.write_bytes(forged(class_names=["a", name, "c"]))
     calibration = evicp.load(path)
     assert calibration.class_names == ("a", name, "c")
-    sets = calibration.predict([[0.0, 5.0, 1.0]], 0.8)
+    with pytest.warns(SuspiciousInputWarning, match="true label is masked"):
+        sets = calibration.predict([[0.0, 5.0, 1.0]], 0.8)
     assert name in sets.names(0)
     assert list(tmp_path.iterdir()) == [path]
 
