@@ -168,9 +168,9 @@ def warn_of_scales(known: F64, new: F64) -> None:
     """Warn where the weights of new rows are not on the scale of the calibration rows' weights.
 
     If they are, a new row has a weight below a share of the calibration rows' mean with at most this probability, as
-    its weight is how much more frequent such rows are among the new ones. So all of m are below a tenth of it with
-    probability 10^-m at most; one or two rows must be further below to be remarked upon. Weights above all calibration
-    weights are remarked upon where they are far above, or where they alone are a tenth of the others' sum.
+    its weight is how much more frequent such rows are among the new ones. So it is hardly chance if half of twenty rows
+    or more are below a tenth of it, or all of a few; one or two must be further below. Weights above all calibration
+    weights are remarked upon where they are far above, or where one alone is a tenth of the others' sum.
 
     Parameters
     ----------
@@ -180,9 +180,9 @@ def warn_of_scales(known: F64, new: F64) -> None:
     if not new.size:
         return
     typical, largest, mean = float(np.median(new)), float(known.max()), float(known.mean())
-    far = max(_SCALES_APART, 1000 ** (1 / new.size))
     is_large = typical > largest and typical > min(_SCALES_APART * largest, len(known) * mean / _SCALES_APART)
-    if is_large or new.max() * far < mean:
+    high = typical if new.size >= 20 else float(new.max())
+    if is_large or high * max(_SCALES_APART, 1000 ** (1 / new.size)) < mean:
         checks.warn(
             f"weights of new rows must be on the scale of the calibration rows' weights; the median of {new.size:,} "
             f"new ones is {typical:.3g}, the mean of {len(known):,} calibrated ones {mean:.3g}. "
