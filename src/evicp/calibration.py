@@ -20,7 +20,7 @@ from evicp.classes import ClassAxis, ClassNames, in_class_order, labelled
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
-from evicp.scores import ECP, Score, ScoreLike, as_score
+from evicp.scores import ECP, SCORES, Score, ScoreLike, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
 from evicp.tables import html_table
@@ -58,7 +58,7 @@ def calibrate(
     logits : (n, K) array of any kind
         Raw classifier outputs. -inf marks a class as impossible.
     labels : (n,) integers in [0, K); or names, where class_names are given
-        What of frames is paired by place, and where indexes are held against it, is said in `evicp.frames`.
+        Rows are paired by their place; an index that says otherwise is an error.
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
         "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": a part of the rows chooses the score
         with the best SAT at coverage 0.9 and is used up, the others are calibrated, so that the guarantee holds.
@@ -125,6 +125,8 @@ class _Batch(NamedTuple):
     keys: NDArray[Any]
     weights: F64 | None
     arithmetic: str
+    #: The rows whose true label is impossible by its logit.
+    masked: I64
 
 
 class Calibrator:
@@ -207,7 +209,10 @@ class Calibrator:
         self.n_classes, self._classes = array.shape[1], classes
         # Copies: whoever reads rows in blocks fills the same buffers again.
         kept = None if row_weights is None else row_weights.copy()
-        self._batches.append(_Batch(scores, keys.copy(), kept, kernels.arithmetic(self.score, array)))
+        masked = np.flatnonzero(np.isposinf(scores))
+        if masked.size:  # a score of one's own may be infinite for other reasons
+            masked = masked[checks.as_array(array[masked, truth[masked]], "logits") == -np.inf]
+        self._batches.append(_Batch(scores, keys.copy(), kept, kernels.arithmetic(self.score, array), masked))
         return self
 
     def learned(self, logits: Any, n_classes: int) -> ClassAxis:
@@ -244,11 +249,11 @@ class Calibrator:
     def content(self) -> tuple[F64, NDArray[Any], F64 | None, str]:
         """What is kept so far, to be sent elsewhere, as one batch."""
         if not self._batches:
-            return _Batch(np.empty(0), np.empty(0), None, kernels.MIXED)
-        scores, keys, weights, _ = zip(*self._batches, strict=True)
+            return np.empty(0), np.empty(0), None, kernels.MIXED
+        scores, keys, weights = zip(*(batch[:3] for batch in self._batches), strict=True)
         some = [part for part in keys if len(part)]
         kept = None if weights[0] is None else np.concatenate(weights)
-        return _Batch(np.concatenate(scores), np.concatenate(some) if some else keys[0], kept, self._arithmetic())
+        return np.concatenate(scores), np.concatenate(some) if some else keys[0], kept, self._arithmetic()
 
     def _arithmetic(self) -> str:
         """What made the scores; "mixed" where it was not one thing."""
@@ -262,7 +267,9 @@ class Calibrator:
         if self.n_classes not in (None, n_classes):
             raise LogitsError(f"logits must have {self.n_classes} classes in every batch; got {n_classes}.")
         self.n_classes = n_classes
-        self._batches.append(_Batch(scores, keys, weights, arithmetic))
+        own = SCORES.get(self.score.name) is type(self.score)  # of other scores +inf may mean another thing
+        masked = np.flatnonzero(np.isposinf(scores)) if own else np.empty(0, np.int64)
+        self._batches.append(_Batch(scores, keys, weights, arithmetic, masked))
         return self
 
     def merge(self, *others: Calibrator) -> Calibrator:
@@ -300,6 +307,22 @@ class Calibrator:
         if len(weighted) > 1 or not np.array_equal(self._class_weights, other._class_weights):  # type: ignore[arg-type]
             raise InputError("only calibrators with the same kind of weights can be merged.")
 
+    def _warn_of_masked_labels(self, known: int = 0) -> None:
+        """Warn of true labels that are impossible by their logits, in all but so many first batches."""
+        batches = self._batches[known:]
+        starts = np.cumsum([0, *(len(batch.scores) for batch in batches)])
+        rows = np.concatenate([start + batch.masked for start, batch in zip(starts, batches, strict=False)])
+        if not rows.size:
+            return
+        n = int(starts[-1])
+        checks.warn(
+            f"the true label is masked (its logit is -inf) in {rows.size:,} of {n:,} calibration rows: "
+            f"{checks.some_of(rows.tolist())}. They count as never covered, so sets are full above a coverage of about "
+            f"{(n - rows.size) / (n + 1):.3f}. Check the mask and the labels; leave such rows out if there are none "
+            "among new ones.",
+            SuspiciousInputWarning,
+        )
+
     def _warn_of_scales(self) -> None:
         """Warn where rows have weights of their own, on different scales in different batches."""
         if self._class_weights is None:
@@ -320,7 +343,7 @@ class Calibrator:
         classes = self.learned(None, self.n_classes)
         scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
         _warn_of_two_classes(self.score, scores, self.n_classes)
-        _warn_of_masked_labels(scores)
+        self._warn_of_masked_labels()
         self._warn_of_scales()
         if self._batches[0].weights is not None:
             weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
@@ -927,7 +950,7 @@ class Calibration:
         if calibrator.n == self.n:
             return self
         known = replace(self, columns=calibrator._classes.other_columns)
-        _warn_of_masked_labels(scores[self.n :])
+        calibrator._warn_of_masked_labels(known=1)
         calibrator._warn_of_scales()
         if not checks.is_on_device(logits):
             self._warn_suspicious(checks.as_logits(logits))
@@ -1058,19 +1081,6 @@ def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
     checks.warn_if_probabilities(logits)
     if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
         checks.warn_if_no_evidence(logits)
-
-
-def _warn_of_masked_labels(scores: F64) -> None:
-    """Warn of true labels that are impossible by their logits: only full sets cover them."""
-    rows = np.flatnonzero(np.isposinf(scores))
-    if rows.size:
-        share = (len(scores) - rows.size) / (len(scores) + 1)
-        checks.warn(
-            f"the true label is masked (its logit is -inf) in {rows.size:,} of {len(scores):,} calibration rows: "
-            f"{checks.some_of(rows.tolist())}. They count as never covered, so sets are full above a coverage of about "
-            f"{share:.3f}. Check the mask and the labels; leave such rows out if there are none among new ones.",
-            SuspiciousInputWarning,
-        )
 
 
 def _warn_of_two_classes(score: Score, scores: F64, n_classes: int) -> None:

@@ -111,7 +111,7 @@ def threshold(ascending: F64, coverage: Fraction, confidence: float | None = Non
 
 
 def warn_of_masked(scores: F64, coverage: Fraction, outcome: str = "every set is full") -> None:
-    """Full sets not because calibration rows are few, but because the true labels of too many are impossible.
+    """Full sets not because calibration rows are few, but because too many true labels score +inf.
 
     Parameters
     ----------
@@ -122,8 +122,8 @@ def warn_of_masked(scores: F64, coverage: Fraction, outcome: str = "every set is
     masked = int(np.sum(np.isposinf(scores)))
     if masked:
         checks.warn(
-            f"the true label is masked (its logit is -inf) in {masked:,} of {len(scores):,} calibration rows: at "
-            f"coverage {float(coverage):g} {outcome}. Check the mask and the labels, or ask for less.",
+            f"the true label scores +inf, as a masked one does (its logit is -inf), in {masked:,} of {len(scores):,} "
+            f"calibration rows: at coverage {float(coverage):g} {outcome}. Check masks and labels, or ask for less.",
             SuspiciousInputWarning,
         )
 

@@ -434,7 +434,7 @@ def test_names_are_text_and_stay_text(name: str, tmp_path: Path) -> None:
     path.write_bytes(forged(class_names=["a", name, "c"]))
     calibration = evicp.load(path)
     assert calibration.class_names == ("a", name, "c")
-    with pytest.warns(SuspiciousInputWarning, match="true label is masked"):
+    with pytest.warns(SuspiciousInputWarning, match="true label scores"):
         sets = calibration.predict([[0.0, 5.0, 1.0]], 0.8)
     assert name in sets.names(0)
     assert list(tmp_path.iterdir()) == [path]
