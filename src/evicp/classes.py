@@ -109,12 +109,12 @@ class ClassAxis:
                 message = f"under other names: {here}. Pass the columns of the classes, or {by_place}."
         elif _is_shuffled(columns, numbers_of(columns)):
             message = (
-                f"in another order than that of their numbers: {checks.some_of(columns)}. Pass them in that order, or "
-                f"{by_place}."
+                f"in another order than that of their numbers: {checks.some_of(columns, repr)}. Pass them in that "
+                f"order, or {by_place}."
             )
         else:
             message = (
-                f"under other numbers than 0 to {self.n_classes - 1}: {checks.some_of(columns)}. Pass them as "
+                f"under other numbers than 0 to {self.n_classes - 1}: {checks.some_of(columns, repr)}. Pass them as "
                 f"class_names too, to calibrate, if labels are among them, or {by_place}, from 0."
             )
         raise LogitsError(f"{what} have the classes' columns {message}")
@@ -133,7 +133,7 @@ class ClassAxis:
         """
         keys, known = _keys(columns), [names for names in (self.names, self.columns) if names is not None]
         numbers = numbers_of(columns)
-        if any(keys == _keys(names) for names in known) or numbers == list(range(self.n_classes)):
+        if any(keys == _keys(names) for names in known) or numbers == tuple(range(self.n_classes)):
             return None
         for names in known:
             if _share_elsewhere(keys, _keys(names)):
@@ -314,6 +314,7 @@ def in_class_order(values: Any, what: str, class_names: Any = None) -> Any:
     )
 
 
+@lru_cache(maxsize=256)
 def _keys(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names under which 1, "1" and "1.0" are the same."""
     return tuple(name if (number := as_number(name)) is None else str(number) for name in names)
@@ -325,9 +326,9 @@ def _share_elsewhere(keys: tuple[str, ...], known: tuple[str, ...]) -> bool:
     return any(key in names and key != name for key, name in zip(keys, known, strict=True))
 
 
-def _is_shuffled(columns: tuple[str, ...], numbers: list[int] | None) -> bool:
+def _is_shuffled(columns: tuple[str, ...], numbers: tuple[int, ...] | None) -> bool:
     """Whether columns are numbered from 0, or from 1 and sorted as text ("V1", "V10", "V2"), in another order."""
-    if numbers is None or numbers == sorted(numbers):
+    if numbers is None or list(numbers) == sorted(numbers):
         return False
     first = min(numbers)
     is_whole = sorted(numbers) == list(range(first, first + len(numbers)))

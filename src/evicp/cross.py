@@ -76,8 +76,8 @@ class CrossCalibration:
         if one.columns is not None and known.misplaced(one.columns, renamed=known.columns is None) is not None:
             mine = known.columns or known.names or range(self.n_classes)
             raise InputError(
-                f"all folds must have the same columns in the same order; got {checks.some_of(mine)} and "
-                f"{checks.some_of(one.columns)}."
+                f"all folds must have the same columns in the same order; got {checks.some_of(mine, repr)} and "
+                f"{checks.some_of(one.columns, repr)}."
             )
         if one.weights is not None:
             raise InputError("folds cannot be weighted: their rows would not count alike.")

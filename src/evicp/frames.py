@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -47,7 +48,7 @@ def columns_of(frame: Any) -> tuple[str, ...] | None:
     if labels is None:
         return None
     columns = tuple(map(as_text, labels))
-    if len(set(columns)) <= 1 or numbers_of(columns) == list(range(len(columns))):
+    if len(set(columns)) <= 1 or numbers_of(columns) == tuple(range(len(columns))):
         return None
     return columns
 
@@ -94,6 +95,8 @@ def _coordinates(array: Any, axis: int) -> Any:
 
 def as_text(label: Any) -> str:
     """What a column or a class is called; a whole number as its digits, whatever its type."""
+    if isinstance(label, str):
+        return str(label)
     whole = isinstance(label, int | np.integer) and not isinstance(label, bool)
     if whole or (isinstance(label, float | np.floating) and float(label).is_integer()):
         return str(int(label))
@@ -109,20 +112,21 @@ def as_number(text: str) -> int | None:
     return int(text.partition(".")[0]) if _WHOLE.fullmatch(text) else None
 
 
-def numbers_of(names: Sequence[str]) -> list[int] | None:
+@lru_cache(maxsize=64)
+def numbers_of(names: tuple[str, ...]) -> tuple[int, ...] | None:
     """The numbers of names that differ in one number alone; None of others.
 
-    >>> numbers_of(["logit_0", "logit_10"]), numbers_of(["cat", "dog"])
-    ([0, 10], None)
+    >>> numbers_of(("logit_0", "logit_10")), numbers_of(("cat", "dog"))
+    ((0, 10), None)
     """
-    bare = [as_number(name) for name in names]
-    if all(number is not None for number in bare):
-        return [number for number in bare if number is not None]
+    bare = tuple(number for number in map(as_number, names) if number is not None)
+    if len(bare) == len(names):
+        return bare
     found = [_NUMBERED.fullmatch(name) for name in names]
     around = {match.group(1, 3) if match else None for match in found}
     if len(around) != 1 or None in around:
         return None
-    return [int(match[2]) for match in found if match]
+    return tuple(int(match[2]) for match in found if match)
 
 
 def as_features(

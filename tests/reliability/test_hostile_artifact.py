@@ -318,6 +318,9 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "names that are an object": (lambda: forged(class_names={"a": 1}), "its class names are not strings"),
     "nested names": (lambda: forged(class_names=[["a"], "b", "c"]), "its class names are not strings"),
     "columns that are numbers": (lambda: forged(columns=[1, 2, 3]), "its columns are not strings"),
+    "numbers that are no numbers": (lambda: forged(numbered=True), "says that its class names are numbers"),
+    "numbers without names": (lambda: forged(numbered=True, class_names=None), "says that its class names are numbers"),
+    "a number for numbered": (lambda: forged(numbered=1), "it says of its class names that they are numbers: 1"),
     "too few columns": (lambda: forged(columns=["a", "b"]), "it has 2 columns for 3 classes"),
     # scores that do not exist
     "a score that is text": (lambda: forged(score="raps"), "its score is malformed"),

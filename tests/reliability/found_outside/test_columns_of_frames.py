@@ -201,7 +201,9 @@ def test_names_given_to_calibrate_rename_columns_of_their_own(tmp_path: Path) ->
 def test_columns_numbered_from_one_are_not_taken_for_class_numbers() -> None:
     frame = pd.DataFrame(LOGITS, columns=range(1, K + 1))
     for labels in (LABELS, np.minimum(LABELS + 1, K - 1)):
-        with pytest.raises(LogitsError, match=r"other numbers than 0 to 4: 1, 2, 3, 4, 5\. Pass them as class_names"):
+        with pytest.raises(
+            LogitsError, match=r"other numbers than 0 to 4: '1', '2', '3', '4', '5'\. Pass them as class_names"
+        ):
             evicp.calibrate(frame, labels, "lac")
     calibration = evicp.calibrate(frame, LABELS + 1, "lac", class_names=frame.columns)
     assert calibration == evicp.calibrate(LOGITS, LABELS + 1, "lac", class_names=list(frame.columns))
