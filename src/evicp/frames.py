@@ -71,7 +71,7 @@ def column_labels(frame: Any) -> list[Any] | None:
         levels = [labels.get_level_values(level) for level in range(labels.nlevels)]
         differing = [level for level in levels if len(set(level)) > 1]
         labels = differing[0] if len(differing) == 1 else labels
-    return list(labels)
+    return labels.tolist() if hasattr(labels, "tolist") else list(labels)
 
 
 def _labels_of_all(rows: Sequence[Any]) -> list[Any] | None:
