@@ -19,7 +19,7 @@ import pytest
 
 import evicp
 from evicp import artifact, report
-from evicp.errors import ArtifactError, InputError, InputTypeError, ScoreError
+from evicp.errors import ArtifactError, InputError, InputTypeError, ScoreError, SuspiciousInputWarning
 from evicp.paths import atomic_path
 
 K = 4
@@ -75,7 +75,8 @@ def test_every_score_comes_back(score: evicp.Score, names: list[str] | None, row
 def test_scores_that_are_infinite_come_back(rows: Any, tmp_path: Path) -> None:
     logits, labels = rows[0].copy(), rows[1]
     logits[::9, :] = np.where(np.arange(K) == labels[::9, None], -np.inf, logits[::9, :])
-    calibration = evicp.calibrate(logits, labels)
+    with pytest.warns(SuspiciousInputWarning, match="true label is masked"):
+        calibration = evicp.calibrate(logits, labels)
     assert calibration.scores[-1] == np.inf
     calibration.save(tmp_path / "cal.safetensors")
     assert evicp.load(tmp_path / "cal.safetensors") == calibration

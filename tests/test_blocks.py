@@ -67,7 +67,9 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(5)
     labels = rng.integers(0, K, N)
     logits = (rng.normal(size=(N, K)) + 2.5 * np.eye(K)[labels]).astype(np.float32)
-    logits[rng.random((N, K)) < 0.05] = -np.inf  # masked classes
+    masked = rng.random((N, K)) < 0.05
+    masked[np.arange(N), labels] = masked[3] = False  # true labels are possible, in rows that are copied, too
+    logits[masked] = -np.inf
     logits[:, 0] = 0.25  # ties
     logits[rng.integers(0, N, 40)] = logits[3]  # equal rows share their randomisation wherever they lie
     return logits, labels

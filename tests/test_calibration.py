@@ -162,11 +162,14 @@ def test_masked_true_labels_push_the_threshold_to_infinity():
     """Every second true label is impossible: the promise of 0.9 can only be kept with full sets."""
     z, y = make(100)
     z[np.arange(0, 100, 2), y[::2]] = -np.inf
-    calibration = calibrate(z, y)
+    with pytest.warns(SuspiciousInputWarning, match=r"masked .* in 50 of 100 calibration rows: 0, 2, 4, .* 42 more"):
+        calibration = calibrate(z, y)
     assert np.isposinf(calibration.scores[50:]).all()
     assert np.isfinite(calibration.threshold(0.4))
-    assert calibration.threshold(0.9) == np.inf  # not too few rows: no warning
-    assert np.all(calibration.predict(z, 0.9).sizes == K)
+    with pytest.warns(SuspiciousInputWarning, match="masked .* in 50 of 100 .*: at coverage 0.9 every set is full"):
+        assert calibration.threshold(0.9) == np.inf
+    with pytest.warns(SuspiciousInputWarning, match="at coverage 0.9 every set is full"):
+        assert np.all(calibration.predict(z, 0.9).sizes == K)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -740,13 +743,13 @@ def test_the_memory_of_whoever_makes_a_calibration_is_not_its_own():
         calibration.scores[0] = 0.0
 
 
-def test_frames_whose_rows_have_another_order_are_warned_of():
+def test_frames_whose_rows_have_another_order_are_refused():
     pd = pytest.importorskip("pandas")
     z, y = make(60)
     frame, labels = pd.DataFrame(z), pd.Series(y)
     for fine in (labels, labels.set_axis(range(100, 160)), labels.sample(frac=1, random_state=0).to_numpy()):
         calibrate(frame, fine, "lac")
-    with pytest.warns(evicp.errors.SuspiciousInputWarning, match="same index in another order"):
+    with pytest.raises(LabelsError, match="of the same rows in the same order; by their index row 0 is 0 in logits"):
         calibrate(frame, labels.sample(frac=1, random_state=0), "lac")
 
 

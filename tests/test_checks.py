@@ -20,14 +20,15 @@ from hypothesis import strategies as st
 
 import evicp
 from evicp import checks, report
+from evicp.classes import ClassAxis, as_class_names
 from evicp.errors import (
     InputError,
     InputTypeError,
     LabelsError,
     LogitsError,
     ScoreError,
-    SuspiciousInputWarning,
 )
+from evicp.frames import columns_of
 
 K = 5
 
@@ -244,20 +245,20 @@ NAMES = ("cat", "dog", "emu")
     ],
 )
 def test_labels_by_name(kind: Any) -> None:
-    found = checks.as_labels(kind(["emu", "cat", "dog", "emu"]), 4, 3, class_names=NAMES)
+    found = ClassAxis.of(NAMES, 3).numbers(kind(["emu", "cat", "dog", "emu"]), 4)
     assert found.tolist() == [2, 0, 1, 2]
     assert found.dtype == np.int64
-    assert checks.as_labels(kind(["emu"]), 1, 3, class_names={0: "cat", 1: "dog", 2: "emu"}).tolist() == [2]
+    assert ClassAxis.of({0: "cat", 1: "dog", 2: "emu"}, 3).numbers(kind(["emu"]), 1).tolist() == [2]
 
 
 def test_numbers_stay_numbers_beside_class_names() -> None:
     labels = np.array([2, 0, 1])
-    assert checks.as_labels(labels, 3, 3, class_names=NAMES) is labels
-    assert checks.as_labels(labels, 3, 3, class_names=("cat", "cat", "cat")) is labels
-    assert checks.as_labels([], 0, 3, class_names=NAMES).tolist() == []
-    assert checks.as_labels(np.array([], "U3"), 0, 3, class_names=NAMES).dtype == np.int64  # a shard without rows
+    assert ClassAxis.of(NAMES, 3).numbers(labels, 3) is labels
+    assert ClassAxis.of(("cat", "cat", "cat"), 3).numbers(labels, 3) is labels
+    assert ClassAxis.of(NAMES, 3).numbers([], 0).tolist() == []
+    assert ClassAxis.of(NAMES, 3).numbers(np.array([], "U3"), 0).dtype == np.int64  # a shard without rows
     with pytest.raises(InputTypeError, match=r"^labels must be integers; got dtype object\. Use labels\.astype\(int\)"):
-        checks.as_labels(labels.astype(object), 3, 3, class_names=NAMES)
+        ClassAxis.of(NAMES, 3).numbers(labels.astype(object), 3)
 
 
 @pytest.mark.parametrize(
@@ -277,18 +278,20 @@ def test_numbers_stay_numbers_beside_class_names() -> None:
 def test_names_that_name_no_class(labels: Any, names: Any, error: Any, message: str) -> None:
     rows = 1 if "1 rows" in message else len(labels)
     with pytest.raises(error, match=message):
-        checks.as_labels(labels, rows, 3, class_names=names)
+        ClassAxis.of(names, 3).numbers(labels, rows)
 
 
 def test_an_index_of_several_types(rows: Any) -> None:
-    """It cannot be sorted, so nothing is said of its order: rows are paired by their place, as ever."""
+    """It cannot be sorted, and is compared all the same."""
     pd = pytest.importorskip("pandas")
     index = ["total", *range(1, 60)]
-    logits, labels = pd.DataFrame(rows[0], index=index), pd.Series(rows[1], index=index[::-1])
+    logits, labels = pd.DataFrame(rows[0], index=index), pd.Series(rows[1], index=index)
     calibration = evicp.calibrate(logits, labels)
     assert calibration == evicp.calibrate(*rows)
     sets = calibration.predict(logits, 0.9)
     assert evicp.evaluate(sets, labels, logits).coverage == evicp.evaluate(sets, rows[1], rows[0]).coverage
+    with pytest.raises(LabelsError, match="by their index row 0 is 'total' in logits and 59 in labels"):
+        evicp.evaluate(sets, labels.set_axis(index[::-1]), logits)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -432,26 +435,26 @@ def test_base_rates_are_plain_and_sum_to_one() -> None:
 
 
 def test_class_names_become_strings() -> None:
-    assert checks.as_class_names(np.array(["a", "b"]), 2) == ("a", "b")
-    assert checks.as_class_names([1, "zwei"], 2) == ("1", "zwei")
-    assert checks.as_class_names((name for name in ("x", "y")), 2) == ("x", "y")
-    assert checks.as_class_names(["<script>", "../x"], 2) == ("<script>", "../x")
-    assert checks.as_class_names(["crane", "crane"], 2) == ("crane", "crane")  # ImageNet has two of them
-    assert checks.as_class_names(None, 2) is None
+    assert as_class_names(np.array(["a", "b"]), 2) == ("a", "b")
+    assert as_class_names([1, "zwei"], 2) == ("1", "zwei")
+    assert as_class_names((name for name in ("x", "y")), 2) == ("x", "y")
+    assert as_class_names(["<script>", "../x"], 2) == ("<script>", "../x")
+    assert as_class_names(["crane", "crane"], 2) == ("crane", "crane")  # ImageNet has two of them
+    assert as_class_names(None, 2) is None
     for control in ("\0", "\n", "\x1b[31m", "\x7f", "\ud800"):
         with pytest.raises(InputError, match=r"^class_names must be printable; name 1, "):
-            checks.as_class_names(["a", f"b{control}"], 2)
+            as_class_names(["a", f"b{control}"], 2)
 
 
 def test_class_names_by_number_are_taken_in_the_order_of_their_numbers() -> None:
     """As Hugging Face's id2label, whose keys are text in JSON."""
-    assert checks.as_class_names({1: "dog", 0: "cat"}, 2) == ("cat", "dog")
-    assert checks.as_class_names({str(k): f"class {k}" for k in reversed(range(12))}, 12)[9:] == (
+    assert as_class_names({1: "dog", 0: "cat"}, 2) == ("cat", "dog")
+    assert as_class_names({str(k): f"class {k}" for k in reversed(range(12))}, 12)[9:] == (
         *("class 9", "class 10", "class 11"),
     )
     for bad in ({"cat": 0, "dog": 1}, {0: "cat"}, {1: "cat", 2: "dog"}, {0: "a", 1: "b", 2: "c"}, {0: "a", "0": "b"}):
         with pytest.raises(InputError, match=r"^class_names must map every number from 0 to 1 to a name; got "):
-            checks.as_class_names(bad, 2)
+            as_class_names(bad, 2)
 
 
 @pytest.mark.parametrize(
@@ -525,8 +528,8 @@ def test_columns_in_another_order_than_the_classes_are_refused(rows: tuple, kind
     for call in calls:
         with pytest.raises(LogitsError, match=r"in another order: column 0 is 'gnu', class 0 is 'cat'\. Pass logits\["):
             call()
-    renamed = frames.DataFrame({f"logit {k}": logits[:, k] for k in range(K)})  # other names say nothing
-    assert calibration.predict(renamed, 0.9) == calibration.predict(logits, 0.9)
+    numbered = frames.DataFrame({f"logit {k}": logits[:, k] for k in range(K)})
+    assert calibration.predict(numbered, 0.9) == calibration.predict(logits, 0.9)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
@@ -563,10 +566,10 @@ def test_the_columns_of_an_arrow_table_are_known_by_their_names(rows: tuple, mak
     assert calibration == evicp.calibrate(logits, labels, class_names=ANIMALS)
     with pytest.raises(LogitsError, match=r"column 0 is 'gnu', class 0 is 'cat'\. Pass logits\.select\("):
         calibration.predict(table.select(ANIMALS[::-1]), 0.9)
-    assert checks.columns_of(table) == tuple(ANIMALS)
+    assert columns_of(table) == tuple(ANIMALS)
 
 
-def test_groups_and_weights_in_another_order_are_warned_of(rows: tuple) -> None:
+def test_groups_and_weights_in_another_order_are_refused(rows: tuple) -> None:
     pd = pytest.importorskip("pandas")
     logits, labels = pd.DataFrame(rows[0], index=np.arange(100, 160)), rows[1]
     groups, weights = (pd.Series(x, index=logits.index) for x in (np.arange(60) % 2, 1.0 + np.arange(60) % 3))
@@ -587,7 +590,7 @@ def test_groups_and_weights_in_another_order_are_warned_of(rows: tuple) -> None:
     for what, values in (("groups", groups), ("weights", weights)):
         for call in calls[what]:
             call(values)  # in order: warnings are errors here
-            with pytest.warns(SuspiciousInputWarning, match=f"rows of logits and {what} have the same index"):
+            with pytest.raises(InputError, match=f"logits and {what} must be of the same rows in the same order"):
                 call(values[::-1])
 
 

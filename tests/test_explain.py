@@ -129,7 +129,7 @@ def test_a_row_of_a_frame_has_the_classes_in_their_order():
 
 
 def test_every_label_may_have_its_threshold():
-    explanation = explain([2.0, 1.0, -1.0], threshold=np.array([-8.0, -4.0, -1.0]))
+    explanation = explain([2.0, 1.0, -1.0], ECP(), threshold=np.array([-8.0, -4.0, -1.0]))
     assert explanation.in_set.tolist() == [False, True, False]
     assert "in the set if ln score <= threshold" in repr(explanation)
     assert [line.split()[-2:] for line in explanation.table().splitlines()[2:]] == [
@@ -159,7 +159,9 @@ def test_class_names_are_shown():
 def test_decimals_stand_under_one_another_in_eighty_columns():
     """Probabilities that differ by orders of magnitude have as many digits; a huge logit does not widen the table."""
     rng = np.random.default_rng(3)
-    explanation = explain(4 * rng.normal(size=1000), threshold=-3.0, class_names=[f"name {i}" for i in range(1000)])
+    explanation = explain(
+        4 * rng.normal(size=1000), ECP(), threshold=-3.0, class_names=[f"name {i}" for i in range(1000)]
+    )
     head, _, *lines = explanation.table(top=20).splitlines()
     assert max(map(len, [head, *lines, *explanation.note.splitlines()])) <= 80
     assert len({tuple(i for i, c in enumerate(line) if c == ".") for line in lines}) == 1
@@ -197,9 +199,9 @@ def test_one_row_of_either_shape():
         (([1.0, np.nan],), {}, LogitsError, "NaN"),
         (([1.0, 2.0], LAC()), {}, InputTypeError, "only the evidential score can be explained"),
         (([1.0, 2.0],), {"class_names": ["a"]}, EvicpError, "one name per class"),
-        (([1.0, 2.0],), {"threshold": [1.0, 2.0, 3.0]}, EvicpError, "one number, or one per class"),
-        (([1.0, 2.0],), {"threshold": np.nan}, InputError, "not NaN; got nan"),
-        (([1.0, 2.0],), {"threshold": "low"}, InputTypeError, "threshold must be an array; got 'low'"),
+        (([1.0, 2.0], ECP()), {"threshold": [1.0, 2.0, 3.0]}, EvicpError, "one number, or one per class"),
+        (([1.0, 2.0], ECP()), {"threshold": np.nan}, InputError, "not NaN; got nan"),
+        (([1.0, 2.0], ECP()), {"threshold": "low"}, InputTypeError, "threshold must be an array; got 'low'"),
     ],
 )
 def test_what_cannot_be_explained(arguments, options, error, message):
@@ -210,7 +212,7 @@ def test_what_cannot_be_explained(arguments, options, error, message):
 @pytest.mark.parametrize("threshold", [None, -3.0, np.array([-3.0, -8.0, 1.0])], ids=["none", "one", "each"])
 @pytest.mark.parametrize("names", [None, ["a", "b", "c"]])
 def test_an_explanation_as_json(threshold, names):
-    explanation = evicp.explain([0.5, 2.0, -1.0], threshold=threshold, class_names=names)
+    explanation = evicp.explain([0.5, 2.0, -1.0], ECP(), threshold=threshold, class_names=names)
     content = json.loads(json.dumps(explanation.to_dict()))
     assert content["uncertainty"] == explanation.uncertainty
     assert content["threshold"] == (threshold if isinstance(threshold, float) else None)

@@ -12,7 +12,14 @@ import pytest
 
 import evicp
 from evicp import APS, ECP, LAC, ByClass, ByGroup, ByUncertainty, Calibrator, artifact, calibrate, clusters, groups
-from evicp.errors import ArtifactError, InputError, InputTypeError, LogitsError, SmallCalibrationWarning
+from evicp.errors import (
+    ArtifactError,
+    InputError,
+    InputTypeError,
+    LogitsError,
+    SmallCalibrationWarning,
+    SuspiciousInputWarning,
+)
 from evicp.kernels import uncertainties
 from evicp.reliability import rows_needed
 from oracles import reference_rank
@@ -29,7 +36,7 @@ def make(n: int, seed: int = 0, masked: bool = False) -> tuple[np.ndarray, np.nd
     logits = rng.normal(size=(n, K)) + (0.5 + 0.4 * labels[:, None]) * np.eye(K)[labels]
     if masked:
         mask = rng.random(logits.shape) < 0.15
-        mask[np.arange(n), logits.argmax(1)] = False
+        mask[np.arange(n), logits.argmax(1)] = mask[np.arange(n), labels] = False
         logits[mask] = -np.inf
     return logits, labels
 
@@ -321,12 +328,14 @@ def test_which_rows_are_set_aside_does_not_depend_on_their_scores():
 def test_rows_without_evidence_share_one_band():
     z, y = make(400, 1)
     z[:300] -= 20.0  # most rows have no evidence at all: u = 1
-    calibration = calibrate(np.roll(z, 7, axis=0), np.roll(y, 7), "lac", by="uncertainty")
+    with pytest.warns(SuspiciousInputWarning, match=r"[123] band\(s\) of uncertainty instead of 5: .*68% have u = 1"):
+        calibration = calibrate(np.roll(z, 7, axis=0), np.roll(y, 7), "lac", by="uncertainty")
     edges = calibration.groups.by.edges
     assert len(edges) < 4
     assert np.all(edges < 1)
     assert (calibration.groups.counts > 0).all()
-    flat = calibrate(z - 50.0, y, "lac", by="uncertainty")
+    with pytest.warns(SuspiciousInputWarning, match=r"1 band\(s\) .* 100% have u = 1, no evidence at all"):
+        flat = calibrate(z - 50.0, y, "lac", by="uncertainty")
     assert flat.groups.names == ("any u",)
     assert flat.predict(z - 50.0, 0.8).sizes.sum() > 0
 

@@ -61,7 +61,9 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(7)
     labels = rng.integers(0, K, N)
     logits = (rng.normal(size=(N, K)) + 2 * np.eye(K)[labels]).astype(np.float32)
-    logits[rng.random((N, K)) < 0.03] = -np.inf
+    masked = rng.random((N, K)) < 0.03
+    masked[np.arange(N), labels] = masked[3] = False  # true labels are possible, in rows that are copied, too
+    logits[masked] = -np.inf
     logits[rng.integers(0, N, 50)] = logits[3]
     return logits, labels
 

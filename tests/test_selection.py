@@ -119,6 +119,7 @@ def test_too_few_rows_to_tune_are_warned_of(rows: Any, score: Any) -> None:
     evicp.compare(*rows, score, 0.9, trials=2, tuning=9)
 
 
+@pytest.mark.filterwarnings("ignore:the true label")
 def test_masked_true_labels_are_never_covered_by_a_finite_threshold(rows: Any) -> None:
     logits, labels = rows[0].copy(), rows[1]
     logits[np.arange(0, 500, 10), labels[::10]] = -np.inf

@@ -345,7 +345,7 @@ def test_weighted_calibrations_travel(tmp_path, options):
     assert loaded == calibration
     assert loaded != calibrate(z, y)
     assert loaded != calibrate(z, y, weights=np.ones(200))
-    weights = {"weights": np.ones(200)} if "weights" in options else {}
+    weights = {"weights": np.full(200, 100.0)} if "weights" in options else {}
     assert loaded.predict(z, 0.9, **weights) == calibration.predict(z, 0.9, **weights)
 
 

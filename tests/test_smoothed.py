@@ -47,6 +47,7 @@ values = st.sampled_from([-np.inf, -1.5, 0.0, 5e-324, 1.0, 1.0 + 2**-52, 7.0, np
 @example(scores=[0.0, 1.0, 7.0], coverage=Fraction(1, 2), steps=[STEPS // 2])  # 1 + 2 / 2 = 4 (1 - 1 / 2): not above
 @example(scores=[0.0, 1.0, 1.0, 1.0, 7.0], coverage=Fraction(1, 2), steps=[STEPS // 2, STEPS // 2 + 1])
 @pytest.mark.filterwarnings("ignore::evicp.errors.SmallCalibrationWarning")
+@pytest.mark.filterwarnings("ignore:the true label scores")
 def test_a_label_is_inside_exactly_where_its_p_value_is_above(scores, coverage, steps):
     ascending = np.sort(np.array(scores, np.float64))
     found = limits.smoothed_limit(ascending, coverage, np.array(steps))

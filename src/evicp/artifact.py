@@ -22,6 +22,7 @@ from evicp import checks
 from evicp.arithmetic import ORIGIN, Origin
 from evicp.arrays import F64
 from evicp.calibration import Calibration
+from evicp.classes import as_class_names, as_columns, as_numbered
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.groups import GROUPS, Groups, Partition
 from evicp.paths import as_path, atomic_path, open_file, readable
@@ -35,7 +36,7 @@ FORMAT_VERSION = 1
 
 #: What a description has only where there is something to say.
 _COUNTS = ("chosen_on", "folds")
-_OPTIONAL = (*_COUNTS, "columns")
+_OPTIONAL = (*_COUNTS, "columns", "numbered")
 
 #: Fifty thousand class names of sixty letters fit. Parsed, a header takes up to fifteen times its size: this bound
 #: keeps the promise that loading takes no more than the file's size plus 64 MiB.
@@ -68,8 +69,9 @@ def _description(calibration: Calibration) -> str:
     if calibration.weights is not None:
         content["weights"] = "rows" if calibration.weights.classes is None else "classes"
     for name in _OPTIONAL:
-        if getattr(calibration, name) is not None:
-            content[name] = getattr(calibration, name)
+        value = getattr(calibration, name)
+        if value is not None and value is not False:
+            content[name] = value
     if calibration.origin is not None:
         content |= calibration.origin.to_dict()
     try:
@@ -276,16 +278,13 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
         raise ArtifactError(f"it says n = {content['n']} but holds {n} scores.")
     if not all(_ascending(part) for part in parts if len(part)):
         raise ArtifactError("its scores are not ascending numbers.")
-    for what in ("class_names", "columns"):
-        names = content.get(what)
-        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            raise ArtifactError(f"its {what.replace('_', ' ')} are not strings.")
+    names = content["class_names"]
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ArtifactError("its class names are not strings.")
     score = _rebuild_score(content["score"], supplied)
     if isinstance(score, ECP):
         score.rates(n_classes)  # refuses base rates of another K
-    class_names, columns = checks.as_class_names(content["class_names"], n_classes), content.get("columns")
-    if columns is not None and len(columns) != n_classes:
-        raise ArtifactError(f"it has {len(columns)} columns for {n_classes} classes.")
+    class_names, columns = as_class_names(names, n_classes), as_columns(content.get("columns"), n_classes)
     whole = next(iter(tensors.values())).base  # the parts lie in it one after the other: putting them together copies
     scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
     groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
@@ -301,7 +300,8 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
         chosen_on=chosen_on,
         origin=Origin.from_dict(content),
         folds=folds,
-        columns=None if columns is None else tuple(columns),
+        columns=columns,
+        numbered=as_numbered(content.get("numbered", False), class_names),
     )
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from evicp import checks, columns
 from evicp.arrays import Coverage
 from evicp.calibration import Calibration, Calibrator
-from evicp.checks import ClassNames
+from evicp.classes import ClassAxis, ClassNames
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.files import (
     LOGITS_SUFFIXES,
@@ -543,11 +543,14 @@ def row_wise(values: Any, rows: Rows, what: str) -> None:
 
 def same_names(known: Calibration | PredictionSets, rows: Rows, what: str) -> None:
     """Refuse rows whose classes are others than were calibrated, or in another order, where both have names."""
-    mine, theirs = known.class_names, rows.class_names
-    if mine is None or theirs is None or mine == theirs:
+    theirs = rows.class_names
+    if theirs is None:
         return
-    difference = f"they have {len(mine)} and {len(theirs)}"
-    if len(mine) == len(theirs):
+    difference = f"they have {known.n_classes} and {len(theirs)}"
+    if len(theirs) == known.n_classes:
+        mine = known.classes.misplaced(theirs)
+        if mine is None:
+            return
         k = next(k for k in range(len(mine)) if mine[k] != theirs[k])
         difference = f"class {k} is {mine[k]!r} and {theirs[k]!r}"
     raise InputError(
@@ -563,22 +566,22 @@ def calibrator_for(
     if not rows.has_labels:
         raise no_labels(rows.source)
     names = names_for(rows, class_names)
-    return Calibrator(score, by=by, class_weights=class_weights, class_names=names)
+    return Calibrator(score, by=by, class_weights=class_weights, class_names=names).called(rows.class_names)
 
 
 def names_for(rows: Rows, given: Names | None) -> Names | tuple[str, ...] | None:
-    """The class names given, or else the rows' own; the same names in another order are refused."""
+    """The class names given, or else the rows' own, none of which may be given to another class."""
     own = rows.class_names
     if given is None or own is None:
         return own if given is None else given
-    names = checks.as_class_names(given, len(own)) or ()
-    if names != own and sorted(names) == sorted(own):
+    names = ClassAxis.of(given, len(own)).misplaced(own, renamed=True)
+    if names is not None:
         k = next(k for k, (name, mine) in enumerate(zip(names, own, strict=True)) if name != mine)
         raise InputError(
             f"class_names has the names of {rows.source} in another order: class {k} is {names[k]!r} and {own[k]!r}. "
             "Leave them out, or give others."
         )
-    return names
+    return given
 
 
 def calibrate(

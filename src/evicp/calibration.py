@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from functools import reduce
+from functools import cached_property, reduce
 from hashlib import blake2b
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels, limits, shift
+from evicp import checks, frames, kernels, limits, shift
 from evicp.arithmetic import UNKNOWN, Arithmetic, Origin, arithmetic_of, precision_of
 from evicp.arrays import F64, I64, Coverage, Coverages
 from evicp.certificates import certify, is_tied
+from evicp.classes import ClassAxis, ClassNames, in_class_order, labelled
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
-from evicp.scores import ECP, Score, ScoreLike, as_score
+from evicp.scores import ECP, SCORES, Score, ScoreLike, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
 from evicp.tables import html_table
@@ -50,7 +51,7 @@ def calibrate(
     by: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: checks.ClassNames | None = None,
+    class_names: ClassNames | None = None,
 ) -> Calibration:
     """Score the true labels of calibration rows; any coverage can be asked for afterwards.
 
@@ -59,6 +60,7 @@ def calibrate(
     logits : (n, K) array of any kind
         Raw classifier outputs. -inf marks a class as impossible.
     labels : (n,) integers in [0, K); or names, where class_names are given
+        Rows are paired by their place; an index that says otherwise is an error.
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
         "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": a part of the rows chooses the score
         with the best SAT at coverage 0.9 and is used up, the others are calibrated, so that the guarantee holds.
@@ -71,8 +73,9 @@ def calibrate(
         the new rows' weights, on the same scale.
     class_weights : (K,) numbers >= 0, optional
         For label shift: the weight of each class, from `label_shift_weights`.
-    class_names : K names, optional
-        Travel with the calibration and its sets. Labels may then be names, here and wherever labels are taken.
+    class_names : K names in the order of the logits, or by class number, optional
+        Travel with the calibration and its sets. Labels may then be names, here and wherever labels are taken. Names
+        that are whole numbers, as scikit-learn's `classes_` may be, are what labels are looked up among.
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 4, 500)
@@ -86,35 +89,35 @@ def calibrate(
     (4,)
     """
     given = None if by is None or isinstance(by, str | type | Groups) else by
+    own: dict[str, Any] = {"by": by if given is None else ByGroup(), "class_weights": class_weights}
+    own["class_names"] = tuple(class_names) if isinstance(class_names, Iterator) else class_names
     if isinstance(score, str) and score.lower() == "auto":
-        if isinstance(class_names, Iterator):
-            class_names = tuple(class_names)
-        chosen, rows, part = _choose(logits, labels, class_names)
-        own = {"by": by if given is None else part(given, "groups"), "weights": part(weights, "weights")}
-        calibration = calibrate(*rows, chosen, **own, class_weights=class_weights, class_names=class_names)
-        return replace(calibration, chosen_on=len(labels) - len(rows[1]))
-    calibrator = Calibrator(
-        score, by=by if given is None else ByGroup(), class_weights=class_weights, class_names=class_names
-    )
-    return calibrator.update(logits, labels, groups=given, weights=weights).finish()
+        return _calibrate_best(logits, labels, given, weights, own)
+    return Calibrator(score, **own).update(logits, labels, groups=given, weights=weights).finish()
 
 
-def _choose(logits: Any, labels: Any, class_names: Any) -> tuple[Score, tuple[Any, I64], Callable[[Any, str], Any]]:
-    """The score that a part of the rows chooses, the other rows, and a function that picks what belongs to them."""
+def _calibrate_best(logits: Any, labels: Any, groups: Any, weights: Any, how: dict[str, Any]) -> Calibration:
+    """A part of the rows chooses the score, the others are calibrated; `how` is what else a calibrator takes."""
     from evicp import tuning
 
-    array, truth = checks.as_labelled(logits, labels, class_names=class_names)
+    frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+    array, truth = labelled(logits, labels, class_names=how["class_names"])
     if len(truth) < 30:
         raise LogitsError(f'score="auto" needs at least 30 rows, some to choose with; got {len(truth)}. Name a score.')
     choice, rest = tuning.split_off(len(truth))
+    calibrator = Calibrator(tuning.auto(array[choice], truth[choice]).best, **how)
+    classes = calibrator._classes = calibrator.learned(logits, array.shape[1])
+    own = {what: _part(values, what, rest, len(truth)) for what, values in (("groups", groups), ("weights", weights))}
+    calibrator.update(array[rest], classes.labels(truth[rest]), **own)
+    return replace(calibrator.finish(), chosen_on=len(choice))
 
-    def part(values: Any, what: str) -> Any:
-        given = None if values is None else checks.as_array(values, what)
-        if given is not None and given.shape != truth.shape:
-            raise InputError(f"{what} must have one entry per row; got shape {given.shape} for {len(truth)} rows.")
-        return None if given is None else given[rest]
 
-    return tuning.auto(array[choice], truth[choice]).best, (array[rest], truth[rest]), part
+def _part(values: Any, what: str, rows: I64, n: int) -> NDArray[Any] | None:
+    """The entries of some of n rows."""
+    given = None if values is None else checks.as_array(values, what)
+    if given is not None and given.shape != (n,):
+        raise InputError(f"{what} must have one entry per row; got shape {given.shape} for {n} rows.")
+    return None if given is None else given[rows]
 
 
 class Batch(NamedTuple):
@@ -126,6 +129,8 @@ class Batch(NamedTuple):
     weights: F64 | None
     #: What made the scores, and of which rows.
     origin: Origin
+    #: The rows whose true label is impossible by its logit.
+    masked: I64 = np.empty(0, np.int64)
 
 
 class Calibrator:
@@ -156,14 +161,15 @@ class Calibrator:
         *,
         by: Any = None,
         class_weights: Any = None,
-        class_names: checks.ClassNames | None = None,
+        class_names: ClassNames | None = None,
     ) -> None:
         self.score = as_score(score)
         self.by = as_groups(by)
         self.n_classes: int | None = None
-        self._class_weights = None if class_weights is None else shift.as_weights(class_weights, what="class_weights")
         self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
-        self._columns: tuple[str, ...] | None = None
+        in_order = in_class_order(class_weights, "class_weights", self._class_names)
+        self._class_weights = None if class_weights is None else shift.as_weights(in_order, what="class_weights")
+        self._classes: ClassAxis | None = None
         self._batches: list[Batch] = []
         if self.by is not None and class_weights is not None:
             raise InputError("weights and groups cannot be combined; pass by= or class_weights=, not both.")
@@ -182,12 +188,13 @@ class Calibrator:
         groups : (n,) groups of the rows, for by="group"
         weights : (n,) weights of the rows, in every batch or in none
         """
-        checks.same_rows(logits, labels)
+        frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+        checks.same_device(logits, labels)
         stays = kernels.on_device(self.score, logits) is not None
         array: Any = (checks.as_device_logits if stays else checks.as_logits)(logits, self.n_classes)
-        truth = checks.as_labels(labels, *array.shape, class_names=self._class_names)
-        checks.same_columns(logits, checks.as_class_names(self._class_names, array.shape[1]), self._columns)
-        checks.same_order(logits, groups=groups, weights=weights)
+        classes = self.learned(logits, array.shape[1])
+        truth = classes.numbers(labels, len(array))
+        frames.same_labels(logits, labels, array, truth)
         before = next((batch.origin for batch in self._batches if len(batch.scores)), None)
         precision = precision_of(logits, None if stays else array)
         arithmetic = kernels.arithmetic(self.score, array, precision)
@@ -206,11 +213,24 @@ class Calibrator:
             scores = kernels.label_scores(self.score, array, truth)
             own = array[np.arange(len(truth)), truth]
         keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
-        self.n_classes = array.shape[1]
-        self._columns = self._columns or checks.columns_of(logits)
+        self.n_classes, self._classes = array.shape[1], classes
         # Copies: whoever reads rows in blocks fills the same buffers again.
         kept = None if row_weights is None else row_weights.copy()
-        self._batches.append(Batch(scores, keys.copy(), kept, Origin.of(arithmetic, own, truth)))
+        origin, masked = Origin.of(arithmetic, own, truth), np.flatnonzero(own == -np.inf)
+        self._batches.append(Batch(scores, keys.copy(), kept, origin, masked))
+        return self
+
+    def learned(self, logits: Any, n_classes: int) -> ClassAxis:
+        """What is known of the classes with these logits, refused if that is contradictory."""
+        known = self._classes
+        if known is None or known.n_classes != n_classes:
+            known = ClassAxis.of(self._class_names, n_classes)
+        return known.learned(logits)
+
+    def called(self, columns: tuple[str, ...] | None) -> Calibrator:
+        """The same calibrator, for logits whose columns have these names where they come from."""
+        if columns is not None:
+            self._classes = replace(ClassAxis.of(self._class_names, len(columns)), columns=columns)
         return self
 
     def _row_weights(self, weights: Any, labels: I64, n_classes: int) -> F64 | None:
@@ -235,7 +255,7 @@ class Calibrator:
         """What is kept so far, to be sent elsewhere, as one batch."""
         if not self._batches:
             return Batch(np.empty(0), np.empty(0), None, UNKNOWN)
-        scores, keys, weights, _ = zip(*self._batches, strict=True)
+        scores, keys, weights = zip(*(batch[:3] for batch in self._batches), strict=True)
         some = [part for part in keys if len(part)]
         kept = None if weights[0] is None else np.concatenate(weights)
         return Batch(np.concatenate(scores), np.concatenate(some) if some else keys[0], kept, self._origin())
@@ -250,7 +270,9 @@ class Calibrator:
         if self.n_classes not in (None, n_classes):
             raise LogitsError(f"logits must have {self.n_classes} classes in every batch; got {n_classes}.")
         self.n_classes = n_classes
-        self._batches.append(batch)
+        own = SCORES.get(self.score.name) is type(self.score)  # of other scores +inf may mean another thing
+        masked = np.flatnonzero(np.isposinf(batch.scores)) if own else np.empty(0, np.int64)
+        self._batches.append(batch._replace(masked=masked))
         return self
 
     def merge(self, *others: Calibrator) -> Calibrator:
@@ -268,9 +290,9 @@ class Calibrator:
         whole._batches = [*self._batches]
         for other in others:
             whole._check_mergeable(other)
+            whole._classes = whole._agreed(other)
             whole.n_classes = whole.n_classes or other.n_classes
             whole._class_names = whole._class_names if whole._class_names is not None else other._class_names
-            whole._columns = whole._columns or other._columns
             whole._batches.extend(other._batches)
         self.__dict__.update(whole.__dict__)
         return self
@@ -282,26 +304,50 @@ class Calibrator:
             raise InputError(
                 f"only calibrators of one K can be merged; got {self.n_classes} and {other.n_classes} classes."
             )
-        n_classes = self.n_classes or other.n_classes
-        if n_classes is not None:
-            names = {checks.as_class_names(one._class_names, n_classes) for one in (self, other)} - {None}
-            if len(names) > 1:
-                raise InputError("only calibrators with the same class names in the same order can be merged.")
-        if self._columns != other._columns and sorted(self._columns or ()) == sorted(other._columns or ()):
-            raise InputError("only calibrators of frames with the same columns in the same order can be merged.")
         if other.by != self.by:
             raise InputError(f"only calibrators with the same groups can be merged; got {self.by} and {other.by}.")
         weighted = {batch.weights is not None for batch in (*self._batches[:1], *other._batches[:1])}
         if len(weighted) > 1 or not np.array_equal(self._class_weights, other._class_weights):  # type: ignore[arg-type]
             raise InputError("only calibrators with the same kind of weights can be merged.")
 
+    def _warn_of_masked_labels(self, known: int = 0) -> None:
+        """Warn of true labels that are impossible by their logits, in all but so many first batches."""
+        batches = self._batches[known:]
+        starts = np.cumsum([0, *(len(batch.scores) for batch in batches)])
+        rows = np.concatenate([start + batch.masked for start, batch in zip(starts, batches, strict=False)])
+        if not rows.size:
+            return
+        n = int(starts[-1])
+        checks.warn(
+            f"the true label is masked (its logit is -inf) in {rows.size:,} of {n:,} calibration rows: "
+            f"{checks.some_of(rows.tolist())}. They count as never covered, so sets are full above a coverage of about "
+            f"{(n - rows.size) / (n + 1):.3f}. Check the mask and the labels; leave such rows out if there are none "
+            "among new ones.",
+            SuspiciousInputWarning,
+        )
+
+    def _warn_of_scales(self) -> None:
+        """Warn where rows have weights of their own, on different scales in different batches."""
+        if self._class_weights is None:
+            shift.warn_of_scales_between([batch.weights for batch in self._batches if batch.weights is not None])
+
+    def _agreed(self, other: Calibrator) -> ClassAxis | None:
+        """What both know of the classes; None where neither has seen any."""
+        n_classes = self.n_classes or other.n_classes
+        if n_classes is None:
+            return self._classes
+        mine, theirs = (one._classes or ClassAxis.of(one._class_names, n_classes) for one in (self, other))
+        return mine.agreed(theirs)
+
     def finish(self) -> Calibration:
         """Group and sort the scores."""
         if self.n_classes is None or self.n == 0:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
-        names = checks.as_class_names(self._class_names, self.n_classes)
+        classes = self.learned(None, self.n_classes)
         scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
         _warn_of_costliest_labels(self.score, scores)
+        self._warn_of_masked_labels()
+        self._warn_of_scales()
         if self._batches[0].weights is not None:
             weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
             order = np.argsort(scores, kind="stable")
@@ -312,16 +358,17 @@ class Calibrator:
             keys = [batch.keys for batch in self._batches if len(batch.scores)]
             if len({part.dtype.kind for part in keys}) > 1:
                 raise InputTypeError("groups must be whole numbers in every batch, or strings in every one; got both.")
-            scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, names)
+            scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, classes.names)
         return Calibration(
             self.score,
             checks.frozen(scores),
             self.n_classes,
-            names,
+            classes.names,
             groups,
             row_weights,
             origin=self._origin(),
-            columns=self._columns if names is None else None,
+            columns=classes.other_columns,
+            numbered=classes.numbered,
         )
 
 
@@ -351,8 +398,9 @@ class Calibration:
     origin : what made the scores, and of which rows; None if that is not known
     folds : in how many folds the rows were scored, by other models than the one that predicts, fitted on all of them;
         None where that is one and the same, as the guarantee needs it
-    columns : the names of the columns, where the logits were a frame and no class names were given: the same in another
-        order are refused
+    columns : the names of the columns, where the logits were a frame with others than the class names: new frames must
+        have these, or the class names
+    numbered : class names were given as whole numbers: labels that are such are looked up among them
     """
 
     score: Score
@@ -365,11 +413,17 @@ class Calibration:
     origin: Origin | None = None
     folds: int | None = None
     columns: tuple[str, ...] | None = field(default=None, compare=False)
+    numbered: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", checks.owned(self.scores))
 
     __setstate__ = checks.restore_frozen
+
+    @cached_property
+    def classes(self) -> ClassAxis:
+        """What is known of the classes: their names, and the columns they came in."""
+        return ClassAxis(self.n_classes, self.class_names, self.columns, self.numbered)
 
     @property
     def n(self) -> int:
@@ -558,10 +612,10 @@ class Calibration:
     ) -> list[PredictionSets]:
         levels, like, allow_empty, _ = asked
         confidence, is_smoothed = like[0].confidence, like[0].smoothed
-        if not isinstance(logits, np.ndarray):
-            checks.same_order(logits, groups=groups, weights=weights)
-            if not is_smoothed and kernels.on_device(self.score, logits) is not None:
-                return self._predict_there(asked, logits, groups, weights)
+        if not isinstance(logits, np.ndarray) or groups is not None or weights is not None or is_smoothed:
+            frames.same_rows(logits=logits, groups=groups, weights=weights, smoothed=smoothed)
+        if not (isinstance(logits, np.ndarray) or is_smoothed) and kernels.on_device(self.score, logits) is not None:
+            return self._predict_there(asked, logits, groups, weights)
         own, array = self._scored_with(logits)
         steps = None
         if is_smoothed:
@@ -601,7 +655,8 @@ class Calibration:
     def _as_logits(self, logits: Any) -> NDArray[Any]:
         """New rows, in the order of the calibration's classes."""
         array = checks.as_logits(logits, self.n_classes, row_allowed=True)
-        checks.same_columns(logits, self.class_names, self.columns)
+        if not isinstance(logits, np.ndarray):
+            self.classes.check(logits)
         return array
 
     def _scored_with(self, logits: Any) -> tuple[Calibration, NDArray[Any]]:
@@ -669,6 +724,8 @@ class Calibration:
             guarantee=self.guarantee,
             smoothed=smoothed,
             tied=not smoothed and self._is_tied(coverage, confidence),
+            columns=self.columns,
+            numbered=self.numbered,
         )
 
     def _is_tied(self, coverage: Fraction, confidence: float | None) -> bool:
@@ -795,7 +852,7 @@ class Calibration:
         ([[1.0, 0.5, 0.25]], [[0.625, 0.25, 0.125]])
         """
         is_smoothed = self._is_smoothed(smoothed)
-        checks.same_order(logits, labels=labels, groups=groups, weights=weights)
+        frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights, smoothed=smoothed)
         if not is_smoothed and kernels.on_device(self.score, logits) is not None:
             return self._device_p_values(logits, labels, groups, weights)
         own, array = self._scored_with(logits)
@@ -804,13 +861,19 @@ class Calibration:
         if labels is None:
             truth, scores = None, kernels.dense_scores(self.score, array)
         else:
-            truth = checks.as_labels(labels, *array.shape, class_names=self.class_names)
+            truth = self._truth(labels, logits, array)
             scores = kernels.label_scores(self.score, array, truth)
         if not is_smoothed:
             return own._p_values_of(scores, truth, array, groups, weights)
         numbers = limits.at_labels(own._group_numbers(array, groups, weights), truth)
         steps = self._steps(smoothed, array)
         return own._smoothed_p_values(scores, numbers, steps if truth is not None else steps[:, None])
+
+    def _truth(self, labels: Any, logits: Any, array: NDArray[Any]) -> I64:
+        """The labels of new rows as class numbers; the array is that of the logits as they were given."""
+        truth = self.classes.numbers(labels, len(array))
+        frames.same_labels(logits, labels, array, truth)
+        return truth
 
     def _device_p_values(self, logits: Any, labels: Any, groups: Any, weights: Any) -> Any:
         """P-values of tensors on an accelerator, where they stay; under groups and weights they are looked up here.
@@ -820,7 +883,7 @@ class Calibration:
         from evicp import device
 
         tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
-        truth = None if labels is None else checks.as_labels(labels, *tensor.shape, class_names=self.class_names)
+        truth = None if labels is None else self.classes.numbers(labels, len(tensor))
         own, tensor = self.comparable(tensor, precision_of(tensor))
         if all(part is None for part in (self.groups, self.weights, groups, weights)):
             return device.p_values(own, tensor, truth)
@@ -854,6 +917,7 @@ class Calibration:
         logits : (n, K), or one (K,) row
         groups : (n,) groups of the rows, for a calibration by="group"
         """
+        frames.same_rows(logits=logits, groups=groups)
         own, array = self._scored_with(logits)
         numbers = own._group_numbers(array, groups, None)
         return own._at_least(kernels.dense_scores(self.score, array), numbers)
@@ -884,8 +948,9 @@ class Calibration:
                 f"online p-values are those of one exchangeable sequence; this calibration is not marginal but "
                 f"{self.guarantee}. Use p_values and extended."
             )
+        frames.same_rows(logits=logits, labels=labels)
         array = self._as_logits(logits)
-        truth = checks.as_labels(labels, *array.shape, class_names=self.class_names)
+        truth = self._truth(labels, logits, array)
         if self.origin is None:
             scores = kernels.label_scores(self.score, array, truth)
             return limits.online_p_values(self.scores, scores, scores)
@@ -923,26 +988,31 @@ class Calibration:
             raise InputError("weights are only taken by a calibration with weights of its own rows.")
         if own is not None and own.classes is None and weights is None:
             raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
-        checks.same_columns(logits, self.columns)
+        self.classes.check(logits)
         calibrator = Calibrator(
             self.score,
             by=None if self.groups is None else self.groups.by,
             class_weights=None if own is None else own.classes,
-            class_names=self.class_names,
         )
+        calibrator._classes = self.classes
         kept = None if own is None else own.rows
         calibrator.restore(Batch(self.scores, self.scores[:0], kept, self.origin or UNKNOWN), self.n_classes)
-        scores, keys, row_weights, origin = calibrator.update(logits, labels, groups=groups, weights=weights).content()
+        scores, keys, row_weights, origin, _ = calibrator.update(
+            logits, labels, groups=groups, weights=weights
+        ).content()
         if calibrator.n == self.n:
             return self
+        known = replace(self, columns=calibrator._classes.other_columns)
+        calibrator._warn_of_masked_labels(known=1)
+        calibrator._warn_of_scales()
         if not checks.is_on_device(logits):
             self._warn_suspicious(checks.as_logits(logits))
         if self.groups is not None:
             scores, by_group = self.groups.extended(self.scores, scores[self.n :], keys, self.n_classes)
-            return replace(self, scores=checks.frozen(scores), groups=by_group, origin=origin)
+            return replace(known, scores=checks.frozen(scores), groups=by_group, origin=origin)
         order = np.argsort(scores, kind="stable")
         new = None if own is None or row_weights is None else Weights(row_weights[order], own.classes)
-        return replace(self, scores=checks.frozen(scores[order]), weights=new, origin=origin)
+        return replace(known, scores=checks.frozen(scores[order]), weights=new, origin=origin)
 
     def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
         """The name of each row's group, (n,), as `evaluate(groups=...)` takes it.
@@ -952,6 +1022,7 @@ class Calibration:
         logits : (n, K), or one (K,) row
         groups : (n,) groups of the rows, for a calibration by="group"
         """
+        frames.same_rows(logits=logits, groups=groups)
         _, array = self._scored_with(logits)
         if self.groups is None or not self.has_row_groups:
             raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")

@@ -66,31 +66,6 @@ def is_on_device(value: Any) -> bool:
     return _is_torch(value) and value.device.type not in ("cpu", "meta")
 
 
-def same_columns(logits: Any, *known: tuple[str, ...] | None) -> None:
-    """Refuse a frame, or a row of one, that names its columns as classes or columns are known, but in another order."""
-    if isinstance(logits, np.ndarray):
-        return
-    columns = _names_of_columns(logits)
-    if columns is None and getattr(logits, "ndim", 0) == 1 and hasattr(logits, "iloc"):
-        columns = logits.index
-    for names in known:
-        if columns is None or names is None or tuple(columns) == names or len(columns) != len(names):
-            continue
-        if set(columns) == set(names):
-            k = next(k for k, (column, name) in enumerate(zip(columns, names, strict=True)) if column != name)
-            order = f"[{names[0]!r}, {names[1]!r}{', ...' if len(names) > 2 else ''}]"
-            select = f"logits.select({order})" if hasattr(logits, "column_names") else f"logits[{order}]"
-            raise LogitsError(
-                f"logits have the classes' columns in another order: column {k} is {columns[k]!r}, class {k} is "
-                f"{names[k]!r}. Pass {select}."
-            )
-
-
-def _names_of_columns(frame: Any) -> Any:
-    """Arrow's tables have their columns themselves under the name of `columns`."""
-    return getattr(frame, "column_names", getattr(frame, "columns", None))
-
-
 def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
     """An array or tensor of shape (n, K)."""
     if array.ndim == 1 and row_allowed:
@@ -127,21 +102,17 @@ def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("="))
 
 
-def as_labels(labels: Any, n: int, n_classes: int, *, class_names: Any = None) -> I64:
-    """Labels as an (n,) int64 array, all in [0, K).
+def as_labels(labels: Any, n: int, n_classes: int) -> I64:
+    """Class numbers as an (n,) int64 array, all in [0, K); `ClassAxis.numbers` takes names, too.
 
     Parameters
     ----------
-    labels : (n,) class numbers; or names, where class names are known
+    labels : (n,) class numbers
     n, n_classes : rows, and classes
-    class_names : as `as_class_names` takes them, optional
     """
     array = as_array(labels, "labels")
     if array.ndim != 1:
         raise LabelsError(f"labels must be one-dimensional; got shape {array.shape}. Pass one class number per row.")
-    if class_names is not None and array.dtype.kind in "UTO" and any(isinstance(label, str) for label in array):
-        _all_strings(labels if isinstance(labels, list | tuple) else array)
-        array = _numbers_of(array.tolist(), as_class_names(class_names, n_classes) or ())
     if array.dtype.kind not in "iu":
         if array.size:
             raise InputTypeError(f"labels must be integers; got dtype {array.dtype}. {_labels_hint(array)}")
@@ -169,35 +140,6 @@ def _labels_hint(array: NDArray[Any]) -> str:
     return "Use labels.astype(int) if they are class numbers."
 
 
-def _all_strings(labels: Any) -> None:
-    """Of numbers among names NumPy makes names, or objects."""
-    for row, label in enumerate(labels):
-        if not isinstance(label, str):
-            raise InputTypeError(
-                f"labels must be class numbers, or class names in every row; got {label!r} at row {row}. "
-                "Drop the rows without a label."
-            )
-
-
-def _numbers_of(names: list[str], class_names: tuple[str, ...]) -> I64:
-    """The class number of each name."""
-    numbers = {name: number for number, name in enumerate(class_names)}
-    if len(numbers) < len(class_names):
-        number, name = next((i, name) for i, name in enumerate(class_names) if numbers[name] != i)
-        raise LabelsError(
-            f"labels can be names only where class_names differ; got {name!r} for classes {number} and "
-            f"{numbers[name]}. Pass class numbers."
-        )
-    found = np.array([numbers.get(name, -1) for name in names], np.int64)
-    if np.any(found < 0):
-        row = int(found.argmin())
-        raise LabelsError(
-            f"labels must be among the class_names; got {names[row]!r} at row {row}. "
-            f"{did_you_mean(names[row], class_names, show=repr) or 'Drop such rows, or calibrate with this class.'}"
-        )
-    return found
-
-
 def did_you_mean(name: str, known: Iterable[str], most: int = 1, show: Callable[[str], str] = str) -> str:
     """The question that an unknown name raises, with the known ones next to it; empty where none is close."""
     from difflib import get_close_matches
@@ -213,16 +155,6 @@ def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
     'a, b, c, d, e, f, g, h and 2 more'
     """
     return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
-
-
-def as_labelled(
-    logits: Any, labels: Any, n_classes: int | None = None, *, class_names: Any = None
-) -> tuple[NDArray[Any], I64]:
-    """Logits as by `as_logits`, and the labels of their rows."""
-    same_rows(logits, labels)
-    array = as_logits(logits, n_classes)
-    same_columns(logits, as_class_names(class_names, array.shape[1]))
-    return array, as_labels(labels, *array.shape, class_names=class_names)
 
 
 def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
@@ -249,84 +181,22 @@ def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
 def _gap_in(values: NDArray[Any]) -> str:
     """Where a label or group is missing, if one is: a null among whole numbers arrives as NaN, others as objects."""
     entries = values.tolist() if values.dtype.kind in "fO" else []
-    row = next((i for i, x in enumerate(entries) if not isinstance(x, str) and str(x) in _GAPS), None)
+    row = next((i for i, x in enumerate(entries) if is_missing(x)), None)
     return "" if row is None else f" Are some missing? Row {row} has {entries[row]}."
 
 
-#: What stands for a missing value in NumPy, pandas and Python.
-_GAPS = ("None", "nan", "<NA>", "NaT")
+def is_missing(value: Any) -> bool:
+    """Whether this stands for a missing value in NumPy, pandas or Python."""
+    return not isinstance(value, str) and str(value) in ("None", "nan", "<NA>", "NaT")
 
 
-def columns_of(frame: Any) -> tuple[str, ...] | None:
-    """The names of a frame's columns; None of what has none."""
-    names = _names_of_columns(frame)
-    columns = () if names is None else tuple(names)
-    return columns if columns and all(isinstance(name, str) for name in columns) else None
-
-
-def as_features(
-    features: Any,
-    what: str = "features",
-    *,
-    n: int | None = None,
-    n_features: int | None = None,
-    columns: tuple[str, ...] | None = None,
-) -> F64:
-    """Features of rows as (n, d) float64, all finite; of one feature alone, (n,) will do.
-
-    Where `columns` are known, a frame must have these, in this order.
-    """
-    own = columns_of(features)
-    if columns is not None and own is not None and own != columns:
-        raise InputError(
-            f"{what} must have the columns {some_of(columns)}, in this order; got {some_of(own)}. Order them so."
-        )
-    array = as_array(features, what)
-    if array.dtype.kind not in "bfiu" and array.size:
-        raise InputTypeError(f"{what} must be real numbers; got dtype {array.dtype}.")
-    shape, array = array.shape, array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or not array.shape[1] or n not in (None, len(array)) or n_features not in (None, array.shape[1]):
-        rows, width = "rows" if n is None else n, "features" if n_features is None else n_features
-        raise InputError(f"{what} must have shape ({rows}, {width}); got {shape}.")
-    array = array.astype(np.float64, order="C")  # sums of a row have other bits where columns lie together
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        row, column = bad[0]
-        raise InputError(f"{what} must be finite; got {array[row, column]} at row {row}, column {column}.")
-    return array
-
-
-def same_order(logits: Any, **row_wise: Any) -> None:
-    """Rows are paired by their place: frames should have them in one order."""
-    index = None if isinstance(logits, np.ndarray) else getattr(logits, "index", None)
-    if not hasattr(index, "equals"):
-        return
-    for what, values in row_wise.items():
-        other = getattr(values, "index", None)
-        if hasattr(other, "equals") and _reordered(index, other):
-            warn(
-                f"the rows of logits and {what} have the same index in another order, and are paired by their place. "
-                f"Pass {what}.loc[logits.index] if the index says which belong together.",
-                SuspiciousInputWarning,
-            )
-
-
-def same_rows(logits: Any, labels: Any) -> None:
-    """Logits and labels are paired by their place, and two tensors must be on one device."""
-    same_order(logits, labels=labels)
+def same_device(logits: Any, labels: Any) -> None:
+    """Two tensors must be on one device."""
     devices = [str(x.device) for x in (logits, labels) if _is_torch(x)]
     if len(set(devices)) > 1:
         raise InputTypeError(
             f"logits and labels must be on one device; got {devices[0]} and {devices[1]}. Use labels.to(logits.device)."
         )
-
-
-def _reordered(index: Any, other: Any) -> bool:
-    """Whether two pandas indexes have the same entries in different orders; False where they cannot be sorted."""
-    try:
-        return not index.equals(other) and bool(index.sort_values().equals(other.sort_values()))
-    except TypeError:  # entries of several types
-        return False
 
 
 def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
@@ -610,50 +480,6 @@ def rates_for(rates: tuple[float, ...], n_classes: int) -> F64:
     if len(rates) != n_classes:
         raise ScoreError(f"base_rates must have one entry per class; got {len(rates)} for {n_classes} classes.")
     return np.array(rates)
-
-
-#: A name for each class in their order, or by class number.
-ClassNames = Sequence[str] | Mapping[Any, str]
-
-
-def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
-    """Class names as a tuple of K strings; of a mapping from class numbers, such as Hugging Face's id2label, too."""
-    if names is None:
-        return None
-    if isinstance(names, Mapping):
-        names = _by_number(names, n_classes)
-    if isinstance(names, str | bytes | set | frozenset) or not isinstance(names, Iterable):  # a set has no order
-        raise InputTypeError(f"class_names must be a sequence of {n_classes} strings; got a {type(names).__name__}.")
-    names = names.to_pylist() if hasattr(names, "to_pylist") else names  # of Arrow
-    result = tuple(_as_name(place, name) for place, name in enumerate(names))
-    if len(result) != n_classes:
-        raise InputError(f"class_names must have one name per class; got {len(result)} names for {n_classes} classes.")
-    as_printable(result, "class_names")
-    return result
-
-
-def _as_name(place: int, name: Any) -> str:
-    """One class name: text as it is, a whole number in its digits; what else has a text is hardly meant by it."""
-    if isinstance(name, str) or (isinstance(name, int | np.integer) and not isinstance(name, bool)):
-        return str(name)
-    missing = "Name every class, or leave class_names out."
-    hint = (
-        "Decode it: name.decode()." if isinstance(name, bytes) else missing if str(name) in _GAPS else "Pass its text."
-    )
-    raise InputTypeError(f"class_names must be strings; got {name!r} ({type(name).__name__}) for class {place}. {hint}")
-
-
-def _by_number(names: Mapping[Any, Any], n_classes: int) -> list[Any]:
-    """The values of a mapping whose keys are the class numbers, as whole numbers or their digits, in their order."""
-    by_digits = {str(number): name for number, name in names.items()}
-    missing = [number for number in range(n_classes) if str(number) not in by_digits]
-    if missing or len(names) != n_classes:
-        first = f", and nothing for {missing[0]}" if missing else ""
-        raise InputError(
-            f"class_names must map every number from 0 to {n_classes - 1} to a name; got {len(names)} keys"
-            f"{first}. Pass the names in the order of the classes."
-        )
-    return [by_digits[str(number)] for number in range(n_classes)]
 
 
 def as_printable(names: Sequence[str], what: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from evicp import checks, limits
+from evicp import checks, frames, limits
 from evicp.arrays import F64, I64, Bools, Coverage, Coverages
 from evicp.calibration import Calibration, warn_of_low_coverage
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
@@ -68,10 +68,17 @@ class CrossCalibration:
     def _check(self, one: Calibration) -> None:
         """Refuse a fold whose scores do not mean what the first one's mean."""
         first = self.folds[0]
-        for what in ("score", "n_classes", "class_names"):
+        for what in ("score", "n_classes", "class_names", "numbered"):
             mine, other = getattr(first, what), getattr(one, what)
             if mine != other:
                 raise InputError(f"all folds must have the same {what}; got {mine} and {other}.")
+        known = first.classes
+        if one.columns is not None and known.misplaced(one.columns, renamed=known.columns is None) is not None:
+            mine = known.columns or known.names or range(self.n_classes)
+            raise InputError(
+                f"all folds must have the same columns in the same order; got {checks.some_of(mine, repr)} and "
+                f"{checks.some_of(one.columns, repr)}."
+            )
         if one.weights is not None:
             raise InputError("folds cannot be weighted: their rows would not count alike.")
         by = [None if fold.groups is None else fold.groups.by for fold in (first, one)]
@@ -159,6 +166,8 @@ class CrossCalibration:
             score=first.score.name,
             class_names=first.class_names,
             guarantee=first.guarantee,
+            columns=next((one.columns for one in self.folds if one.columns is not None), None),
+            numbered=first.numbered,
         )
 
     def proven_coverage(self, coverage: Coverage) -> float:
@@ -184,6 +193,7 @@ class CrossCalibration:
                 f"logits must be those of each fold's model, here {len(self.folds)}, in the order of the folds; "
                 f"got {'one matrix' if getattr(logits, 'ndim', 3) == 2 else len(logits)}."
             )
+        frames.same_rows(**{f"logits[{fold}]": own for fold, own in enumerate(logits) if getattr(own, "ndim", 2) == 2})
         counts = [one.at_least(own, groups) for one, own in zip(self.folds, logits, strict=True)]
         rows = [len(at_least) for at_least, _ in counts]
         if len(set(rows)) > 1:

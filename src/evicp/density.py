@@ -10,6 +10,7 @@ import numpy as np
 from evicp import checks
 from evicp.arrays import F64, I64
 from evicp.errors import InputError, SuspiciousInputWarning
+from evicp.frames import as_features, columns_of
 
 __all__ = ["DensityRatio", "estimate_density_ratio"]
 
@@ -58,7 +59,7 @@ class DensityRatio:
         ----------
         features : (n, d) of calibration rows or of new ones, in the columns that were fitted
         """
-        array = checks.as_features(features, n_features=len(self.slopes), columns=self.columns)
+        array = as_features(features, n_features=len(self.slopes), columns=self.columns)
         log_ratio = along((array - self.centre) / self.scale, self.slopes) + self.intercept
         return np.exp(np.clip(log_ratio, *self.range))
 
@@ -87,9 +88,9 @@ def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -
     >>> ratio(np.array([[0.5, 0.0], [1.5, 0.0]])).round(1)  # exp(x - 1/2) in theory: 1 and 2.7
     array([1. , 2.7])
     """
-    old = checks.as_features(features)
-    columns = checks.columns_of(features)
-    new = checks.as_features(new_features, "new_features", n_features=old.shape[1], columns=columns)
+    old = as_features(features)
+    columns = columns_of(features)
+    new = as_features(new_features, "new_features", n_features=old.shape[1], columns=columns)
     if min(len(old), len(new)) < _FEWEST:
         raise InputError(f"a density ratio needs {_FEWEST} old and {_FEWEST} new rows; got {len(old)} and {len(new)}.")
     rng = np.random.default_rng(checks.as_seed(seed))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from evicp import checks, kernels
+from evicp import kernels
 from evicp.arrays import F64, I64
 from evicp.errors import InputTypeError, RowError, unusable
 from evicp.scores import Score
@@ -93,7 +93,7 @@ class DeviceSets:
 
     def contains(self, labels: Tensor) -> Tensor:
         """Whether each row's set holds the given label, (n,) bool, on the device."""
-        truth = checks.as_labels(labels, len(self), self.about.n_classes, class_names=self.about.class_names)
+        truth = self.about.classes.numbers(labels, len(self))
         wanted = torch.tensor(truth, device=self.labels.device).repeat_interleave(self.sizes)
         running = offsets_of((self.labels == wanted).long())
         return running[self.offsets[1:]] > running[self.offsets[:-1]]

@@ -17,6 +17,7 @@ import numpy as np
 
 from evicp import checks
 from evicp.arrays import F64, I64, Bools
+from evicp.classes import in_class_order
 from evicp.errors import ScoreError
 
 __all__ = [
@@ -340,7 +341,8 @@ def opinion(logits: Any, evidence: str | Callable[[F64], Any] = "relu", base_rat
     """
     check_activation(evidence)
     array = checks.as_logits(logits, row_allowed=True)
-    rates = None if base_rates is None else checks.rates_for(checks.as_base_rates(base_rates), array.shape[1])
+    given = None if base_rates is None else checks.as_base_rates(in_class_order(base_rates, "base_rates"))
+    rates = None if given is None else checks.rates_for(given, array.shape[1])
     e = np.empty(array.shape)
     for rows, block in checks.blocks(array):
         e[rows] = activate(evidence, block)

@@ -12,6 +12,7 @@ from evicp import checks, evidence
 from evicp.arithmetic import precision_of
 from evicp.arrays import F64, I64, Bools, Coverage
 from evicp.calibration import Calibration
+from evicp.classes import ClassAxis, ClassNames, in_class_order
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.scores import ECP
 from evicp.tables import html_table, text_table
@@ -113,7 +114,7 @@ class Explanation:
     def to_dict(self, top: int | None = None) -> dict[str, Any]:
         """The row's uncertainty and threshold, and the ingredients of the best `top` labels, or of all, ready for JSON.
 
-        >>> explain([2.0, 1.0, -1.0], threshold=-5.0).to_dict(1)["labels"][0]["in_set"]
+        >>> explain([2.0, 1.0, -1.0], ECP(), threshold=-5.0).to_dict(1)["labels"][0]["in_set"]
         True
         """
         columns = {name: values.tolist() for name, values in vars(self).items() if isinstance(values, np.ndarray)}
@@ -144,7 +145,7 @@ def explain(
     score: ECP | None = None,
     *,
     threshold: float | F64 | None = None,
-    class_names: checks.ClassNames | None = None,
+    class_names: ClassNames | None = None,
 ) -> Explanation:
     """Every ingredient of every label's evidential cost in one row of logits.
 
@@ -153,6 +154,8 @@ def explain(
     logits_row : (K,) or (1, K)
     score : the ECP whose parameters to use; the default one if None
     threshold : says which labels are in the set: `calibration.threshold(0.9)`, or one number per label, (K,)
+        It is a threshold of one score, which must then be given: `calibration.score`. `explain_set` takes the
+        calibration itself.
     class_names : K names, optional
 
     >>> explain([2.0, 1.0, -1.0])
@@ -165,6 +168,11 @@ def explain(
     softmax: the network's probability, at the score's temperature.
     Dirichlet p: spread over all 3 labels, so it is small where these are many.
     """
+    if score is None and threshold is not None:
+        raise InputError(
+            "a threshold is one of the score it was calibrated with; give that score too: explain(logits_row, "
+            "calibration.score, threshold=...), or use explain_set(calibration, logits_row, coverage)."
+        )
     score = ECP() if score is None else score
     if not isinstance(score, ECP):
         raise InputTypeError(f"only the evidential score can be explained; got {score!r}. Pass ECP(...).")
@@ -173,8 +181,7 @@ def explain(
         raise LogitsError(f"explain takes one row of logits; got {len(array)}. Pass logits[i].")
     ((_, z),) = checks.blocks(array)
     n_classes = z.shape[1]
-    names = checks.as_class_names(class_names, n_classes)
-    checks.same_columns(logits_row, names)
+    names = ClassAxis.of(class_names, n_classes).learned(logits_row).names
     rates = score.rates(n_classes)
     e = score.evidence_of(z)
     alpha = evidence.dirichlet(e, rates)
@@ -223,18 +230,18 @@ def explain_set(
             f"only marginal calibrations and those by class can be explained; this one is {kind}, and its threshold "
             "depends on the row."
         )
-    names = calibration.class_names
-    checks.same_columns(logits_row, names)
+    calibration.classes.check(logits_row)
     array = checks.as_logits(logits_row, calibration.n_classes, row_allowed=True)
     own, row = calibration.comparable(array, precision_of(logits_row, array))
-    return explain(row, calibration.score, threshold=own.label_thresholds(coverage, confidence), class_names=names)  # type: ignore[arg-type]
+    limits, names = own.label_thresholds(coverage, confidence), calibration.class_names
+    return explain(row, calibration.score, threshold=limits, class_names=names)  # type: ignore[arg-type]
 
 
 def _as_threshold(threshold: Any, n_classes: int) -> float | F64 | None:
     """One threshold, or one per label."""
     if threshold is None:
         return None
-    array = checks.as_array(threshold, "threshold")
+    array = checks.as_array(in_class_order(threshold, "threshold"), "threshold")
     if array.dtype.kind not in "fiu" or np.isnan(array).any():
         raise InputError(f"threshold must be a number, or one per class, and not NaN; got {threshold!r}.")
     array = array.astype(np.float64)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from evicp import checks, columns, stored
 from evicp.arrays import I64
 from evicp.artifact import stored_count, strict_json
+from evicp.classes import as_class_names, as_columns, as_numbered
 from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
 from evicp.paths import as_path, atomic_path, format_of, readable
 from evicp.sets import PredictionSets, SetsSummary, join_sets, repeated_label
@@ -245,7 +246,8 @@ def open_sets(path: str | PathLike[str], more: Mapping[str, type[SetsFile]] | No
 
 def _about(sets: PredictionSets) -> dict[str, Any]:
     """What sets remember beside their labels, ready for JSON."""
-    return {**sets.about(), "coverage": str(sets.coverage)}
+    about = {**sets.about(), "coverage": str(sets.coverage)}
+    return {name: value for name, value in about.items() if name not in ("columns", "numbered") or value}
 
 
 class _ParquetSets:
@@ -478,9 +480,11 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         score=about["score"],
         n_calibration=None if n_calibration is None else stored_count(n_calibration, "n_calibration"),
         filled=about["filled"],
-        class_names=checks.as_class_names(names, n_classes),
+        class_names=as_class_names(names, n_classes),
         confidence=None if confidence is None else checks.as_probability(confidence, "confidence"),
         guarantee=about["guarantee"],
         smoothed=about["smoothed"],
         tied=about["tied"],
+        columns=as_columns(about.get("columns"), n_classes),
+        numbered=as_numbered(about.get("numbered", False), as_class_names(names, n_classes)),
     )

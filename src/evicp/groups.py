@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits
 from evicp.arrays import F64, I64
+from evicp.classes import in_class_order
 from evicp.clusters import cluster_classes
-from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
+from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
 from evicp.reliability import rows_needed, threshold_rank
 from evicp.scores import Score
 
@@ -85,7 +86,7 @@ class ByClass:
                 if self.rare != "cluster":
                     raise InputError('a number of clusters is only looked for with rare="cluster".')
             return
-        numbers = np.asarray(self.clusters)
+        numbers = np.asarray(in_class_order(self.clusters, "clusters"))
         if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu" or numbers.min() < 0:
             raise InputError("clusters must be a number, or one cluster number >= 0 per class.")
         # Numbers without gaps: an unused one would be a group no label belongs to.
@@ -269,6 +270,7 @@ class ByUncertainty:
                     f"{len(scores)} rows are {len(aside)}. Calibrate on more rows, or give the edges."
                 )
             fitted = replace(self, bands=tuple(_edges(keys[aside], self.bands).tolist()))
+            _warn_of_few_bands(len(fitted.edges) + 1, self.bands, keys[aside])
         return Fitted(fitted, rows, fitted._find(keys[rows]))
 
     @property
@@ -363,6 +365,20 @@ def _edges(u: F64, bands: int) -> F64:
     return middles
 
 
+def _warn_of_few_bands(found: int, wanted: int, u: F64) -> None:
+    """Fewer bands than were asked for: many rows share one uncertainty."""
+    if found == wanted:
+        return
+    without = float(np.mean(u >= 1 - _APART))
+    reason = f"; {without:.0%} have u = 1, no evidence at all (log-probabilities?)" if without > 0.5 else ""
+    checks.warn(
+        f"{found} band(s) of uncertainty instead of {wanted}: among the {len(u):,} rows set aside there are not more "
+        f"values of u that lie apart{reason}. Pass raw logits; if there are none, take ECP(evidence='softplus'), or "
+        "groups of another kind.",
+        SuspiciousInputWarning,
+    )
+
+
 def _told_apart(edges: F64) -> list[str]:
     """Edges as text, of as many digits as it takes to tell them from each other and from 1; four at least."""
     for digits in range(4, 18):
@@ -436,15 +452,24 @@ class Partition:
         short = np.flatnonzero(self.counts < rows_needed(coverage, confidence))
         if short.size:
             self._warn_short(short, coverage, confidence)
+        full = np.setdiff1d(np.flatnonzero(np.isposinf(found)), short)
+        if full.size:
+            named = checks.some_of(full.tolist(), self.names.__getitem__)
+            parts = np.concatenate([self.part(scores, group) for group in full.tolist()])
+            limits.warn_of_masked(parts, coverage, f"the threshold of {named} is infinite: {self._outcome}")
         return found
+
+    @property
+    def _outcome(self) -> str:
+        """What comes of a threshold of +inf."""
+        return "their labels are in every set" if self.by.kind == "class" else "their sets are full"
 
     def _warn_short(self, short: I64, coverage: Fraction, confidence: float | None) -> None:
         named = checks.some_of(short.tolist(), lambda group: f"{self.names[group]} ({self.counts[group]})")
         sure = "" if confidence is None else f" with confidence {confidence:g}"
-        outcome = "their labels are in every set" if self.by.kind == "class" else "their sets are full"
         checks.warn(
             f"{len(short)} of {len(self.counts)} groups have fewer than the {rows_needed(coverage, confidence)} "
-            f"calibration rows that coverage {float(coverage):g}{sure} needs: {named}; {outcome}.",
+            f"calibration rows that coverage {float(coverage):g}{sure} needs: {named}; {self._outcome}.",
             SmallCalibrationWarning,
         )
 

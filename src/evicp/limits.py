@@ -131,6 +131,8 @@ def threshold(ascending: F64, coverage: Fraction, confidence: float | None = Non
     n = len(ascending)
     k = threshold_rank(n, coverage, confidence)
     if k <= n:
+        if ascending[k - 1] == np.inf:
+            warn_of_masked(ascending, coverage)
         return float(ascending[k - 1])
     sure = "" if confidence is None else f" with confidence {confidence:g}"
     checks.warn(
@@ -139,6 +141,24 @@ def threshold(ascending: F64, coverage: Fraction, confidence: float | None = Non
         SmallCalibrationWarning,
     )
     return np.inf
+
+
+def warn_of_masked(scores: F64, coverage: Fraction, outcome: str = "every set is full") -> None:
+    """Full sets not because calibration rows are few, but because too many true labels score +inf.
+
+    Parameters
+    ----------
+    scores : of the calibration rows that the thresholds are of
+    coverage : that was asked for
+    outcome : what comes of it
+    """
+    masked = int(np.sum(np.isposinf(scores)))
+    if masked:
+        checks.warn(
+            f"the true label scores +inf, as a masked one does (its logit is -inf), in {masked:,} of {len(scores):,} "
+            f"calibration rows: at coverage {float(coverage):g} {outcome}. Check masks and labels, or ask for less.",
+            SuspiciousInputWarning,
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -225,6 +245,8 @@ def smoothed_limit(ascending: F64, coverage: Fraction, steps: I64) -> F64:
     if most < _STEPS:
         _warn_of_full_sets(n, coverage, most / _STEPS)
     result: F64 = np.where(rank <= 0, np.inf, np.where(rank > n, -np.inf, limit))
+    if np.isposinf(result[rank > 0]).any():
+        warn_of_masked(ascending, coverage)
     return result
 
 

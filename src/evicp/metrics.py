@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from evicp import checks, kernels
 from evicp.arrays import F64, I64, Bools
+from evicp.classes import labelled
 from evicp.errors import InputError, InputTypeError, LogitsError
+from evicp.frames import same_labels, same_rows
 from evicp.sets import PredictionSets
 from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, range_text, trade_off, violation
 from evicp.tables import html_table, markdown_table, rows_text, text_table
@@ -200,7 +202,7 @@ def difficulty(logits: Any, labels: Any) -> I64:
     >>> difficulty([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]], [0, 2])
     array([1, 3])
     """
-    return kernels.label_ranks(*checks.as_labelled(logits, labels))
+    return kernels.label_ranks(*labelled(logits, labels))
 
 
 def accuracy(logits: Any, labels: Any) -> float:
@@ -212,6 +214,7 @@ def difficulty_strata(
     sets: PredictionSets, labels: Any, difficulty: Any, *, confidence: float = 0.95
 ) -> tuple[Stratum, ...]:
     """Counts, coverage and size by the rank of the true label (the paper's Table 4)."""
+    same_rows(labels=labels, difficulty=difficulty)
     hits = _hits(sets, labels)
     ranks = _as_ranks(difficulty, len(sets), sets.n_classes)
     counts = _Counts.of(ranks, hits, sets.sizes, sets.n_classes + 1)
@@ -259,6 +262,7 @@ def as_sets(sets: Any) -> PredictionSets:
 
 def group_coverage(sets: PredictionSets, labels: Any, groups: Any) -> GroupCoverage:
     """Coverage and size in each group of rows, given one name or number per row."""
+    same_rows(labels=labels, groups=groups)
     names = checks.as_groups(groups, len(sets)).astype(str)
     return _group_coverage(_count_groups(names, _hits(sets, labels), sets.sizes), sets.coverage)
 
@@ -525,10 +529,10 @@ class Evaluator:
         """Add a batch of sets with their true labels; parameters as for `evaluate`, the same ones in every batch."""
         if hasattr(sets, "cpu"):  # sets that stayed on a device
             sets = sets.cpu()
+        same_rows(logits=logits, labels=labels, difficulty=difficulty, groups=groups)
         truth = as_sets(sets).numbers(labels)
-        checks.same_columns(logits, sets.class_names)
+        sets.classes.check(logits)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
-        checks.same_order(logits, groups=groups)
         of_row = None if groups is None else checks.as_groups(groups, len(sets)).astype(str)
         return self._add(_Tally.of(sets.sizes, sets.holds(truth), truth, ranks, of_row, sets.n_classes), sets[:0])
 
@@ -550,8 +554,11 @@ class Evaluator:
     def _add(self, tally: _Tally, like: PredictionSets) -> Evaluator:
         if self._like is not None and self._like != like:
             raise InputError("batches must come from one calibration and one coverage; these sets differ in either.")
+        known = None if self._like is None else self._like.columns
+        if known is not None and like.columns is not None and like.classes.misplaced(known):
+            raise InputError("batches must come from one calibration; these sets are of columns in another order.")
         self._tally = tally if self._tally is None else self._tally + tally
-        self._like = like
+        self._like = like if like.columns is not None or self._like is None else self._like
         return self
 
     def finish(self) -> Evaluation:
@@ -586,7 +593,7 @@ def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes
         return None if difficulty is None else _as_ranks(difficulty, len(truth), n_classes)
     if difficulty is not None:
         raise InputError("give logits or difficulty, not both: the difficulty is the true label's rank in the logits.")
-    checks.same_rows(logits, labels)
+    checks.same_device(logits, labels)
     there = checks.is_on_device(logits)
     array: Any = (checks.as_device_logits if there else checks.as_logits)(logits, n_classes, row_allowed=True)
     if len(array) != len(truth):
@@ -595,6 +602,7 @@ def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes
         from evicp import device
 
         return device.label_ranks(array, truth)
+    same_labels(logits, labels, array, truth)
     return kernels.label_ranks(array, truth)
 
 

@@ -42,6 +42,7 @@ from evicp.blocks import (
     write_sets,
 )
 from evicp.calibration import Batch, Calibration, Calibrator
+from evicp.classes import ClassNames
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.files import SetsFile, typed
 from evicp.scores import ScoreLike
@@ -152,7 +153,7 @@ def calibrate(
     score: ScoreLike = "ecp",
     *,
     by: Any = None,
-    class_names: checks.ClassNames | None = None,
+    class_names: ClassNames | None = None,
     logits: str = "logits",
     labels: str = "labels",
     groups: str | None = None,
@@ -197,7 +198,7 @@ def _score_batch(
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         _, noted = _noting(calibrator.update, made, _column(batch, labels), groups=given)
-    scores, keys, _, origin = calibrator.content()
+    scores, keys, _, origin, _ = calibrator.content()
     scored = {
         "score": pa.array(scores),
         "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
@@ -499,7 +500,7 @@ def calibrate_files(
     groups: Any = None,
     weights: Any = None,
     class_weights: Any = None,
-    class_names: checks.ClassNames | None = None,
+    class_names: ClassNames | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """`evicp.blocks.calibrate` on a cluster: every worker reads its own rows, which must lie where all can read them.

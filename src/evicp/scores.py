@@ -17,6 +17,7 @@ import numpy as np
 
 from evicp import checks, evidence, kernels
 from evicp.arrays import F64, Coverage
+from evicp.classes import in_class_order
 from evicp.errors import InputTypeError, ScoreError
 from evicp.kernels import _numpy as kernel
 from evicp.sets import PredictionSets
@@ -160,7 +161,7 @@ class ECP(Score):
         else:
             object.__setattr__(self, "stabilizer", _non_negative(self.stabilizer, "stabilizer"))
         if self.base_rates is not None:
-            object.__setattr__(self, "base_rates", checks.as_base_rates(self.base_rates))
+            object.__setattr__(self, "base_rates", checks.as_base_rates(in_class_order(self.base_rates, "base_rates")))
 
     @property
     def monotone(self) -> bool:

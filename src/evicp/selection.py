@@ -15,6 +15,7 @@ from evicp import checks, kernels, limits
 from evicp.arrays import F64, I64, Coverage
 from evicp.calibration import warn_suspicious
 from evicp.certificates import is_tied
+from evicp.classes import labelled
 from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
 from evicp.metrics import Evaluation, evaluate_counts
 from evicp.reliability import conformal_rank, rows_needed
@@ -188,7 +189,7 @@ def compare(
     >>> abs(comparison.median("ecp", "coverage") - 0.8) < 0.06
     True
     """
-    array, truth = checks.as_labelled(logits, labels)
+    array, truth = labelled(logits, labels)
     if not len(array):
         raise LogitsError("compare needs labelled rows to split; got none.")
     exact = checks.as_coverage(coverage)

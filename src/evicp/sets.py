@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.arrays import I32, I64, Bools, Coverage
+from evicp.classes import ClassAxis, ClassNames
 from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
 from evicp.tables import html_table, rows_text
 
@@ -44,6 +45,8 @@ class PredictionSets:
         "uncertainty", or "weighted"
     smoothed : ties were broken at random (`smoothed=True`), so that coverage is what was asked, not more
     tied : of sets within one threshold for all rows, other calibration scores equal it, so that more may be covered
+    columns : the names of the columns of the logits calibrated on, where they are known and not the class names
+    numbered : class names were given as whole numbers: labels that are such are looked up among them
 
     >>> sets = PredictionSets(np.array([0, 2, 2]), np.array([4, 1], np.int32), n_classes=5, coverage=Fraction(9, 10))
     >>> sets
@@ -64,6 +67,8 @@ class PredictionSets:
     guarantee: str = "marginal"
     smoothed: bool = False
     tied: bool = False
+    columns: tuple[str, ...] | None = None
+    numbered: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", checks.frozen(self.offsets))
@@ -77,6 +82,11 @@ class PredictionSets:
         made.__dict__.update(self.__dict__, offsets=checks.frozen(offsets), labels=checks.frozen(labels))
         return made
 
+    @property
+    def classes(self) -> ClassAxis:
+        """What is known of the classes: their names, and the columns they came in."""
+        return ClassAxis(self.n_classes, self.class_names, self.columns, self.numbered)
+
     @classmethod
     def from_mask(
         cls,
@@ -85,7 +95,7 @@ class PredictionSets:
         coverage: Coverage,
         score: str = "custom",
         n_calibration: int | None = None,
-        class_names: checks.ClassNames | None = None,
+        class_names: ClassNames | None = None,
     ) -> PredictionSets:
         """Sets made elsewhere, as a matrix of membership: `evaluate` can then judge them.
 
@@ -106,7 +116,8 @@ class PredictionSets:
         if array.ndim != 2 or array.shape[1] < 2:
             raise InputError(f"mask must have shape (rows, classes), of 2 classes or more; got {array.shape}.")
         offsets = np.concatenate([[0], np.cumsum(array.sum(1))])
-        about = _about(coverage, array.shape[1], score, n_calibration, class_names)
+        classes = ClassAxis.of(class_names, array.shape[1]).learned(mask, "mask")
+        about = _about(coverage, classes, score, n_calibration)
         return cls(offsets, np.nonzero(array)[1].astype(np.int32), **about)
 
     @classmethod
@@ -118,7 +129,7 @@ class PredictionSets:
         coverage: Coverage,
         score: str = "custom",
         n_calibration: int | None = None,
-        class_names: checks.ClassNames | None = None,
+        class_names: ClassNames | None = None,
     ) -> PredictionSets:
         """Sets made elsewhere, as a list of labels per row: `evaluate` can then judge them.
 
@@ -132,10 +143,11 @@ class PredictionSets:
         >>> PredictionSets.from_lists([[2, 0], []], n_classes=3, coverage=0.9).contains([0, 0])
         array([ True, False])
         """
-        about = _about(coverage, checks.as_n_classes(n_classes), score, n_calibration, class_names)
+        classes = ClassAxis.of(class_names, checks.as_n_classes(n_classes))
+        about = _about(coverage, classes, score, n_calibration)
         rows = _rows_of(lists)
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
-        labels = _labels_of(rows, n_classes, about["class_names"])
+        labels = _labels_of(rows, classes)
         again = repeated_label(offsets, labels, n_classes)
         if again is not None:
             raise LabelsError(f"lists must hold a label once per row; got {again[1]} twice in row {again[0]}.")
@@ -196,7 +208,7 @@ class PredictionSets:
 
     def numbers(self, labels: Any) -> I64:
         """One label per row as its number, (n,), checked."""
-        return checks.as_labels(labels, len(self), self.n_classes, class_names=self.class_names)
+        return self.classes.numbers(labels, len(self))
 
     def holds(self, numbers: I64) -> Bools:
         """`contains` of labels that have been checked."""
@@ -274,10 +286,9 @@ class PredictionSets:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PredictionSets):
             return NotImplemented
+        mine, theirs = ({**one.about(), "columns": None} for one in (self, other))  # where sets come from is not theirs
         return (
-            self.about() == other.about()
-            and np.array_equal(self.offsets, other.offsets)
-            and np.array_equal(self.labels, other.labels)
+            mine == theirs and np.array_equal(self.offsets, other.offsets) and np.array_equal(self.labels, other.labels)
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -320,16 +331,18 @@ def repeated_label(offsets: I64, labels: NDArray[Any], n_classes: int) -> tuple[
 _MARKS, _SPARSE = 1 << 22, 256
 
 
-def _about(coverage: Any, n_classes: int, score: Any, n_calibration: Any, class_names: Any) -> dict[str, Any]:
+def _about(coverage: Any, classes: ClassAxis, score: Any, n_calibration: Any) -> dict[str, Any]:
     """What sets made elsewhere remember, checked."""
     if not isinstance(score, str):
         raise InputTypeError(f"score must be the name of a score; got {score!r}.")
     return {
-        "n_classes": n_classes,
+        "n_classes": classes.n_classes,
         "coverage": checks.as_coverage(coverage),
         "score": score,
         "n_calibration": None if n_calibration is None else checks.as_count(n_calibration, "n_calibration"),
-        "class_names": checks.as_class_names(class_names, n_classes),
+        "class_names": classes.names,
+        "columns": classes.other_columns,
+        "numbered": classes.numbered,
     }
 
 
@@ -347,15 +360,15 @@ def _rows_of(lists: Any) -> list[list[Any]]:
     return rows
 
 
-def _labels_of(rows: list[list[Any]], n_classes: int, class_names: tuple[str, ...] | None) -> I64:
+def _labels_of(rows: list[list[Any]], classes: ClassAxis) -> I64:
     """The labels of all rows, one after the other; what is no label is named with its row."""
     try:
         flat = [label for row in rows for label in row]
-        return checks.as_labels(flat, len(flat), n_classes, class_names=class_names)
+        return classes.numbers(flat, len(flat))
     except (LabelsError, InputTypeError):
         for number, row in enumerate(rows):
             try:
-                checks.as_labels(row, len(row), n_classes, class_names=class_names)
+                classes.numbers(row, len(row))
             except (LabelsError, InputTypeError) as error:
                 where = str(error).replace(" at row ", " at position ")
                 raise type(error)(f"lists must hold labels; in row {number}, {where}") from None

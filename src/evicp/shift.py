@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from evicp import checks, kernels
+from evicp import checks, kernels, limits
 from evicp.arrays import F64
+from evicp.classes import ClassAxis, in_class_order, labelled
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
 from evicp.scores import LAC
 
@@ -84,14 +86,19 @@ class Weights:
             return self.classes[None, :]
         if given is None:
             raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
-        return as_weights(np.atleast_1d(checks.as_array(given, "weights")), n)[:, None]
+        new = as_weights(np.atleast_1d(checks.as_array(given, "weights")), n)
+        warn_of_scales(self.rows, new)
+        return new[:, None]
 
     def limit(self, scores: F64, coverage: Fraction, confidence: float | None, new: F64) -> F64:
         """The threshold for each new weight, of the shape of `new`."""
         if confidence is not None:
             raise InputError("confidence needs the Beta law, which weighted calibrations do not follow; leave it out.")
         warn_small_effective_size(self.rows, coverage)
-        return weighted_thresholds(scores, self.rows, new, coverage)
+        thresholds = weighted_thresholds(scores, self.rows, new, coverage)
+        if np.isinf(thresholds).any():
+            limits.warn_of_masked(scores, coverage)
+        return thresholds
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Weights):
@@ -153,6 +160,49 @@ def _scaled(weights: F64, new_weights: F64) -> tuple[F64, F64]:
         return weights / unit, np.minimum(new_weights / unit, 1e300)
 
 
+#: Weights of new rows and of calibration rows that differ by this factor are hardly on one scale.
+_SCALES_APART = 10.0
+
+
+def warn_of_scales(known: F64, new: F64) -> None:
+    """Warn where the weights of new rows are not on the scale of the calibration rows' weights.
+
+    If they are, a new row has a weight below a share of the calibration rows' mean with at most this probability, as
+    its weight is how much more frequent such rows are among the new ones. So it is hardly chance if half of twenty rows
+    or more are below a tenth of it, or all of a few; one or two must be further below. Weights above all calibration
+    weights are remarked upon where they are far above, or where one alone is a tenth of the others' sum.
+
+    Parameters
+    ----------
+    known : (n,) weights of calibration rows
+    new : (m,) weights of new rows
+    """
+    if not new.size:
+        return
+    typical, largest, mean = float(np.median(new)), float(known.max()), float(known.mean())
+    is_large = typical > largest and typical > min(_SCALES_APART * largest, len(known) * mean / _SCALES_APART)
+    high = typical if new.size >= 20 else float(new.max())
+    if is_large or high * max(_SCALES_APART, 1000 ** (1 / new.size)) < mean:
+        checks.warn(
+            f"weights of new rows must be on the scale of the calibration rows' weights; the median of {new.size:,} "
+            f"new ones is {typical:.3g}, the mean of {len(known):,} calibrated ones {mean:.3g}. "
+            f"{'Sets are too large, or full' if is_large else 'Sets may cover less than asked'}. Normalise neither, or "
+            "divide both by one number.",
+            SuspiciousInputWarning,
+        )
+
+
+def warn_of_scales_between(batches: Sequence[F64]) -> None:
+    """Warn where batches of calibration weights, of 30 rows or more, have means that are far apart."""
+    means = [float(batch.mean()) for batch in batches if len(batch) >= 30]
+    if means and max(means) > _SCALES_APART * min(means):
+        checks.warn(
+            f"the weights of calibration rows must be on one scale in all batches; their means range from "
+            f"{min(means):.3g} to {max(means):.3g}. Normalise none of them, or divide all by one number.",
+            SuspiciousInputWarning,
+        )
+
+
 def warn_small_effective_size(weights: F64, coverage: Fraction) -> None:
     """Few effective rows: coverage given the calibration rows spreads by more than a third of 1 - coverage."""
     needed = 10 / (1 - coverage)
@@ -174,12 +224,13 @@ def label_shift_weights(labels: Any, frequencies: Any) -> F64:
     Parameters
     ----------
     labels : (n,) calibration labels
-    frequencies : (K,) class frequencies among new rows, known or from `estimate_class_frequencies`
+    frequencies : (K,) class frequencies among new rows, known or from `estimate_class_frequencies`; of a mapping or a
+        Series, such as `value_counts` gives, by class number
 
     >>> label_shift_weights([0, 0, 0, 1], [0.5, 0.5]).round(3)
     array([0.667, 2.   ])
     """
-    wanted = as_weights(frequencies, what="frequencies")
+    wanted = as_weights(in_class_order(frequencies, "frequencies"), what="frequencies")
     if wanted.size < 2 or not wanted.any():
         raise InputError("frequencies must hold one number per class, not all of them 0.")
     truth = checks.as_labels(labels, checks.as_array(labels, "labels").size, len(wanted))
@@ -206,10 +257,10 @@ def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64
     logits, labels : (n, K) and (n,) labelled rows from before the shift, each class among them
     new_logits : (m, K) rows from after it
     """
-    array, truth = checks.as_labelled(logits, labels)
+    array, truth = labelled(logits, labels)
     n_classes = array.shape[1]
     new = checks.as_logits(new_logits, n_classes)
-    checks.same_columns(new_logits, checks.columns_of(logits))
+    ClassAxis(n_classes).learned(logits).check(new_logits)
     counts = np.bincount(truth, minlength=n_classes)
     if not len(new) or (counts == 0).any():
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from evicp import checks
 from evicp.arrays import F64, I64, Coverage, Coverages
 from evicp.calibration import Calibration, Calibrator, calibrate
+from evicp.classes import ClassAxis
 from evicp.cross import CrossCalibration
-from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
+from evicp.errors import InputError, LabelsError, unusable
 from evicp.groups import ByGroup, ByUncertainty, as_groups
 from evicp.metrics import Evaluation, Evaluator
 from evicp.scores import ScoreLike, as_score
@@ -88,39 +89,6 @@ def _compares_pairs(estimator: Any) -> bool:
     if getattr(estimator, "steps", None):
         return _compares_pairs(estimator.steps[-1][1])
     return getattr(estimator, "decision_function_shape", None) == "ovo"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _PositionSets(PredictionSets):
-    """Sets of positions in classes that are other whole numbers; labels that look like the classes are warned of."""
-
-    classes: tuple[int, ...] = ()
-
-    def numbers(self, labels: Any) -> I64:
-        """As for any sets: one position in `classes` per row, (n,)."""
-        hint = "These sets hold positions in classes_; ConformalClassifier.evaluate(X, y) takes the classes themselves."
-        try:
-            numbers = super().numbers(labels)
-        except (LabelsError, InputTypeError) as error:
-            raise type(error)(f"{error} {hint}") from None
-        if checks.as_array(labels, "labels").dtype.kind not in "iu":  # names, which say which class is meant
-            return numbers
-        classes, given = np.array(self.classes), np.unique(numbers)
-        if np.isin(given, classes).all() and np.any(classes[given] != given):
-            what = "labels may be classes where positions are meant: each of them is a class, too."
-            checks.warn(f"{what} {hint}", SuspiciousInputWarning)
-        return numbers
-
-
-def _of_positions(sets: Any, classes: NDArray[Any]) -> Any:
-    """Sets that know the classes, where positions and classes are different whole numbers."""
-    if isinstance(sets, list):  # of several coverages
-        return [_of_positions(one, classes) for one in sets]
-    whole = classes.dtype.kind in "iu" or (classes.dtype.kind == "f" and np.array_equal(classes, np.rint(classes)))
-    if not whole or np.array_equal(classes, np.arange(len(classes))):
-        return sets
-    known = {field.name: getattr(sets, field.name) for field in fields(sets)}
-    return _PositionSets(**known, classes=tuple(map(int, classes)))
 
 
 class _Part(NamedTuple):
@@ -322,7 +290,8 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             estimator, used = self._fit_and_score(X, y, params)
             folds = len(used) if len(used) > 1 else None
         classes, score = np.asarray(estimator.classes_), self._conformal_score(estimator, X, read)
-        names = [str(c) for c in classes]
+        names = classes.tolist() if classes.dtype.kind in "iuf" else [str(c) for c in classes]
+        known = ClassAxis.of(names, len(names))
         groups = [
             None if group is None else checks.as_groups(group(_safe_indexing(X, p.rows)), len(p.rows)) for p in used
         ]
@@ -331,6 +300,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             calibration = self._cross_calibrated(used, groups, score, names)
         else:
             logits, labels = (np.concatenate([getattr(part, what) for part in used]) for what in ("logits", "labels"))
+            labels = known.labels(labels)
             by = self.by if group is None else np.concatenate([part for part in groups if part is not None])
             calibration = replace(calibrate(logits, labels, score, by=by, class_names=names), folds=folds)
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
@@ -365,7 +335,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         by = ByGroup(tuple(np.unique(np.concatenate(known)).tolist())) if known else self.by
         return CrossCalibration(
             tuple(
-                Calibrator(score, by=by, class_names=names).update(part.logits, part.labels, groups=own).finish()
+                Calibrator(score, by=by, class_names=names)
+                .update(part.logits, ClassAxis.of(names, len(names)).labels(part.labels), groups=own)
+                .finish()
                 for part, own in zip(used, groups, strict=True)
             )
         )
@@ -501,8 +473,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> PredictionSets | list[PredictionSets]:
         """Prediction sets of positions in `classes_`: `classes_[sets[i]]` are a row's classes, `names(i)` their text.
 
-        Compare them with labels by `evaluate(X, y)`, which knows the classes. `evicp.evaluate` and `sets.contains`
-        take positions, and warn of labels that may be classes. An ensemble knows neither confidence nor smoothed sets.
+        Labels to hold against them are the classes, in `evaluate(X, y)`, `evicp.evaluate` and `sets.contains`; where
+        classes are no whole numbers, positions will do there too. An ensemble knows neither confidence nor smoothed
+        sets.
 
         Parameters
         ----------
@@ -513,8 +486,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         smoothed : ties broken at random, as in `Calibration.predict`: coverage is what was asked, not more
         """
         logits, groups = self._outputs(X)
-        sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
-        return _of_positions(sets, self.classes_)
+        return self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
 
     def _outputs(self, X: Any) -> tuple[Any, NDArray[Any] | None]:
         """The logits of new rows, or of each estimator of an ensemble, and their groups where a function gives them."""
@@ -568,7 +540,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             logits = logits_of(self.estimator_, X)
         elif self.calibration_.has_row_groups:
             groups = self.calibration_.groups_of(logits, groups)
-        return Evaluator(min_count=min_count).update(sets, truth, logits, groups=groups).finish()
+        return Evaluator(min_count=min_count).update(sets, sets.classes.labels(truth), logits, groups=groups).finish()
 
     def predict_p(self, X: Any, *, smoothed: Any = False) -> F64:
         """Conformal p-values of every class, (n, K); among rows of the class or the row's group, where `by` says so.

@@ -13,6 +13,7 @@ from evicp import checks
 from evicp.arrays import F64, I64, Bools
 from evicp.density import along
 from evicp.errors import InputError
+from evicp.frames import as_features, columns_of, same_rows
 from evicp.metrics import as_sets, clopper_pearson
 from evicp.sets import PredictionSets
 
@@ -52,7 +53,7 @@ class WorstSlice:
 
     def contains(self, features: Any) -> Bools:
         """Whether each row lies in the slice, (n,)."""
-        array = checks.as_features(features, n_features=len(self.direction), columns=self.columns)
+        array = as_features(features, n_features=len(self.direction), columns=self.columns)
         places = along(array, self.direction)
         return (self.low <= places) & (places <= self.high)
 
@@ -90,7 +91,8 @@ def worst_slice(
     >>> print(f"{sets.contains(labels[4000:]).mean():.2f} of all rows, {found.coverage:.2f} of those in the slice")
     0.95 of all rows, 0.72 of those in the slice
     """
-    covered, x = as_sets(sets).contains(labels), checks.as_features(features, n=len(sets))
+    same_rows(labels=labels, features=features)
+    covered, x = as_sets(sets).contains(labels), as_features(features, n=len(sets))
     rng = np.random.default_rng(checks.as_seed(seed))
     searched, held_out = np.array_split(rng.permutation(len(x)), 2)
     share = checks.as_probability(share, "share")
@@ -123,7 +125,7 @@ def worst_slice(
         direction=direction,
         low=low,
         high=high,
-        columns=checks.columns_of(features),
+        columns=columns_of(features),
     )
 
 

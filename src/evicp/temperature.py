@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from evicp import checks, kernels
 from evicp.arrays import I64
+from evicp.classes import labelled
 from evicp.errors import LabelsError, LogitsError, SuspiciousInputWarning
 from evicp.tables import html_table, rows_text
 
@@ -81,7 +82,7 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
     >>> round(fit_temperature(3 * z, labels).temperature, 1)  # logits three times too sharp
     3.0
     """
-    array, truth = checks.as_labelled(logits, labels)
+    array, truth = labelled(logits, labels)
     if not len(array):
         raise LogitsError("a temperature needs at least one row; got none.")
     with np.errstate(over="ignore"):  # refused by name

@@ -11,7 +11,8 @@ import numpy as np
 
 from evicp.arrays import Coverage
 from evicp.calibration import Calibration, Calibrator
-from evicp.checks import LARGEST_LOGIT, ClassNames, as_coverage, as_device_logits, warn_if_probabilities
+from evicp.checks import LARGEST_LOGIT, as_coverage, as_device_logits, warn_if_probabilities
+from evicp.classes import ClassNames
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.groups import ByGroup
 from evicp.metrics import Evaluation, Evaluator

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits
 from evicp.arrays import F64, I64, Bools, Coverage
+from evicp.classes import labelled
 from evicp.errors import InputError, LogitsError
 from evicp.reliability import conformal_rank, rows_needed
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, ScoreLike, TopK, as_score
@@ -474,7 +475,7 @@ def _beside(best: _Judged, given: _Judged) -> str:
 
 
 def _checked(logits: Any, labels: Any, coverage: Any, seed: Any) -> tuple[NDArray[Any], I64, Fraction]:
-    array, truth = checks.as_labelled(logits, labels)
+    array, truth = labelled(logits, labels)
     exact = checks.as_coverage(coverage)
     checks.as_seed(seed)
     if len(array) < rows_needed(exact):

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp.errors import ArtifactError
+from evicp.errors import ArtifactError, SuspiciousInputWarning
 
 pytestmark = pytest.mark.reliability
 
@@ -318,6 +318,9 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "names that are an object": (lambda: forged(class_names={"a": 1}), "its class names are not strings"),
     "nested names": (lambda: forged(class_names=[["a"], "b", "c"]), "its class names are not strings"),
     "columns that are numbers": (lambda: forged(columns=[1, 2, 3]), "its columns are not strings"),
+    "numbers that are no numbers": (lambda: forged(numbered=True), "says that its class names are numbers"),
+    "numbers without names": (lambda: forged(numbered=True, class_names=None), "says that its class names are numbers"),
+    "a number for numbered": (lambda: forged(numbered=1), "it says of its class names that they are numbers: 1"),
     "too few columns": (lambda: forged(columns=["a", "b"]), "it has 2 columns for 3 classes"),
     # scores that do not exist
     "a score that is text": (lambda: forged(score="raps"), "its score is malformed"),
@@ -434,7 +437,8 @@ def test_names_are_text_and_stay_text(name: str, tmp_path: Path) -> None:
     path.write_bytes(forged(class_names=["a", name, "c"]))
     calibration = evicp.load(path)
     assert calibration.class_names == ("a", name, "c")
-    sets = calibration.predict([[0.0, 5.0, 1.0]], 0.8)
+    with pytest.warns(SuspiciousInputWarning, match="true label scores"):
+        sets = calibration.predict([[0.0, 5.0, 1.0]], 0.8)
     assert name in sets.names(0)
     assert list(tmp_path.iterdir()) == [path]
 

@@ -155,7 +155,7 @@ def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how:
 
         page = report.split(
             rows.logits,
-            labels_of(rows),
+            rows.labels,
             scores,
             coverage=result.coverage,
             class_names=rows.class_names,

@@ -18,6 +18,7 @@ from evicp import artifact, blocks, checks, files, stored, torch_archive
 from evicp.arrays import I64
 from evicp.blocks import Rows
 from evicp.calibration import Calibration
+from evicp.classes import as_class_names, labelled
 from evicp.cli.common import INPUT_SUFFIXES, TORCH_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
 from evicp.files import LogitsFile
@@ -95,7 +96,7 @@ def read_rows(
 
 def labels_of(rows: Rows) -> I64:
     """The labels of rows as numbers; names are read where the rows have class names."""
-    return checks.as_labels(rows.labels, *checks.as_logits(rows.logits).shape, class_names=rows.class_names)
+    return labelled(rows.logits, rows.labels, class_names=rows.class_names)[1]
 
 
 def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
@@ -253,4 +254,4 @@ def _names_in_json(content: Any) -> tuple[str, ...]:
     """The names in a list, or in label order in an object; also as "id2label" of a Hugging Face configuration."""
     if isinstance(content, dict):
         content = content.get("id2label", content)
-    return checks.as_class_names(content, len(content)) or ()
+    return as_class_names(content, len(content)) or ()

@@ -121,7 +121,7 @@ def _feed(
     p_values: bool,
 ) -> None:
     """Show the monitor those of a block's rows that are of its group."""
-    array, truth = checks.as_labelled(logits, labels, calibration.n_classes, class_names=calibration.class_names)
+    array, truth = calibration.classes.labelled(logits, labels)
     wanted = np.ones(len(array), bool)
     if calibration.groups is not None:
         by = calibration.groups.by
@@ -130,13 +130,13 @@ def _feed(
             wanted = own[by.of_labels(calibration.n_classes)[truth]]
         else:
             wanted = calibration.groups_of(array, groups) == group
-    rows, truth = array[wanted], truth[wanted]
+    rows, known = array[wanted], calibration.classes.labels(truth[wanted])
     part = None if groups is None else groups[wanted]
     if p_values:
-        watch.update_p_values(calibration.p_values(rows, truth, groups=part))
+        watch.update_p_values(calibration.p_values(rows, known, groups=part))
     else:
         sets = calibration.predict(rows, watch.coverage, confidence=watch.confidence, groups=part)
-        watch.update(sets.contains(truth))
+        watch.update(sets.contains(known))
 
 
 def _require_group(path: str, calibration: Calibration, group: str | None) -> None:

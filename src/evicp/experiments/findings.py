@@ -19,9 +19,10 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from evicp import checks, evidence, kernels
+from evicp import evidence, kernels
 from evicp.arrays import F64, I64, Bools
 from evicp.calibration import calibrate
+from evicp.classes import labelled
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError, SuspiciousInputWarning, need
 from evicp.experiments.published import TABLES, figures, lookup
@@ -82,7 +83,7 @@ def read(path: str) -> Logits:
     file = read_logits(path)
     if file.labels is None:
         raise FileError(f"cannot study {path}: it holds no labels.")
-    return Logits(Path(path).stem, *checks.as_labelled(file.logits, file.labels))
+    return Logits(Path(path).stem, *labelled(file.logits, file.labels))
 
 
 def embedded() -> Logits:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evicp import __version__, checks
+from evicp.classes import labelled
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError
 from evicp.experiments import figures, page
@@ -28,7 +29,7 @@ def as_network(name: str, dataset: str, logits: Any, labels: Any) -> Network:
     """Checked logits and labels of one network on "val" or "v2"."""
     if dataset not in DATASETS:
         raise InputError(f"a data set must be one of {', '.join(DATASETS)}; got {dataset!r}.")
-    return Network(name, dataset, *checks.as_labelled(logits, labels))
+    return Network(name, dataset, *labelled(logits, labels))
 
 
 def embedded_network() -> Network:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.arrays import I64
+from evicp.classes import ClassAxis, as_class_names
 from evicp.errors import FileError, InputError, LogitsError, MissingExtraError
 from evicp.extraction import storage
 from evicp.extraction.network import Network, Transform
@@ -132,8 +133,13 @@ def extract(
     net = open_network(network, weights=weights, transform=transform, device=device, precision=precision)
     if net.modality != opened.modality:
         raise InputError(f"{net.name} takes {net.modality}s; {opened.location} holds {opened.modality}s.")
-    names = checks.as_class_names(class_names, net.n_classes) or net.class_names
+    names = as_class_names(class_names, net.n_classes) or net.class_names
     truth = network_labels(opened, net.n_classes, names, trusted=trust_labels)
+    if truth is not None and ClassAxis(net.n_classes, names).labels(truth) is not truth:
+        raise InputError(
+            f"the classes of {net.name} are called by numbers of other classes ({checks.some_of(names or ())}): labels "
+            "in a file could be of two kinds. Give other class_names."
+        )
     job = _Job(net, opened, truth, names, target, batch_size, shard_size)
     return job.finished(force=force) or job.run(workers=workers, force=force, progress=progress)
 

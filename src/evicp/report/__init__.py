@@ -23,7 +23,9 @@ import numpy as np
 from evicp import checks, kernels
 from evicp.arrays import Coverage
 from evicp.calibration import Calibration, calibrate
+from evicp.classes import ClassAxis, ClassNames, as_class_names, labelled
 from evicp.errors import InputError, InputTypeError
+from evicp.frames import same_labels, same_rows
 from evicp.metrics import Evaluation
 from evicp.paths import write_whole
 from evicp.report import payload
@@ -75,7 +77,7 @@ def build(
     calibrations: Method | Sequence[Method] | Mapping[str, Method],
     *,
     coverage: Coverage = 0.9,
-    class_names: checks.ClassNames | None = None,
+    class_names: ClassNames | None = None,
     title: str = "Prediction sets",
     note: str = "",
     confidence: float = 0.95,
@@ -98,14 +100,16 @@ def build(
     explored : how many single rows, drawn at random, can be looked into; 0 for none
     date : of the report; today if None
     """
-    checks.same_rows(logits, labels)
+    same_rows(logits=logits, labels=labels, groups=groups)
+    checks.same_device(logits, labels)
     array = checks.as_logits(logits)
     named = _named(calibrations, array.shape[1])
-    names = class_names if class_names is not None else getattr(next(iter(named.values())), "class_names", None)
-    names = checks.as_class_names(names, array.shape[1])
-    _same_order(named, names)
-    checks.same_columns(logits, names, *(getattr(method, "columns", None) for method in named.values()))
-    truth = checks.as_labels(labels, *array.shape, class_names=names)
+    classes = _classes_of(class_names, named, array.shape[1]).learned(logits)
+    for method in named.values():
+        if isinstance(method, Calibration):
+            method.classes.check(logits)
+    truth = classes.numbers(labels, len(array))
+    same_labels(logits, labels, array, truth)
     if not len(truth):
         raise InputError("a report needs at least one test row; got none.")
     checks.as_probability(confidence, "confidence")
@@ -120,7 +124,7 @@ def build(
         truth,
         difficulty,
         explore(array, truth, lines, wanted) if wanted else None,
-        class_names=names,
+        class_names=classes.names,
         confidence=float(confidence),
     )
     sizes = sorted({method.n for method in named.values() if isinstance(method, Calibration)})
@@ -138,7 +142,7 @@ def split(
     calibration: float | int = 0.5,
     temperature: float | Literal["split"] = 1.0,
     seed: int = 0,
-    class_names: checks.ClassNames | None = None,
+    class_names: ClassNames | None = None,
     note: str = "",
     **options: Any,
 ) -> Report:
@@ -153,7 +157,8 @@ def split(
     seed : which random split
     options : as of `build`
     """
-    array, truth = checks.as_labelled(logits, labels, class_names=class_names)
+    array, truth = labelled(logits, labels, class_names=class_names)
+    known = ClassAxis.of(class_names, array.shape[1]).labels(truth)
     temperature = checks.as_temperature(temperature, "split")
     given = [as_score(score, conformal=False) for score in scores]
     names = [score.describe() for score in given]
@@ -168,7 +173,7 @@ def split(
     fitted = _temperature(temperature, array[tuning], truth[tuning])
     mine, test = rest[:used], np.sort(rest[used:])
     methods: list[Method] = [
-        score if isinstance(score, Base) else calibrate(array[mine], truth[mine], score, class_names=class_names)
+        score if isinstance(score, Base) else calibrate(array[mine], known[mine], score, class_names=class_names)
         for score in (with_temperature(score, fitted) for score in given)
     ]
     if fitted is not None:
@@ -177,7 +182,7 @@ def split(
         )
     return build(
         array[test],
-        truth[test],
+        known[test],
         dict(zip(names, methods, strict=True)),
         class_names=class_names,
         note=f"Split at random, seed {seed}. {note}".strip(),
@@ -188,7 +193,7 @@ def split(
 def of_evaluation(
     evaluation: Evaluation,
     *,
-    class_names: checks.ClassNames | None = None,
+    class_names: ClassNames | None = None,
     title: str = "Prediction sets",
     date: str | None = None,
 ) -> Report:
@@ -196,7 +201,7 @@ def of_evaluation(
     if not isinstance(evaluation, Evaluation):
         raise InputTypeError(f"a report needs an Evaluation; got a {type(evaluation).__name__}.")
     names = evaluation.class_coverage.names if class_names is None else class_names
-    data = payload.of_evaluation(evaluation, checks.as_class_names(names, evaluation.n_classes))
+    data = payload.of_evaluation(evaluation, as_class_names(names, evaluation.n_classes))
     lead = f"{evaluation.n:,} test rows, {evaluation.n_classes:,} classes, coverage {float(evaluation.target):g}."
     return _report(title, lead, data, 0, date)
 
@@ -224,16 +229,20 @@ def _named(calibrations: Any, n_classes: int) -> dict[str, Method]:
     return dict(calibrations)
 
 
-def _same_order(named: Mapping[str, Method], names: tuple[str, ...] | None) -> None:
-    """Refuse calibrations whose classes have the page's names in another order: columns are of one order only."""
-    for method, calibration in named.items():
-        own = getattr(calibration, "class_names", None)
-        if names is not None and own is not None and own != names and sorted(own) == sorted(names):
-            k = next(k for k in range(len(own)) if own[k] != names[k])
+def _classes_of(class_names: Any, named: Mapping[str, Method], n_classes: int) -> ClassAxis:
+    """The classes under the page's names, if no calibration has one of these at another place."""
+    calibrations = {name: method for name, method in named.items() if isinstance(method, Calibration)}
+    first = next((method.classes for method in named.values() if isinstance(method, Calibration)), ClassAxis(n_classes))
+    classes = first if class_names is None else ClassAxis.of(class_names, n_classes)
+    for method, calibration in calibrations.items():
+        own, names = calibration.class_names, classes.names
+        if own is not None and names is not None and classes.misplaced(own, renamed=True) is not None:
+            k = next(k for k in range(n_classes) if own[k] != names[k])
             raise InputError(
                 f"{method} was calibrated with these class names in another order: class {k} is {own[k]!r} there, "
                 f"{names[k]!r} here. Order the logits' classes as calibrated."
             )
+    return classes
 
 
 def _numbered(methods: list[Any]) -> dict[str, Any]:
