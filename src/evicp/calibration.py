@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits, shift
 from evicp.arrays import F64, I64, Coverage, Coverages
-from evicp.certificates import certify, is_tied
+from evicp.certificates import certify
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.reliability import Certificate, Reliability
@@ -23,6 +23,7 @@ from evicp.scores import ECP, Score, ScoreLike, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
 from evicp.tables import html_table
+from evicp.ties import found_ties, found_weighted_ties, is_tied, warn_of_ties
 
 if TYPE_CHECKING:
     from evicp.metrics import Evaluation
@@ -418,6 +419,7 @@ class Calibration:
             raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
         warn_of_low_coverage(checks.as_coverage(coverage))
         thresholds = self.thresholds(coverage, confidence)
+        self._warn_of_ties(checks.as_coverage(coverage), confidence, can_smooth=False)
         return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
 
     @overload
@@ -516,6 +518,8 @@ class Calibration:
             return last[3]
         wanted = checks.as_coverages(coverage)
         asked = self._checked(wanted, confidence, allow_empty, smoothed, many=checks.is_many(coverage))
+        for sets in asked.like if not asked.like[0].smoothed else []:
+            self._warn_of_ties(sets.coverage, sets.confidence)
         if not warn_of_low_coverage(max(wanted)) and plain:
             self.__dict__["_last_asked"] = coverage, confidence, allow_empty, asked
         return asked
@@ -631,6 +635,21 @@ class Calibration:
         """Whether other scores equal the threshold, where there is one for all rows."""
         alone = self.groups is None and self.weights is None
         return alone and is_tied(self.scores, Reliability(self.n, coverage, confidence).k)
+
+    def _warn_of_ties(self, coverage: Fraction, confidence: float | None, *, can_smooth: bool = True) -> None:
+        """Warn where scores that tie at the threshold make sets (nearly) full."""
+        if self.n_classes == 2 and isinstance(self.score, ECP):
+            return  # said by the calibration: see _warn_of_two_classes
+        if self.weights is not None:
+            mean = self.weights.rows.mean(keepdims=True)
+            threshold = shift.weighted_thresholds(self.scores, self.weights.rows, mean, coverage)
+            ties = found_weighted_ties(self.scores, self.weights.rows, float(threshold[0]), coverage)
+        else:
+            counts = np.array([self.n]) if self.groups is None else self.groups.counts
+            ties = found_ties(self.scores, counts, coverage, confidence)
+        by_class = self.groups is not None and isinstance(self.groups.by, ByClass)
+        plain = self.weights is None and not by_class and confidence is None  # what smoothed sets can be
+        warn_of_ties(ties, coverage, can_smooth=can_smooth and plain)
 
     def _as_confidence(self, confidence: Any) -> float | None:
         """The confidence of training-conditional sets, if they are asked for."""

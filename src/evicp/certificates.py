@@ -13,6 +13,7 @@ from evicp.errors import InputError, InputTypeError
 from evicp.groups import ByClass
 from evicp.reliability import Certificate, GroupPromise, Reliability, rows_needed, weakest
 from evicp.shift import equal_rows
+from evicp.ties import is_tied
 
 if TYPE_CHECKING:
     from evicp.calibration import Calibration
@@ -154,14 +155,6 @@ def _kind(evaluation: Evaluation, covers_more: bool) -> dict[str, bool]:
     """How the law of coverage is one of the sets evaluated; `covers_more` says that it is a bound for plain sets."""
     bound = evaluation.filled or (covers_more and not evaluation.smoothed)
     return {"at_least": bound, "smoothed": evaluation.smoothed}
-
-
-def is_tied(ascending: F64, k: int) -> bool:
-    """Whether the k-th calibration score is not the only one of its value: the Beta law then is a bound."""
-    if not 1 <= k <= len(ascending):
-        return False
-    first, after = (np.searchsorted(ascending, ascending[k - 1], side) for side in ("left", "right"))
-    return bool(after - first > 1)
 
 
 def _headline(calibration: Calibration, promises: tuple[GroupPromise, ...]) -> F64:
