@@ -19,7 +19,6 @@ from sklearn.linear_model import LogisticRegression, Perceptron, RidgeClassifier
 from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
-    KFold,
     PredefinedSplit,
     ShuffleSplit,
     StratifiedKFold,

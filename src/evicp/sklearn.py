@@ -116,9 +116,7 @@ def _positions(y: NDArray[Any], classes: NDArray[Any]) -> I64:
     return np.array([known[label] for label in given], dtype=np.int64)
 
 
-def _warn_of_lacking(
-    parts: list[_Part], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage
-) -> None:
+def _warn_of_lacking(parts: list[_Part], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage) -> None:
     """Name the classes that a training part had no row of, with the calibration rows that this costs.
 
     Such a row scores +inf: it counts as not covered, as new rows of its class are, and coverage over all rows holds.
@@ -140,9 +138,9 @@ def _warn_of_lacking(
     else:
         outcome = "only full sets hold these classes"
     checks.warn(
-        f"{lacks.sum():,} of {len(classes):,} classes {where} ({_listed(classes[lacks].tolist())}): an estimator cannot "
-        f"predict them. Their {missed:,} of {n:,} calibration rows count as not covered, which keeps the coverage over "
-        f"all rows; {outcome}. Give more rows of them.",
+        f"{lacks.sum():,} of {len(classes):,} classes {where} ({_listed(classes[lacks].tolist())}): no estimator can "
+        f"predict what it has not seen. Their {missed:,} of {n:,} calibration rows count as not covered, which keeps "
+        f"the coverage over all rows; {outcome}. Give more rows of them.",
         SuspiciousInputWarning,
     )
 
@@ -297,8 +295,8 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _classes(self, fitted: _Fitted, y: NDArray[Any]) -> NDArray[Any]:
         """The estimator's classes; sorted, with those that it lacks, where its training part had no row of them."""
         known = classes_of(fitted.estimator)
-        lacking = [] if isinstance(self.cv, str) else np.setdiff1d(y, known)
-        return np.union1d(known, y) if len(lacking) else known
+        lacks_some = not isinstance(self.cv, str) and len(np.setdiff1d(y, known)) > 0
+        return np.union1d(known, y) if lacks_some else known
 
     def _calibrated(
         self, fitted: _Fitted, X: Any, y: NDArray[Any], classes: NDArray[Any], score: Any, group: Any

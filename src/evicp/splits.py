@@ -97,7 +97,7 @@ def _warn_of_strata(cv: Any) -> None:
     """Rows that were chosen by their labels are not exchangeable with new ones."""
     if isinstance(cv, StratifiedShuffleSplit | StratifiedKFold | StratifiedGroupKFold):
         checks.warn(
-            f"{type(cv).__name__} holds rows out by their labels: they are no random sample, and where classes have few "
-            "rows, sets cover less than asked. Pass a share or a number of folds, which are drawn at random.",
+            f"{type(cv).__name__} holds rows out by their labels: they are no random sample, and where classes have "
+            "few rows, sets cover less than asked. Pass a share or a number of folds, which are drawn at random.",
             SuspiciousInputWarning,
         )

@@ -90,10 +90,12 @@ def warn_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> None:
     """Say that sets are (nearly) full because scores tie at the threshold, and what to do."""
     if not ties.matter:
         return
-    first = "Pass smoothed=True, which breaks ties at random and covers what was asked, or take" if can_smooth else "Take"
+    first = (
+        "Pass smoothed=True, which breaks ties at random and covers what was asked, or take" if can_smooth else "Take"
+    )
     checks.warn(
         f"{ties.tied:,} of {ties.n:,} calibration scores tie at the threshold, which lets all labels of that score in: "
-        f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. {first} a model "
-        "or a score with fewer ties: a forest of many trees, a randomised score, LAC where this is ECP.",
+        f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. {first} a "
+        "model or a score with fewer ties: a forest of many trees, a randomised score, LAC where this is ECP.",
         SuspiciousInputWarning,
     )
