@@ -18,7 +18,7 @@ import evicp
 from evicp.errors import EvicpError, InputError, LogitsError
 from evicp.sklearn import ConformalClassifier, logits_of
 
-pytestmark = [pytest.mark.reliability, pytest.mark.filterwarnings("error")]
+pytestmark = pytest.mark.reliability
 
 
 class Wrapped(ClassifierMixin, BaseEstimator):
