@@ -90,12 +90,10 @@ def warn_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> None:
     """Say that sets are (nearly) full because scores tie at the threshold, and what to do."""
     if not ties.matter:
         return
-    first = (
-        "Pass smoothed=True, which breaks ties at random and covers what was asked, or take" if can_smooth else "Take"
-    )
+    smoothed = "Pass smoothed=True, which breaks ties at random and covers what was asked, or t" if can_smooth else "T"
     checks.warn(
         f"{ties.tied:,} of {ties.n:,} calibration scores tie at the threshold, which lets all labels of that score in: "
-        f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. {first} a "
-        "model or a score with fewer ties: a forest of many trees, a randomised score, LAC where this is ECP.",
+        f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. "
+        f"{smoothed}ake a model whose scores differ more (a forest of many trees in place of one tree), or LAC where this is ECP.",
         SuspiciousInputWarning,
     )
