@@ -23,7 +23,7 @@ from evicp.scores import ECP, Score, ScoreLike, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
 from evicp.tables import html_table
-from evicp.ties import found_ties, found_weighted_ties, is_tied, warn_of_ties
+from evicp.ties import is_tied, ties_of, warn_of_ties
 
 if TYPE_CHECKING:
     from evicp.metrics import Evaluation
@@ -36,6 +36,9 @@ _LOW_COVERAGE = Fraction(1, 5)
 
 #: The group of every label of every row, where there are none.
 _ONE_GROUP = checks.frozen(np.zeros((1, 1), np.int64))
+
+#: What ties do at this many coverages is kept at hand.
+_REMEMBERED = 64
 
 #: Of fewer new rows than this no evidence in most is no sign that they are not logits.
 _ENOUGH_TO_JUDGE = 32
@@ -518,9 +521,9 @@ class Calibration:
             return last[3]
         wanted = checks.as_coverages(coverage)
         asked = self._checked(wanted, confidence, allow_empty, smoothed, many=checks.is_many(coverage))
-        for sets in asked.like if not asked.like[0].smoothed else []:
-            self._warn_of_ties(sets.coverage, sets.confidence)
-        if not warn_of_low_coverage(max(wanted)) and plain:
+        warned = [warn_of_low_coverage(max(wanted))]
+        warned += [self._warn_of_ties(sets.coverage, sets.confidence) for sets in asked.like if not sets.smoothed]
+        if plain and not any(warned):
             self.__dict__["_last_asked"] = coverage, confidence, allow_empty, asked
         return asked
 
@@ -636,20 +639,16 @@ class Calibration:
         alone = self.groups is None and self.weights is None
         return alone and is_tied(self.scores, Reliability(self.n, coverage, confidence).k)
 
-    def _warn_of_ties(self, coverage: Fraction, confidence: float | None, *, can_smooth: bool = True) -> None:
-        """Warn where scores that tie at the threshold make sets (nearly) full."""
-        if self.n_classes == 2 and isinstance(self.score, ECP):
-            return  # said by the calibration: see _warn_of_two_classes
-        if self.weights is not None:
-            mean = self.weights.rows.mean(keepdims=True)
-            threshold = shift.weighted_thresholds(self.scores, self.weights.rows, mean, coverage)
-            ties = found_weighted_ties(self.scores, self.weights.rows, float(threshold[0]), coverage)
-        else:
-            counts = np.array([self.n]) if self.groups is None else self.groups.counts
-            ties = found_ties(self.scores, counts, coverage, confidence)
+    def _warn_of_ties(self, coverage: Fraction, confidence: float | None, *, can_smooth: bool = True) -> bool:
+        """Warn where scores that tie at the threshold make sets (nearly) full; whether they do."""
+        known = self.__dict__.setdefault("_ties", {})
+        if (coverage, confidence) not in known:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[coverage, confidence] = ties_of(self, coverage, confidence)
         by_class = self.groups is not None and isinstance(self.groups.by, ByClass)
-        plain = self.weights is None and not by_class and confidence is None  # what smoothed sets can be
-        warn_of_ties(ties, coverage, can_smooth=can_smooth and plain)
+        can_smooth = can_smooth and self.weights is None and not by_class and confidence is None
+        return warn_of_ties(known[coverage, confidence], coverage, can_smooth=can_smooth)
 
     def _as_confidence(self, confidence: Any) -> float | None:
         """The confidence of training-conditional sets, if they are asked for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,12 @@ from evicp import checks
 from evicp.arrays import F64, I64
 from evicp.errors import SuspiciousInputWarning
 from evicp.reliability import threshold_rank
+from evicp.shift import weighted_thresholds
 
-__all__ = ["Ties", "found_ties", "found_weighted_ties", "is_tied", "warn_of_ties"]
+if TYPE_CHECKING:
+    from evicp.calibration import Calibration
+
+__all__ = ["Ties", "found_ties", "found_weighted_ties", "is_tied", "ties_of", "warn_of_ties"]
 
 #: Sets are (nearly) full where the calibration rows that are missed are fewer than this share of those that may be ...
 _FEW = 0.1
@@ -46,6 +50,17 @@ class Ties(NamedTuple):
         return self.covered - self.wanted > _MOST * (1 - self.wanted)
 
 
+def ties_of(calibration: Calibration, coverage: Fraction, confidence: float | None) -> Ties:
+    """The ties at the thresholds of a calibration; of weights at that of a new row of average weight."""
+    scores, weights, groups = calibration.scores, calibration.weights, calibration.groups
+    if calibration.n_classes == 2 and calibration.score.name == "ecp":
+        return Ties(0, len(scores), float(coverage), float(coverage))  # calibrating has said what these do
+    if weights is not None:
+        threshold = weighted_thresholds(scores, weights.rows, weights.rows.mean(keepdims=True), coverage)
+        return found_weighted_ties(scores, weights.rows, float(threshold[0]), coverage)
+    return found_ties(scores, np.array([len(scores)]) if groups is None else groups.counts, coverage, confidence)
+
+
 def found_ties(scores: F64, counts: I64, coverage: Fraction, confidence: float | None = None) -> Ties:
     """The ties that make sets (nearly) full, in groups; in a single one, where all scores have the same threshold.
 
@@ -62,7 +77,7 @@ def found_ties(scores: F64, counts: I64, coverage: Fraction, confidence: float |
     ranks = np.array([threshold_rank(n, coverage, confidence) for n in sizes.tolist()])[which]
     starts = np.cumsum(counts) - counts
     last = np.minimum(starts + ranks, len(scores)) - 1  # the place of the threshold
-    after = np.append(scores, np.inf)[last + 1]
+    after = scores[np.minimum(last + 1, len(scores) - 1)]
     at_risk = (ranks < counts) & (after == scores[last]) & (after < np.inf)
     tied = beyond = 0
     for start, n, k in zip(*(part[at_risk].tolist() for part in (starts, counts, ranks)), strict=True):
@@ -86,14 +101,17 @@ def found_weighted_ties(scores: F64, weights: F64, threshold: float, coverage: F
     return Ties(int(tied.sum()), len(scores), wanted, max(wanted, covered))
 
 
-def warn_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> None:
-    """Say that sets are (nearly) full because scores tie at the threshold, and what to do."""
+def warn_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> bool:
+    """Say that sets are (nearly) full because scores tie at the threshold, and what to do; whether they are."""
     if not ties.matter:
-        return
-    smoothed = "Pass smoothed=True, which breaks ties at random and covers what was asked, or t" if can_smooth else "T"
+        return False
+    smooth = (
+        "Pass smoothed=True, which breaks ties at random and covers what was asked, or take" if can_smooth else "Take"
+    )
     checks.warn(
         f"{ties.tied:,} of {ties.n:,} calibration scores tie at the threshold, which lets all labels of that score in: "
-        f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. "
-        f"{smoothed}ake a model whose scores differ more (a forest of many trees in place of one tree), or LAC where this is ECP.",
+        f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. {smooth} a "
+        "model whose scores differ more (a forest of many trees in place of one tree), or LAC where this is ECP.",
         SuspiciousInputWarning,
     )
+    return True
