@@ -1,4 +1,4 @@
-"""What a fitted classifier of scikit-learn's kind says of rows, as logits, one for each class."""
+"""What a fitted classifier of scikit-learn's kind says of rows, as logits, one for each class; and which rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from evicp import checks
 from evicp.arrays import F64
-from evicp.errors import InputError, InputTypeError, LogitsError
+from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 
-__all__ = ["BY_PROBABILITIES", "Reading", "aligned", "classes_of", "read"]
+__all__ = ["BY_PROBABILITIES", "Reading", "aligned", "classes_of", "columns_of", "read", "same_columns", "same_order"]
 
 #: A probability of exactly 0 stays possible: its logit is the logarithm of this number, not -inf.
 _SMALLEST = 1e-300
@@ -127,6 +127,43 @@ def classes_of(estimator: Any) -> NDArray[Any]:
     if isinstance(classes, list) and any(isinstance(one, np.ndarray) for one in classes):
         raise InputError(f"{type(estimator).__name__} predicts {len(classes)} outputs at once; wrap one of them.")
     return np.asarray(classes)
+
+
+def columns_of(X: Any) -> list[Any] | None:
+    """The labels of a frame's columns, whatever they are; None of what has none."""
+    columns = getattr(X, "columns", None)
+    return None if columns is None else list(columns)
+
+
+def same_columns(X: Any, known: list[Any] | None) -> None:
+    """Refuse a frame with the columns of the rows that calibrated in another order; scikit-learn knows only names."""
+    own = columns_of(X)
+    if own is None or known is None or own == known or len(own) != len(known) or set(own) != set(known):
+        return
+    place = next(i for i, (mine, other) in enumerate(zip(own, known, strict=True)) if mine != other)
+    raise InputError(
+        f"X must have its columns in the order of fit; column {place} is {own[place]!r} and was {known[place]!r}. "
+        f"Pass X[[{known[0]!r}, {known[1]!r}{', ...' if len(known) > 2 else ''}]]."
+    )
+
+
+def same_order(X: Any, **row_wise: Any) -> None:
+    """Warn of rows whose pandas indexes have the same entries in another order: they are paired by their place."""
+    index: Any = getattr(X, "index", None)
+    for what, values in row_wise.items():
+        other: Any = getattr(values, "index", None)
+        if not hasattr(index, "sort_values") or not hasattr(other, "sort_values") or index.equals(other):
+            continue
+        try:
+            reordered = index.sort_values().equals(other.sort_values())
+        except TypeError:  # entries of several types
+            continue
+        if reordered:
+            checks.warn(
+                f"the rows of X and {what} have the same index in another order, and are paired by their place. "
+                f"Pass {what}.loc[X.index] if the index says which belong together.",
+                SuspiciousInputWarning,
+            )
 
 
 def aligned(logits: F64, known: NDArray[Any], classes: NDArray[Any], missing: float = -np.inf) -> F64:

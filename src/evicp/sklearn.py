@@ -14,7 +14,16 @@ from evicp.arrays import F64, I64, Coverage, Coverages
 from evicp.calibration import Calibration, Calibrator, calibrate
 from evicp.cross import CrossCalibration
 from evicp.errors import InputError, InputTypeError, LabelsError, SuspiciousInputWarning, unusable
-from evicp.estimators import BY_PROBABILITIES, Reading, aligned, classes_of, read
+from evicp.estimators import (
+    BY_PROBABILITIES,
+    Reading,
+    aligned,
+    classes_of,
+    columns_of,
+    read,
+    same_columns,
+    same_order,
+)
 from evicp.groups import ByClass, ByGroup, ByUncertainty, as_groups
 from evicp.metrics import Evaluation, Evaluator
 from evicp.reliability import conformal_rank
@@ -258,6 +267,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """
         checks.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
         check_classification_targets(y)
+        same_order(X, y=y, **fit_params)
         X, y = indexable(X, column_or_1d(y, warn=True))
         group = _group_function(self.by)
         if self.__dict__["score"] is not None and str(self.__dict__["score"]).lower() != "auto":
@@ -266,13 +276,13 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self.ensemble:
             self._check_ensemble(group)
         if len(np.unique(y)) == 1 and not isinstance(self.cv, str):
-            raise LabelsError(f"y must hold rows of 2 classes or more; got 1 class only, {y[0]!r}.")
+            raise LabelsError(f"y must hold rows of 2 classes or more; got 1 class, {y.tolist()[0]!r}.")
         fitted = self._fitted(X, y, params)
         classes, score = self._classes(fitted, y), self._conformal_score(fitted)
         calibration = self._calibrated(fitted, X, y, classes, score, group)
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
         self.estimator_, self.classes_, self._group, self.calibration_ = fitted.estimator, classes, group, calibration
-        self._reading = fitted.reading
+        self._reading, self._columns = fitted.reading, columns_of(X)
         self.estimators_ = [part.estimator for part in fitted.parts] if self.ensemble else None
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # the last fit's
@@ -415,12 +425,14 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """The estimator's own prediction, one label per row."""
         check_is_fitted(self)
+        same_columns(X, self._columns)
         return self.estimator_.predict(X)
 
     @available_if(_inner_has("predict_proba"))
     def predict_proba(self, X: Any) -> F64:
         """The estimator's own probabilities, where it has any; 0 for a class that it was not trained on."""
         check_is_fitted(self)
+        same_columns(X, self._columns)
         own = self.estimator_.predict_proba(X)
         known = classes_of(self.estimator_)
         return own if np.array_equal(known, self.classes_) else aligned(own, known, self.classes_, missing=0.0)
@@ -474,6 +486,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _outputs(self, X: Any) -> tuple[Any, NDArray[Any] | None]:
         """The logits of new rows, or of each estimator of an ensemble, and their groups where a function gives them."""
         check_is_fitted(self)
+        same_columns(X, self._columns)
         every = [self._logits(one, X) for one in self.estimators_ or [self.estimator_]]
         groups = None if self._group is None else checks.as_groups(self._group(X), len(every[0]))
         return every if self.estimators_ else every[0], groups

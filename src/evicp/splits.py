@@ -65,9 +65,10 @@ def splits(cv: Any, random_state: Any, X: Any, y: NDArray[Any], *, exact: bool) 
     """
     splitter = _splitter(cv, random_state)
     try:
-        found = [(np.asarray(train), np.asarray(held_out)) for train, held_out in splitter.split(X, y)]
+        given = [(np.asarray(train), np.asarray(held_out)) for train, held_out in splitter.split(X, y)]
     except ValueError as error:
         raise InputError(f"cv={cv!r} cannot split {len(y)} rows of {len(np.unique(y))} classes: {error}") from error
+    found = [(_row_numbers(train, len(y), cv), _row_numbers(held_out, len(y), cv)) for train, held_out in given]
     if not any(len(held_out) for _, held_out in found):
         raise InputError(f"cv must hold rows out; {cv!r} holds out none.")
     times = np.bincount(np.concatenate([held_out for _, held_out in found]))
@@ -91,6 +92,18 @@ def _splitter(cv: Any, random_state: Any) -> Any:
     raise InputError(
         f'cv must be "prefit", a share in (0, 1), a number of folds >= 2, "oob" or a splitter; got {cv!r}.'
     )
+
+
+def _row_numbers(rows: NDArray[Any], n: int, cv: Any) -> I64:
+    """Rows as a splitter gives them, as numbers: these, or a mask of all rows."""
+    if rows.dtype.kind == "b" and rows.shape == (n,):
+        return np.flatnonzero(rows)
+    if rows.ndim != 1 or (rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= n)):
+        got = f"dtype {rows.dtype}, shape {rows.shape}"
+        if rows.ndim == 1 and rows.dtype.kind in "iu":
+            got = f"{rows.min()} to {rows.max()}"
+        raise InputError(f"cv must give numbers of rows in [0, {n}), or a mask of {n}; {cv!r} gives {got}.")
+    return rows.astype(np.int64)
 
 
 def _warn_of_strata(cv: Any) -> None:

@@ -272,8 +272,7 @@ def test_a_class_without_a_row_to_train_on_is_named_and_never_covered(one_of_a_k
     X, y = one_of_a_kind
     with pytest.warns(SuspiciousInputWarning, match=r"^1 of 4 classes .* \('c'\).* 1 of 30 calibration rows") as warned:
         model = ConformalClassifier(estimator, "lac", cv=0.3).fit(X, y)
-    assert len(warned) == 1
-    assert warned[0].filename == __file__
+    assert [one.filename for one in warned if "of 4 classes" in str(one.message)] == [__file__]
     assert model.classes_.tolist() == ["a", "b", "c", "d"]
     assert model.calibration_.n == 30
     assert np.isposinf(model.calibration_.scores).sum() == 1  # a row that only full sets cover
