@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from evicp import checks, frames, kernels, limits, shift
 from evicp.arithmetic import UNKNOWN, Arithmetic, Origin, arithmetic_of, precision_of
 from evicp.arrays import F64, I64, Coverage, Coverages
-from evicp.certificates import certify, is_tied
+from evicp.certificates import certify
 from evicp.classes import ClassAxis, ClassNames, in_class_order, labelled
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
@@ -26,6 +26,7 @@ from evicp.scores import ECP, SCORES, Score, ScoreLike, as_score
 from evicp.sets import PredictionSets
 from evicp.shift import Weights
 from evicp.tables import html_table
+from evicp.ties import is_tied, ties_of, warn_of_ties
 
 if TYPE_CHECKING:
     from evicp.metrics import Evaluation
@@ -38,6 +39,9 @@ _LOW_COVERAGE = Fraction(1, 5)
 
 #: The group of every label of every row, where there are none.
 _ONE_GROUP = checks.frozen(np.zeros((1, 1), np.int64))
+
+#: What ties do at this many coverages is kept at hand.
+_REMEMBERED = 64
 
 #: Of fewer new rows than this no evidence in most is no sign that they are not logits.
 _ENOUGH_TO_JUDGE = 32
@@ -488,6 +492,7 @@ class Calibration:
             raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
         warn_of_low_coverage(checks.as_coverage(coverage))
         thresholds = self.thresholds(coverage, confidence)
+        self._warn_of_ties(checks.as_coverage(coverage), confidence, can_smooth=False)
         return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
 
     @overload
@@ -586,7 +591,9 @@ class Calibration:
             return last[3]
         wanted = checks.as_coverages(coverage)
         asked = self._checked(wanted, confidence, allow_empty, smoothed, many=checks.is_many(coverage))
-        if not warn_of_low_coverage(max(wanted)) and plain:
+        warned = [warn_of_low_coverage(max(wanted))]
+        warned += [self._warn_of_ties(sets.coverage, sets.confidence) for sets in asked.like if not sets.smoothed]
+        if plain and not any(warned):
             self.__dict__["_last_asked"] = coverage, confidence, allow_empty, asked
         return asked
 
@@ -732,6 +739,17 @@ class Calibration:
         """Whether other scores equal the threshold, where there is one for all rows."""
         alone = self.groups is None and self.weights is None
         return alone and is_tied(self.scores, Reliability(self.n, coverage, confidence).k)
+
+    def _warn_of_ties(self, coverage: Fraction, confidence: float | None, *, can_smooth: bool = True) -> bool:
+        """Warn where scores that tie at the threshold make sets (nearly) full; whether they do."""
+        known = self.__dict__.setdefault("_ties", {})
+        if (coverage, confidence) not in known:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[coverage, confidence] = ties_of(self, coverage, confidence)
+        by_class = self.groups is not None and isinstance(self.groups.by, ByClass)
+        can_smooth = can_smooth and self.weights is None and not by_class and confidence is None
+        return warn_of_ties(known[coverage, confidence], coverage, can_smooth=can_smooth)
 
     def _as_confidence(self, confidence: Any) -> float | None:
         """The confidence of training-conditional sets, if they are asked for."""

@@ -13,6 +13,7 @@ from evicp.errors import InputError, InputTypeError
 from evicp.groups import ByClass
 from evicp.reliability import Certificate, GroupPromise, Reliability, rows_needed, weakest
 from evicp.shift import equal_rows
+from evicp.ties import is_tied
 
 if TYPE_CHECKING:
     from evicp.calibration import Calibration
@@ -156,14 +157,6 @@ def _kind(evaluation: Evaluation, covers_more: bool) -> dict[str, bool]:
     return {"at_least": bound, "smoothed": evaluation.smoothed}
 
 
-def is_tied(ascending: F64, k: int) -> bool:
-    """Whether the k-th calibration score is not the only one of its value: the Beta law then is a bound."""
-    if not 1 <= k <= len(ascending):
-        return False
-    first, after = (np.searchsorted(ascending, ascending[k - 1], side) for side in ("left", "right"))
-    return bool(after - first > 1)
-
-
 def _headline(calibration: Calibration, promises: tuple[GroupPromise, ...]) -> F64:
     """The scores behind the threshold of the headline; none where there are weights."""
     if calibration.weights is not None:
@@ -192,6 +185,15 @@ def _hits(calibration: Calibration, evaluation: Evaluation) -> tuple[I64, I64]:
     return np.rint(hits).astype(np.int64), np.bincount(of_row, found.counts, len(hits)).astype(np.int64)
 
 
+def weighted_confidence(confidence: float) -> float:
+    """The confidence whose interval keeps the stated one for weighted sets, from below: half of the tails.
+
+    Their law is that of equally weighted rows. A calibration set that lacks the heavy rows it should have covers less,
+    and looks surer: the lower tail of this law is crossed up to twice as often as it says.
+    """
+    return 1 - (1 - confidence) / 2
+
+
 def _observed(
     law: Reliability,
     promises: tuple[GroupPromise, ...],
@@ -205,6 +207,8 @@ def _observed(
         return None
     if not promises:
         kind = _kind(evaluation, covers_more)
+        if evaluation.guarantee == "weighted":
+            confidence = weighted_confidence(confidence)
         return law.compatible(evaluation.coverage, evaluation.n, confidence, **kind).to_dict()
     seen = [promise for promise in promises if promise.observed is not None]
     incompatible = [promise.name for promise in seen if promise.observed and not promise.observed["compatible"]]

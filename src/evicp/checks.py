@@ -533,12 +533,21 @@ def warn(message: str, category: type[EvicpWarning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+#: What single precision and a sum over many classes may leave of probabilities that sum to 1.
+PROBABILITY_ERROR = 1e-3
+
+
+def are_probabilities(values: NDArray[Any]) -> bool:
+    """Whether every row holds numbers in [0, 1] that sum to 1, up to rounding."""
+    inside = len(values) > 0 and np.all((values >= 0) & (values <= 1 + PROBABILITY_ERROR))
+    return bool(inside and np.all(np.abs(values.sum(1, dtype=np.float64) - 1) < PROBABILITY_ERROR))
+
+
 def warn_if_probabilities(logits: NDArray[Any]) -> None:
     """Rows that sum to one are probabilities: legal, but the evidence of a probability is meaningless."""
     if not len(logits) or not 0 <= logits[0, 0] <= 1 or not logits[0].min() >= 0:  # a look is enough for most logits
         return
-    sample = np.asarray(logits[:16], dtype=np.float64)
-    if np.all((sample >= 0) & (sample <= 1)) and np.all(np.abs(sample.sum(1) - 1) < 1e-3):
+    if are_probabilities(np.asarray(logits[:16], dtype=np.float64)):
         warn(
             "logits look like probabilities (every row sums to 1). Pass the raw outputs before softmax; "
             "if there are none, pass np.log(probabilities) and a score other than ECP.",

@@ -256,8 +256,8 @@ def _listed(names: Any, n_classes: int) -> list[Any] | None:
 
 def _as_name(place: int, name: Any) -> str:
     """One class name: text as it is, a whole number in its digits; what else has a text is hardly meant by it."""
-    if isinstance(name, str) or (isinstance(name, int | np.integer) and not isinstance(name, bool)):
-        return str(name)
+    if isinstance(name, str) or as_number(as_text(name)) is not None:
+        return as_text(name)
     missing = "Name every class, or leave class_names out."
     hint = (
         "Decode it: name.decode()."

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import floor
 from typing import Any, overload
 
@@ -21,6 +22,7 @@ from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.groups import ByUncertainty
 from evicp.reliability import conformal_rank, rows_needed
 from evicp.sets import PredictionSets
+from evicp.ties import found_ties, warn_of_ties
 
 __all__ = ["CrossCalibration"]
 
@@ -146,6 +148,8 @@ class CrossCalibration:
         warn_of_low_coverage(max(wanted))
         checks.as_flag(allow_empty, "allow_empty")
         at_least, n = self._counts(logits, groups)
+        for exact in wanted:
+            warn_of_ties(found_ties(*self._pooled, exact), exact, can_smooth=False)
         below = n - at_least
         mean = np.mean([checks.as_logits(own, self.n_classes, row_allowed=True) for own in logits], axis=0)
         # Along rows: the last key is the first to decide, and equals stay in the order of their numbers.
@@ -200,6 +204,14 @@ class CrossCalibration:
             raise InputError(f"every model must give logits of the same rows; got {checks.some_of(rows)} rows.")
         at_least, n = (np.sum(part, axis=0) for part in zip(*counts, strict=True))
         return at_least, n
+
+    @cached_property
+    def _pooled(self) -> tuple[F64, I64]:
+        """The scores of all folds, ascending in each group, group after group, and the rows of each group."""
+        counts = np.array([[one.n] if one.groups is None else one.groups.counts for one in self.folds])
+        group = np.concatenate([np.repeat(np.arange(len(own)), own) for own in counts])
+        scores = np.concatenate([one.scores for one in self.folds])
+        return scores[np.lexsort((scores, group))], counts.sum(0)
 
     def _group_counts(self) -> list[int]:
         """Rows of each group, or of all, in all folds."""

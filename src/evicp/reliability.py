@@ -467,7 +467,7 @@ class Certificate:
     uncertainty : U_C = 2 / (n + 1) (Theorem 2)
     expected_coverage : k / (n + 1), over calibration sets
     coverage_interval : where coverage lies, at `confidence`, over calibration sets (the Beta law)
-    confidence : of the interval, and of the verdict on what was observed
+    confidence : of the interval, and of the verdict on what was observed, which of weighted sets is an approximation
     score : the name of the score
     parameters : those of the score, as JSON values
     n_classes : K
@@ -633,7 +633,8 @@ def caveat(by: str | None, *, weighted: bool, folds: int | None = None) -> str:
     if weighted:
         return (
             "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
-            "densities and were not chosen with the calibration rows. The Beta law is an approximation here."
+            "densities and were not chosen with the calibration rows. The Beta law is an approximation here: a verdict "
+            "at 95 % calls 1 to 4 % of kept promises broken, and up to 5 % where a few rows have most of the weight."
         )
     if by is not None:
         return (

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from evicp import checks, kernels, limits
 from evicp.arrays import F64, I64, Coverage
 from evicp.calibration import warn_suspicious
-from evicp.certificates import is_tied
 from evicp.classes import labelled
 from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
 from evicp.metrics import Evaluation, evaluate_counts
@@ -22,6 +21,7 @@ from evicp.reliability import conformal_rank, rows_needed
 from evicp.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.temperature import fit_temperature
+from evicp.ties import is_tied
 from evicp.tuning import Auto, Tuned, rows_to_choose, with_temperature
 
 __all__ = ["Comparison", "as_row_count", "compare"]

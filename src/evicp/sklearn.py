@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -14,17 +14,29 @@ from evicp.arrays import F64, I64, Coverage, Coverages
 from evicp.calibration import Calibration, Calibrator, calibrate
 from evicp.classes import ClassAxis
 from evicp.cross import CrossCalibration
-from evicp.errors import InputError, LabelsError, unusable
-from evicp.groups import ByGroup, ByUncertainty, as_groups
+from evicp.errors import InputError, LabelsError, SuspiciousInputWarning, unusable
+from evicp.estimators import (
+    BY_PROBABILITIES,
+    Reading,
+    aligned,
+    classes_of,
+    columns_of,
+    read,
+    same_columns,
+    same_order,
+)
+from evicp.groups import ByClass, ByGroup, ByUncertainty, as_groups
 from evicp.metrics import Evaluation, Evaluator
+from evicp.reliability import conformal_rank
 from evicp.scores import ScoreLike, as_score
 from evicp.sets import PredictionSets
+from evicp.splits import splits
 
 try:
     from sklearn import get_config
     from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
     from sklearn.linear_model import LogisticRegression
-    from sklearn.utils import _safe_indexing, check_random_state, indexable
+    from sklearn.utils import _safe_indexing, indexable
     from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import check_classification_targets
@@ -41,39 +53,9 @@ def logits_of(estimator: Any, X: Any) -> F64:
     `decision_function` where it has one value per class, not per pair of classes; a binary one, s, becomes
     (-s/2, s/2), whose softmax is the sigmoid of s. Otherwise ln(predict_proba): the softmax of it is exact, but every
     log-probability is negative, so relu evidence is zero throughout. For such estimators choose another score ("lac",
-    "raps") or ECP(evidence="softplus").
+    "raps") or ECP(evidence="softplus"). Decision values that are probabilities (each row sums to 1) are read as such.
     """
-    decisions = _decisions(estimator, X)
-    if decisions is not None:
-        return decisions
-    if hasattr(estimator, "predict_proba"):
-        return _log_probabilities(estimator, X)
-    raise InputError(
-        f"{type(estimator).__name__} must have predict_proba, or decision_function with one value per class. "
-        'Wrap it in CalibratedClassifierCV; an SVC takes decision_function_shape="ovr".'
-    )
-
-
-def _log_probabilities(estimator: Any, X: Any) -> F64:
-    """The (n, K) logits of a fitted classifier by its probabilities alone, also where it has decision values."""
-    return _log(estimator.predict_proba(X))
-
-
-def _log(probabilities: Any) -> F64:
-    """Probabilities as logits; one of exactly 0 stays possible: the logarithm of a tiny number, not -inf."""
-    return np.log(np.maximum(np.asarray(probabilities, dtype=np.float64), checks.SMALLEST_PROBABILITY))
-
-
-def _decisions(estimator: Any, X: Any) -> F64 | None:
-    """One decision value per class, (n, K); None where the estimator has none."""
-    n_classes = len(estimator.classes_)
-    if hasattr(estimator, "decision_function"):
-        values = np.asarray(estimator.decision_function(X), dtype=np.float64)
-        if values.ndim == 1 and n_classes == 2:
-            return np.stack([-values / 2, values / 2], axis=1)
-        if values.ndim == 2 and values.shape[1] == n_classes and not _compares_pairs(estimator):
-            return values
-    return None
+    return read(estimator, X)[0]
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -81,28 +63,26 @@ def _listed(values: Iterable[Any]) -> str:
     return checks.some_of(list(values), repr)
 
 
-def _compares_pairs(estimator: Any) -> bool:
-    """Whether the decisions of an SVC are those between pairs of classes: three classes have three pairs."""
-    for inner in ("best_estimator_", "final_estimator_", "estimator_"):  # of searches, of stacks, of bags and others
-        if hasattr(estimator, inner):
-            return _compares_pairs(getattr(estimator, inner))
-    if getattr(estimator, "steps", None):
-        return _compares_pairs(estimator.steps[-1][1])
-    return getattr(estimator, "decision_function_shape", None) == "ovo"
-
-
 class _Part(NamedTuple):
-    """Rows that calibrate: their places in X, logits of an estimator that has not seen them, positions of classes."""
+    """Rows that calibrate: their places in X, and an estimator that has not seen them with its logits of them."""
 
     rows: I64
     logits: F64
-    labels: I64
     estimator: Any
 
 
-def _positions(y: NDArray[Any], estimator: Any) -> I64:
-    """Labels as positions in the estimator's classes."""
-    known = {label: position for position, label in enumerate(np.asarray(estimator.classes_).tolist())}
+class _Fitted(NamedTuple):
+    """A fitted estimator, how it is read, and the rows that calibrate; how many folds they were scored in, if any."""
+
+    estimator: Any
+    reading: Reading
+    parts: list[_Part]
+    folds: int | None = None
+
+
+def _positions(y: NDArray[Any], classes: NDArray[Any]) -> I64:
+    """Labels as positions in the classes."""
+    known = {label: position for position, label in enumerate(classes.tolist())}
     given = y.tolist()
     unknown = list(dict.fromkeys(label for label in given if label not in known))
     if unknown:
@@ -113,48 +93,33 @@ def _positions(y: NDArray[Any], estimator: Any) -> I64:
     return np.array([known[label] for label in given], dtype=np.int64)
 
 
-#: Chances below this that a class is held out as a whole are not provided for.
-_UNLIKELY = 1e-3
+def _warn_of_lacking(parts: list[_Part], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage) -> None:
+    """Name the classes that a training part had no row of, with the calibration rows that this costs.
 
-
-@dataclass(frozen=True)
-class _AtRandom:
-    """A splitter: a share of the rows is held out once, or every row once in so many folds.
-
-    Which rows calibrate must not depend on their labels. Parts with as many rows of each class as the whole (stratified
-    ones) leave out the classes that have few, because half a row is rounded off, and the promise is then kept for the
-    others alone. Only where a class would have no row to train on, rows lie in the order of their classes: rows that
-    are held out then lie apart, and each is still as likely as any other to be one of them. Of a share, the numbers of
-    rows say beforehand where that may happen: taken only after such a draw, this order would leave the draws in which
-    small classes are held out less than others.
+    Such a row scores +inf: it counts as not covered, as new rows of its class are, and coverage over all rows holds.
     """
-
-    parts: float
-    random_state: Any
-
-    def split(self, _X: Any, y: NDArray[Any]) -> list[tuple[I64, I64]]:
-        """Which rows train and which are held out, in each split."""
-        classes, numbers, counts = np.unique(y, return_inverse=True, return_counts=True)
-        random = check_random_state(self.random_state)
-        order, start = random.permutation(len(y)), random.random_sample()
-        splits = self._cut(order, start)
-        at_risk = self.parts < 1 and np.sum(self.parts**counts) > _UNLIKELY
-        if at_risk or any(len(np.unique(numbers[train])) < len(classes) for train, _ in splits):
-            place = random.permutation(len(classes))[numbers]
-            splits = self._cut(order[np.argsort(place[order], kind="stable")], start)
-        return splits
-
-    def _cut(self, order: I64, start: float) -> list[tuple[I64, I64]]:
-        if self.parts < 1:
-            steps = np.floor(start + self.parts * np.arange(len(order) + 1))
-            numbers, parts = np.where(np.diff(steps) > 0, 0, 1), 1
-        else:
-            parts = int(self.parts)
-            numbers = (int(start * parts) + np.arange(len(order))) % parts
-        splits = [(np.sort(order[numbers != part]), np.sort(order[numbers == part])) for part in range(parts)]
-        if not all(len(train) and len(held_out) for train, held_out in splits):
-            raise ValueError(f"n_samples={len(order)} leaves a part of them empty.")
-        return splits
+    rows = np.zeros(len(classes), np.int64)
+    lacks = np.zeros(len(classes), np.bool_)
+    for part, truth in zip(parts, labels, strict=True):
+        unknown = ~np.isin(np.arange(len(classes)), _positions(classes_of(part.estimator), classes))
+        lacks |= unknown
+        rows += unknown * np.bincount(truth, minlength=len(classes))
+    if not lacks.any():
+        return
+    n, missed = sum(map(len, labels)), int(rows.sum())
+    where = "have no row in the part that trains" if len(parts) == 1 else "lack rows in the training part of a fold"
+    if isinstance(by, ByClass):
+        outcome = "their labels are in every set"
+    elif n - missed < conformal_rank(n, coverage):
+        outcome = f"at coverage {float(coverage):g} every set is full"
+    else:
+        outcome = "only full sets hold these classes"
+    checks.warn(
+        f"{lacks.sum():,} of {len(classes):,} classes {where} ({_listed(classes[lacks].tolist())}): no estimator can "
+        f"predict what it has not seen. Their {missed:,} of {n:,} calibration rows count as not covered, which keeps "
+        f"the coverage over all rows; {outcome}. Give more rows of them.",
+        SuspiciousInputWarning,
+    )
 
 
 def _group_function(by: Any) -> Callable[[Any], Any] | None:
@@ -186,11 +151,12 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     coverage : what `predict_set` asks for by default
     cv : "prefit", a share in (0, 1), a number of folds, "oob", or a splitter of scikit-learn
         "prefit": the estimator is fitted already and `fit` calibrates on all it is given; these rows must not have
-        trained it. A share: that part of the rows, drawn at random, calibrates, the rest trains. Folds: every row is
-        scored by an estimator that has not seen it, then the estimator is fitted on all rows; this uses the data best
-        but lies outside the exact guarantee. "oob": the same for a forest, by the probabilities of those of its trees
-        that were not trained on the row; it is fitted once, and `calibration_.folds` is the number of rows. A splitter
-        that splits once is a share, any other is folds; no row may be held out twice.
+        trained it. A share: that part of the rows, drawn at random whatever their labels, calibrates, the rest trains.
+        Folds: every row is scored by an estimator that has not seen it, then the estimator is fitted on all rows; this
+        uses the data best but lies outside the exact guarantee. "oob": the same for a forest, by the probabilities of
+        those of its trees that were not trained on the row; it is fitted once, and `calibration_.folds` is the number
+        of rows. A splitter that splits once is a share, any other is folds; no row may be held out twice. Calibration
+        rows of a class that has none in the training part count as not covered, and a warning names it: coverage holds.
     random_state : of the split or the folds
     by : None, "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or a function of X
         Where the coverage must hold: over all rows, in every class, in every band of evidential uncertainty, or in
@@ -206,7 +172,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     estimator_ : the fitted classifier
     estimators_ : the classifiers of the folds, where they are kept
     calibration_ : the `evicp.Calibration`
-    classes_ : the labels, in the order of the logits
+    classes_ : the labels, in the order of the logits: the estimator's, and those its training part had no row of
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -269,48 +235,65 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """
         checks.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
         check_classification_targets(y)
+        same_order(X, y=y, **fit_params)
         X, y = indexable(X, column_or_1d(y, warn=True))
         group = _group_function(self.by)
         if self.__dict__["score"] is not None and str(self.__dict__["score"]).lower() != "auto":
             as_score(self.__dict__["score"])  # one that is refused is refused before anything is trained
-        params, read = self._routed(fit_params), logits_of
+        params = self._routed(fit_params)
         if self.ensemble:
             self._check_ensemble(group)
-        if isinstance(self.cv, str) and self.cv == "prefit":
-            if params:
-                raise InputError(f"a prefit estimator is not fitted again; got {_listed(params)}. Fit it with them.")
-            check_is_fitted(self.estimator)
-            estimator = self.estimator
-            used = [_Part(np.arange(len(y)), logits_of(estimator, X), _positions(y, estimator), estimator)]
-            folds = None
-        elif isinstance(self.cv, str) and self.cv == "oob":
-            estimator, used = self._fit_out_of_bag(X, y, params)
-            folds, read = len(used[0].rows), _log_probabilities  # as rows out of their bags are scored
-        else:
-            estimator, used = self._fit_and_score(X, y, params)
-            folds = len(used) if len(used) > 1 else None
-        classes, score = np.asarray(estimator.classes_), self._conformal_score(estimator, X, read)
-        names = classes.tolist() if classes.dtype.kind in "iuf" else [str(c) for c in classes]
-        known = ClassAxis.of(names, len(names))
-        groups = [
-            None if group is None else checks.as_groups(group(_safe_indexing(X, p.rows)), len(p.rows)) for p in used
-        ]
-        calibration: Calibration | CrossCalibration
-        if self.ensemble:
-            calibration = self._cross_calibrated(used, groups, score, names)
-        else:
-            logits, labels = (np.concatenate([getattr(part, what) for part in used]) for what in ("logits", "labels"))
-            labels = known.labels(labels)
-            by = self.by if group is None else np.concatenate([part for part in groups if part is not None])
-            calibration = replace(calibrate(logits, labels, score, by=by, class_names=names), folds=folds)
+        if len(np.unique(y)) == 1 and not isinstance(self.cv, str):
+            raise LabelsError(f"y must hold rows of 2 classes or more; got 1 class, {y.tolist()[0]!r}.")
+        fitted = self._fitted(X, y, params)
+        classes, score = self._classes(fitted, y), self._conformal_score(fitted)
+        calibration = self._calibrated(fitted, X, y, classes, score, group)
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
-        self.estimator_, self.classes_, self._group, self.calibration_ = estimator, classes, group, calibration
-        self._read, self.estimators_ = read, [part.estimator for part in used] if self.ensemble else None
+        self.estimator_, self.classes_, self._group, self.calibration_ = fitted.estimator, classes, group, calibration
+        self._reading, self._columns = fitted.reading, columns_of(X)
+        self.estimators_ = [part.estimator for part in fitted.parts] if self.ensemble else None
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # the last fit's
-            if hasattr(estimator, name):
-                setattr(self, name, getattr(estimator, name))
+            if hasattr(fitted.estimator, name):
+                setattr(self, name, getattr(fitted.estimator, name))
         return self
+
+    def _fitted(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> _Fitted:
+        """The estimator and the rows that calibrate, as `cv` says."""
+        if isinstance(self.cv, str) and self.cv == "oob":
+            return self._fit_out_of_bag(X, y, params)
+        if not isinstance(self.cv, str) or self.cv != "prefit":
+            return self._fit_and_score(X, y, params)
+        if params:
+            raise InputError(f"a prefit estimator is not fitted again; got {_listed(params)}. Fit it with them.")
+        check_is_fitted(self.estimator)
+        logits, reading = read(self.estimator, X)
+        return _Fitted(self.estimator, reading, [_Part(np.arange(len(y)), logits, self.estimator)])
+
+    def _classes(self, fitted: _Fitted, y: NDArray[Any]) -> NDArray[Any]:
+        """The estimator's classes; sorted, with those that it lacks, where its training part had no row of them."""
+        known = classes_of(fitted.estimator)
+        lacks_some = not isinstance(self.cv, str) and len(np.setdiff1d(y, known)) > 0
+        return np.union1d(known, y) if lacks_some else known
+
+    def _calibrated(
+        self, fitted: _Fitted, X: Any, y: NDArray[Any], classes: NDArray[Any], score: Any, group: Any
+    ) -> Calibration | CrossCalibration:
+        """The calibration of the rows held out; of each fold's estimator, where these are kept."""
+        logits = [aligned(part.logits, classes_of(part.estimator), classes) for part in fitted.parts]
+        labels = [_positions(y[part.rows], classes) for part in fitted.parts]
+        _warn_of_lacking(fitted.parts, labels, classes, None if group else as_groups(self.by), self.coverage)
+        names = classes.tolist() if classes.dtype.kind in "iuf" else [str(c) for c in classes]
+        labels = [ClassAxis.of(names, len(names)).labels(part) for part in labels]
+        groups = [
+            None if group is None else checks.as_groups(group(_safe_indexing(X, part.rows)), len(part.rows))
+            for part in fitted.parts
+        ]
+        if self.ensemble:
+            return self._cross_calibrated(logits, labels, groups, score, names)
+        by = self.by if group is None else np.concatenate([part for part in groups if part is not None])
+        calibration = calibrate(np.concatenate(logits), np.concatenate(labels), score, by=by, class_names=names)
+        return replace(calibration, folds=fitted.folds)
 
     def _check_ensemble(self, group: Any) -> None:
         """Refuse what the estimators of folds cannot be asked for, before they are trained."""
@@ -328,26 +311,24 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
 
     def _cross_calibrated(
-        self, used: list[_Part], groups: list[NDArray[Any] | None], score: Any, names: list[str]
+        self, logits: list[F64], labels: list[I64], groups: list[NDArray[Any] | None], score: Any, names: list[Any]
     ) -> CrossCalibration:
         """The calibration of each fold's estimator; of all groups, also those that a fold has no rows of."""
         known = [part for part in groups if part is not None]
         by = ByGroup(tuple(np.unique(np.concatenate(known)).tolist())) if known else self.by
         return CrossCalibration(
             tuple(
-                Calibrator(score, by=by, class_names=names)
-                .update(part.logits, ClassAxis.of(names, len(names)).labels(part.labels), groups=own)
-                .finish()
-                for part, own in zip(used, groups, strict=True)
+                Calibrator(score, by=by, class_names=names).update(*part, groups=own).finish()
+                for *part, own in zip(logits, labels, groups, strict=True)
             )
         )
 
-    def _conformal_score(self, estimator: Any, X: Any, read: Any) -> Any:
+    def _conformal_score(self, fitted: _Fitted) -> Any:
         """The score asked for, or the one that suits what is read of the fitted estimator; its kind alone decides."""
         if self.__dict__["score"] is not None:
             return self.__dict__["score"]
-        several = len(estimator.classes_) > 2 and read is logits_of
-        return "ecp" if several and _decisions(estimator, _safe_indexing(X, [0])) is not None else "lac"
+        decides = fitted.reading.method == "decision_function" and not fitted.reading.probabilities
+        return "ecp" if decides and len(classes_of(fitted.estimator)) > 2 else "lac"
 
     def _routed(self, fit_params: dict[str, Any]) -> dict[str, Any]:
         """What of the parameters of `fit` the estimator's own is given."""
@@ -359,23 +340,38 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         mapping = MethodMapping().add(caller="fit", callee="fit")
         return MetadataRouter(owner=type(self).__name__).add(estimator=self._base(), method_mapping=mapping)
 
-    def _fit_and_score(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> tuple[Any, list[_Part]]:
+    def _fit_and_score(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> _Fitted:
         """The estimator, fitted on a part, and the rest that calibrates, once or fold by fold."""
-        base, used = self._base(), []
-        for train, held_out in self._splits(X, y):
-            some = _check_method_params(X, params, train)
-            estimator = clone(base).fit(_safe_indexing(X, train), y[train], **some)
-            known = set(np.asarray(estimator.classes_).tolist())
-            missing = [label for label in np.unique(y).tolist() if label not in known]
-            if missing:
-                raise self._too_few(missing)
-            logits = logits_of(estimator, _safe_indexing(X, held_out))
-            used.append(_Part(held_out, logits, _positions(y[held_out], estimator), estimator))
-        if len(used) > 1:
-            estimator = clone(base).fit(X, y, **_check_method_params(X, params))
-        return estimator, used
+        parts: list[_Part] = []
+        reading: Reading | None = None
+        for train, held_out in splits(self.cv, self.random_state, X, y, exact=self.ensemble):
+            estimator = self._trained(X, y, params, train)
+            rows = _safe_indexing(X, held_out)
+            if reading is None:
+                logits, reading = read(estimator, rows)
+            else:
+                logits = reading(estimator, rows)
+            parts.append(_Part(held_out, logits, estimator))
+        assert reading is not None  # of no split there is an error
+        if len(parts) > 1:
+            return _Fitted(self._trained(X, y, params), reading, parts, len(parts))
+        return _Fitted(estimator, reading, parts)
 
-    def _fit_out_of_bag(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> tuple[Any, list[_Part]]:
+    def _trained(self, X: Any, y: NDArray[Any], params: dict[str, Any], rows: I64 | None = None) -> Any:
+        """A clone of the estimator fitted on some rows, or on all."""
+        some = _check_method_params(X, params, rows)
+        part, labels = (X, y) if rows is None else (_safe_indexing(X, rows), y[rows])
+        try:
+            return clone(self._base()).fit(part, labels, **some)
+        except ValueError as error:
+            if len(np.unique(labels)) > 1 or len(np.unique(y)) == 1:
+                raise
+            raise InputError(
+                f"{type(self._base()).__name__} cannot be fitted on rows of one class, and the {len(labels)} rows that "
+                f"train are all of class {labels.tolist()[0]!r}: {error} Give more rows of the other classes."
+            ) from error
+
+    def _fit_out_of_bag(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> _Fitted:
         """The estimator, fitted on all rows, and what those of its parts say of each that were not trained on it."""
         estimator = clone(self._base())
         if "oob_score" not in estimator.get_params(deep=False):
@@ -392,55 +388,23 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         rows = np.flatnonzero(np.nan_to_num(probabilities).sum(1) > 0)  # the others are in every bag
         if not rows.size:
             raise InputError("no row was left out of any bag; give the estimator more parts, or use folds: cv=5.")
-        return estimator, [_Part(rows, _log(probabilities[rows]), _positions(y[rows], estimator), estimator)]
-
-    def _splits(self, X: Any, y: NDArray[Any]) -> list[tuple[I64, I64]]:
-        """Which rows train and which are held out, in each split; one at least."""
-        splitter, (classes, counts) = self._splitter(), np.unique(y, return_counts=True)
-        if splitter is not self.cv and len(y) > 1 and counts.min() == 1:
-            raise self._too_few(classes[counts < 2].tolist())
-        try:
-            splits = [(np.asarray(train), np.asarray(held_out)) for train, held_out in splitter.split(X, y)]
-        except ValueError as error:
-            raise InputError(f"cv={self.cv!r} cannot split {len(y)} rows of {len(classes)} classes: {error}") from error
-        if not any(len(held_out) for _, held_out in splits):
-            raise InputError(f"cv must hold rows out; {self.cv!r} holds out none.")
-        times = np.bincount(np.concatenate([held_out for _, held_out in splits]))
-        if times.max() > 1 or any(np.intersect1d(*split).size for split in splits):
-            raise InputError(
-                f"cv must hold out every row once at most, and not train on it; {self.cv!r} does not. "
-                "Use folds, or a splitter that splits once."
-            )
-        return splits
-
-    def _too_few(self, classes: Iterable[Any]) -> InputError:
-        return InputError(
-            f"every class needs a row in the training part and one outside it; got too few for cv={self.cv!r} of "
-            f"{_listed(classes)}. Give more rows of such classes, or drop them."
-        )
-
-    def _splitter(self) -> Any:
-        cv = self.cv
-        if isinstance(cv, float) and 0 < cv < 1:
-            return _AtRandom(cv, self.random_state)
-        if isinstance(cv, int | np.integer) and not isinstance(cv, bool) and cv >= 2:
-            return _AtRandom(int(cv), self.random_state)
-        if hasattr(cv, "split") and not isinstance(cv, str | type):
-            return cv
-        raise InputError(
-            f'cv must be "prefit", a share in (0, 1), a number of folds >= 2, "oob" or a splitter; got {cv!r}.'
-        )
+        logits = BY_PROBABILITIES.logits(probabilities[rows])  # as new rows are to be read
+        return _Fitted(estimator, BY_PROBABILITIES, [_Part(rows, logits, estimator)], len(rows))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The estimator's own prediction, one label per row."""
         check_is_fitted(self)
+        same_columns(X, self._columns)
         return self.estimator_.predict(X)
 
     @available_if(_inner_has("predict_proba"))
     def predict_proba(self, X: Any) -> F64:
-        """The estimator's own probabilities, where it has any."""
+        """The estimator's own probabilities, where it has any; 0 for a class that it was not trained on."""
         check_is_fitted(self)
-        return self.estimator_.predict_proba(X)
+        same_columns(X, self._columns)
+        own = self.estimator_.predict_proba(X)
+        known = classes_of(self.estimator_)
+        return own if np.array_equal(known, self.classes_) else aligned(own, known, self.classes_, missing=0.0)
 
     @overload
     def predict_set(
@@ -491,9 +455,14 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _outputs(self, X: Any) -> tuple[Any, NDArray[Any] | None]:
         """The logits of new rows, or of each estimator of an ensemble, and their groups where a function gives them."""
         check_is_fitted(self)
-        every = [self._read(one, X) for one in self.estimators_ or [self.estimator_]]
+        same_columns(X, self._columns)
+        every = [self._logits(one, X) for one in self.estimators_ or [self.estimator_]]
         groups = None if self._group is None else checks.as_groups(self._group(X), len(every[0]))
         return every if self.estimators_ else every[0], groups
+
+    def _logits(self, estimator: Any, X: Any) -> F64:
+        """The logits of rows by one of the fitted estimators, in the order of `classes_`."""
+        return aligned(self._reading(estimator, X), classes_of(estimator), self.classes_)
 
     def _sets(self, logits: Any, groups: Any, coverage: Any, **how: Any) -> Any:
         asked = self.coverage if coverage is None else coverage
@@ -534,10 +503,10 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         (0.947, 1.0)
         """
         logits, groups = self._outputs(X)
-        truth = _positions(column_or_1d(y, warn=True), self.estimator_)
+        truth = _positions(column_or_1d(y, warn=True), self.classes_)
         sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
         if isinstance(self.calibration_, CrossCalibration):
-            logits = logits_of(self.estimator_, X)
+            logits = self._logits(self.estimator_, X)
         elif self.calibration_.has_row_groups:
             groups = self.calibration_.groups_of(logits, groups)
         return Evaluator(min_count=min_count).update(sets, sets.classes.labels(truth), logits, groups=groups).finish()

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from evicp import __version__, artifact
 from evicp.arrays import F64, I64
 from evicp.calibration import Calibration
-from evicp.certificates import is_tied
 from evicp.metrics import Evaluation
 from evicp.reliability import Reliability, caveat, conformal_rank, score_line
 from evicp.report.curves import GRID, Curves, Method
 from evicp.report.explorer import Explored
 from evicp.strata import SIZE_ENDS, Ranges, intervals
+from evicp.ties import is_tied
 
 __all__ = ["of_curves", "of_evaluation", "pack", "planned_rows"]
 
