@@ -135,6 +135,8 @@ class Batch(NamedTuple):
     origin: Origin
     #: The rows whose true label is impossible by its logit.
     masked: I64 = np.empty(0, np.int64)
+    #: How many rows have two possible labels, of which the less plausible is true.
+    second_of_two: int = 0
 
 
 class Calibrator:
@@ -221,7 +223,7 @@ class Calibrator:
         # Copies: whoever reads rows in blocks fills the same buffers again.
         kept = None if row_weights is None else row_weights.copy()
         origin, masked = Origin.of(arithmetic, own, truth), np.flatnonzero(own == -np.inf)
-        self._batches.append(Batch(scores, keys.copy(), kept, origin, masked))
+        self._batches.append(Batch(scores, keys.copy(), kept, origin, masked, _second_of_two(array, scores)))
         return self
 
     def learned(self, logits: Any, n_classes: int) -> ClassAxis:
@@ -262,7 +264,9 @@ class Calibrator:
         scores, keys, weights = zip(*(batch[:3] for batch in self._batches), strict=True)
         some = [part for part in keys if len(part)]
         kept = None if weights[0] is None else np.concatenate(weights)
-        return Batch(np.concatenate(scores), np.concatenate(some) if some else keys[0], kept, self._origin())
+        joined = np.concatenate(some) if some else keys[0]
+        second = sum(batch.second_of_two for batch in self._batches)
+        return Batch(np.concatenate(scores), joined, kept, self._origin(), second_of_two=second)
 
     def _origin(self) -> Origin:
         """What made the scores of all batches; one without rows has no say in it."""
@@ -349,7 +353,7 @@ class Calibrator:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
         classes = self.learned(None, self.n_classes)
         scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
-        _warn_of_costliest_labels(self.score, scores)
+        _warn_of_seconds_of_two(self.score, sum(batch.second_of_two for batch in self._batches) / len(scores))
         self._warn_of_masked_labels()
         self._warn_of_scales()
         if self._batches[0].weights is not None:
@@ -1015,9 +1019,8 @@ class Calibration:
         calibrator._classes = self.classes
         kept = None if own is None else own.rows
         calibrator.restore(Batch(self.scores, self.scores[:0], kept, self.origin or UNKNOWN), self.n_classes)
-        scores, keys, row_weights, origin, _ = calibrator.update(
-            logits, labels, groups=groups, weights=weights
-        ).content()
+        content = calibrator.update(logits, labels, groups=groups, weights=weights).content()
+        scores, keys, row_weights, origin = content[:4]
         if calibrator.n == self.n:
             return self
         known = replace(self, columns=calibrator._classes.other_columns)
@@ -1155,13 +1158,20 @@ def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
         checks.warn_if_no_evidence(logits)
 
 
-def _warn_of_costliest_labels(score: Score, scores: F64) -> None:
-    """Warn where ECP can say nothing: a row's least plausible possible label scores 0, whatever its logit is."""
-    costliest = float(np.mean(scores == 0.0))
-    if isinstance(score, ECP) and costliest > 0.05:
+def _second_of_two(logits: Any, scores: F64) -> int:
+    """How many rows have two possible labels and score 0 in ECP, as the less plausible of them does in any case."""
+    rows = np.flatnonzero(scores == 0.0)
+    if not rows.size or logits.shape[1] == 2:
+        return len(rows)
+    return int(((checks.as_array(logits[rows], "logits") > -np.inf).sum(1) == 2).sum())
+
+
+def _warn_of_seconds_of_two(score: Score, share: float) -> None:
+    """Warn where ECP can say nothing: the less plausible of two labels scores 0, whatever its logit is."""
+    if isinstance(score, ECP) and share > 0.05:
         checks.warn(
-            f"in {costliest:.0%} of the calibration rows the true label is the least plausible of those possible, as "
-            "in rows of two labels that are classified wrongly; ECP cannot say how unlikely it is, and above a "
-            f'coverage of about {1 - costliest:.2f} every set is full. Use score="lac".',
+            f"in {share:.0%} of the calibration rows two labels are possible and the less plausible one is true. ECP "
+            f"cannot say how unlikely that one is: above a coverage of about {1 - share:.2f} every set is full. Use "
+            'score="lac".',
             SuspiciousInputWarning,
         )

@@ -257,7 +257,7 @@ def _listed(names: Any, n_classes: int) -> list[Any] | None:
 def _as_name(place: int, name: Any) -> str:
     """One class name: text as it is, a whole number in its digits; what else has a text is hardly meant by it."""
     if isinstance(name, str) or as_number(as_text(name)) is not None:
-        return as_text(name)
+        return str(name)
     missing = "Name every class, or leave class_names out."
     hint = (
         "Decode it: name.decode()."

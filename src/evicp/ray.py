@@ -198,7 +198,7 @@ def _score_batch(
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         _, noted = _noting(calibrator.update, made, _column(batch, labels), groups=given)
-    scores, keys, _, origin, _ = calibrator.content()
+    scores, keys, _, origin = calibrator.content()[:4]
     scored = {
         "score": pa.array(scores),
         "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),

@@ -70,6 +70,6 @@ def test_rows_of_two_possible_labels_are_told_of(problem):
     other = (y + 1) % K
     z[np.arange(800)[:, None] * 0 + np.arange(K) != y[:, None]] = -np.inf
     z[np.arange(800), other] = 3.0 * np.random.default_rng(1).normal(size=800)
-    with pytest.warns(SuspiciousInputWarning, match=r"the true label is the least plausible of those possible.*lac"):
+    with pytest.warns(SuspiciousInputWarning, match=r"two labels are possible and the less plausible one is true.*lac"):
         evicp.calibrate(z, y)
     evicp.calibrate(z, y, "lac")  # a warning would be an error here
