@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evicp import torch_archive
 from evicp.cli import inputs
 from evicp.errors import FileError, MissingExtraError
 
@@ -202,6 +201,8 @@ def test_parts_of_tensors_are_still_read(tmp_path: Path) -> None:
     ],
 )
 def test_versions_that_a_file_can_make_run_code(version: str, fine: bool) -> None:
+    from evicp import torch_archive
+
     module = types.SimpleNamespace(__version__=version)
     if fine:
         torch_archive.require_version(module)
