@@ -172,6 +172,7 @@ def test_the_reference_has_every_module() -> None:
         "classes",
         "cli",
         "clusters",
+        "columns",
         "experiments",
         "frames",
         "kernels",
@@ -179,9 +180,11 @@ def test_the_reference_has_every_module() -> None:
         "locks",
         "monitor_state",
         "paths",
+        "shards",
         "stored",
         "strata",
         "tables",
+        "torch_archive",
     }
     public = {f"evicp.{m.name}" for m in pkgutil.iter_modules(evicp.__path__) if m.name not in inner}
     assert public <= shown

@@ -353,7 +353,9 @@ def open_rows(
     Parameters
     ----------
     path : an npy file finds its labels and class names beside it: logits-07.npy and labels-07.npy, or val.npy and
-        val.labels.npy. The names of a folder are those of its files, which must agree
+        val.labels.npy. The names of a folder are those of its files, which must agree; files of a folder that hold the
+        same rows are refused. Parquet files are held against the checksums of their pages, which pyarrow writes with
+        `write_page_checksum=True` only
     labels : an npy file of labels, where the logits' own file has none
     memory : what blocks and what is made of them may take, as bytes or text
     more : readers of further formats by suffix, which return whole arrays

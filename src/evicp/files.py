@@ -42,8 +42,9 @@ class LogitsFile:
 def read_logits(path: str | PathLike[str], labels: str | PathLike[str] | None = None) -> LogitsFile:
     """Read logits (and labels) from npz, npy (labels in a second file), safetensors or parquet.
 
-    npz and safetensors hold arrays `logits` and `labels`; parquet holds a fixed-size list column `logits` and an
-    integer column `labels`.
+    npz and safetensors hold arrays `logits` and `labels`; parquet holds a column `logits` of lists of one length and an
+    integer column `labels`, without nulls. A damaged npz file is refused, and so is a parquet file if its pages have
+    checksums (pyarrow writes them with `write_page_checksum=True`); npy and safetensors files have none.
     """
     result = parsed(path, {**_WHOLE, ".parquet": read_parquet}, "logits")
     return result if labels is None else dataclasses.replace(result, labels=open_labels(labels).whole())

@@ -97,6 +97,9 @@ def _require_tensors(archive: zipfile.ZipFile) -> None:
         raise FileError(f"it holds {twice}, which torch.save does not write. Save its tensors again.")
     if any(member.compress_type or member.compress_size != member.file_size for member in members):
         raise FileError("its tensors are compressed, which torch.save does not do. Save them again.")
+    damaged = archive.testzip()  # torch writes checksums and does not compare them
+    if damaged is not None:
+        raise FileError(f"it is damaged: the checksum of {damaged} does not match its content.")
 
 
 def refuse_expanded(tensor: Any, what: str) -> None:

@@ -96,7 +96,8 @@ LogitsFiles = Annotated[
     str,
     typer.Argument(
         metavar="LOGITS",
-        help="npz, npy, safetensors, parquet, pt or pth file, a folder of such files, or - for standard input.",
+        help="npz, npy, safetensors, parquet, pt or pth file, a folder of such files, or - for standard input. Damage "
+        "is found in npz, pt and pth files, and in parquet files that were written with checksums of their pages.",
         show_default=False,
     ),
 ]
