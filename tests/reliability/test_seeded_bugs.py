@@ -511,8 +511,8 @@ BUGS = [
     Bug(
         "calibration rows taken from an order of their classes",
         "splits.py",
-        "order = check_random_state(self.random_state).permutation(len(y))",
-        "order = check_random_state(self.random_state).permutation(len(y))\n        order = order[np.argsort(y[order])]",
+        "check_random_state(self.random_state).permutation(len(y))",
+        "(lambda rows: rows[np.argsort(y[rows])])(check_random_state(self.random_state).permutation(len(y)))",
         _tests("test_sklearn"),
     ),
     Bug(
