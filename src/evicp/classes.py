@@ -231,7 +231,8 @@ def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
     names = _listed(names, n_classes)
     if names is None:
         return None
-    result = tuple(_as_name(place, name) for place, name in enumerate(names))
+    all_classes = all(isinstance(name, bool) for name in names) or None not in map(as_number, map(as_text, names))
+    result = tuple(str(name) if all_classes else _as_name(place, name) for place, name in enumerate(names))
     if len(result) != n_classes:
         raise InputError(f"class_names must have one name per class; got {len(result)} names for {n_classes} classes.")
     checks.as_printable(result, "class_names")
@@ -256,7 +257,7 @@ def _listed(names: Any, n_classes: int) -> list[Any] | None:
 
 def _as_name(place: int, name: Any) -> str:
     """One class name: text as it is, a whole number in its digits; what else has a text is hardly meant by it."""
-    if isinstance(name, str) or as_number(as_text(name)) is not None:
+    if isinstance(name, str) or (isinstance(name, int | np.integer) and not isinstance(name, bool)):
         return str(name)
     missing = "Name every class, or leave class_names out."
     hint = (

@@ -546,8 +546,15 @@ BUGS = [
     Bug(
         "a new estimator beside an old calibration",
         "sklearn.py",
-        "estimator, used = self._fit_and_score(X, y, params)",
-        "estimator, used = self._fit_and_score(X, y, params)\n            self.estimator_ = estimator",
+        "fitted = self._fitted(X, y, params)",
+        "fitted = self._fitted(X, y, params)\n        self.estimator_ = fitted.estimator",
+        _tests("test_sklearn"),
+    ),
+    Bug(
+        "calibration rows taken from an order of their classes",
+        "splits.py",
+        "check_random_state(self.random_state).permutation(len(y))",
+        "(lambda rows: rows[np.argsort(y[rows])])(check_random_state(self.random_state).permutation(len(y)))",
         _tests("test_sklearn"),
     ),
     Bug(

@@ -188,7 +188,7 @@ def covered_shares(setting: Setting, coverages: list[float], repeats: int, seed:
         places = {label: place for place, label in enumerate(model.classes_.tolist())}
         positions = np.array([places.get(label, -1) for label in truth.tolist()])
         for level, sets in enumerate(model.predict_set(new, coverages)):
-            found[repeat, level] = np.mean(sets.contains(np.maximum(positions, 0)) & (positions >= 0))
+            found[repeat, level] = np.mean(sets.contains(model.classes_[np.maximum(positions, 0)]) & (positions >= 0))
             lawful[repeat, level] = expected(model, coverages[level])
     return found, lawful
 

@@ -19,6 +19,7 @@ import pytest
 
 import evicp
 from evicp import blocks, checks, files
+from evicp.classes import as_class_names
 from evicp.errors import FileError, InputTypeError, LabelsError, LogitsError
 
 K = 4
@@ -200,10 +201,11 @@ def test_missing_names_in_columns(package: str) -> None:
     module = pytest.importorskip(package)
     make = module.array if package == "pyarrow" else module.Series
     with pytest.raises(InputTypeError, match=r"^class_names must be strings; got .* for class 1\. Name every class"):
-        checks.as_class_names(make(["a", None, "c"]), 3)
-    assert checks.as_class_names(make(["a", "b", "c"]), 3) == ("a", "b", "c")
+        as_class_names(make(["a", None, "c"]), 3)
+    assert as_class_names(make(["a", "b", "c"]), 3) == ("a", "b", "c")
+    assert as_class_names(make([0.0, 1.0, 2.0]), 3) == ("0.0", "1.0", "2.0")  # as scikit-learn has classes
     with pytest.raises(InputTypeError, match=r"^class_names must be strings"):
-        checks.as_class_names(make([0.0, 1.0, 2.0]), 3)
+        as_class_names(make([0.5, 1.0, 2.0]), 3)
 
 
 def test_names_in_files(tmp_path: Path) -> None:
