@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -262,8 +263,10 @@ class Rows:
     @property
     def step(self) -> int:
         """Rows per block, from the memory budget."""
-        values = int(np.prod(self.parts[0].shape[1:], dtype=np.int64))
-        return max(1, self.memory // (_SHARE * max(1, values) * max(4, self.parts[0].dtype.itemsize)))
+        values = prod(self.parts[0].shape[1:])
+        rows = self.memory // (_SHARE * max(1, values) * max(4, self.parts[0].dtype.itemsize))
+        names = max((part.labels.dtype.itemsize for part in self.parts if part.labels is not None), default=0)
+        return max(1, min(rows, 2 * self.memory // (_SHARE * max(1, names))))
 
     def __iter__(self) -> Iterator[Block]:
         return self.blocks()

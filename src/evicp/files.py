@@ -120,6 +120,8 @@ def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any
     except MemoryError as error:
         raise too_large(file, error) from error
     except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise FileError(f"cannot read {file}: {error.strerror}.") from error
         raise FileError(f"cannot read {file}: it is not a {suffix} file of {what} ({error}).") from error
 
 
@@ -140,7 +142,10 @@ def reading(source: str) -> Iterator[None]:
     except MemoryError as error:
         raise too_large(source, error) from error
     except Exception as error:
-        raise FileError(f"cannot read {source}: it is damaged ({error}).") from error
+        if isinstance(error, OSError) and error.strerror:
+            raise FileError(f"cannot read {source}: {error.strerror}.") from error
+        reason = str(error) or "it ends where more was expected"
+        raise FileError(f"cannot read {source}: it is damaged ({reason}).") from error
 
 
 def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
@@ -160,14 +165,23 @@ def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
     how = {"buffer_size": 1 << 20, "pre_buffer": False} if streamed else {}
     try:
         with pq.ParquetFile(readable(path), page_checksum_verification=True, **how) as file:
-            for name in _WANTED:
-                if file.schema_arrow.names.count(name) > 1:
-                    raise FileError(f"it has the column {name!r} twice. Rename one of them.")
+            _require_one_of_each(file)
             yield file
     except ValueError as error:  # pyarrow 25 does not read missing lists of a fixed size
         if "Expected all lists to be of size" not in str(error):
             raise
         raise FileError("its lists of a fixed size are null in some rows. Drop such rows, or fill them.") from error
+
+
+def _require_one_of_each(file: Any) -> None:
+    """Refuse a parquet file with two columns of a name that is read, or two numbers of rows."""
+    for name in _WANTED:
+        if file.schema_arrow.names.count(name) > 1:
+            raise FileError(f"it has the column {name!r} twice. Rename one of them.")
+    footer = file.metadata
+    rows = sum(footer.row_group(number).num_rows for number in range(footer.num_row_groups))
+    if rows != footer.num_rows:
+        raise FileError(f"it claims {footer.num_rows:,} rows, and {rows:,} in its row groups.")
 
 
 def read_parquet(path: Path) -> LogitsFile:

@@ -64,14 +64,14 @@ _ZIP_HEADER, _ZIP_LENGTHS = 30, 26
 #: What deflate can make of one byte.
 _MOST_INFLATED = 1032
 
-#: By what a file is known to be the same one as before, unchanged: its size, and when it was written last.
-Stamp = tuple[int, int]
+#: By what a file is known to be the same one as before, unchanged: its size, when it was written last, its number.
+Stamp = tuple[int, int, int]
 
 
 def stamp_of(file: Any) -> Stamp:
     """The stamp of an open file."""
     status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 @contextmanager

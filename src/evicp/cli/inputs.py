@@ -202,12 +202,20 @@ def _from_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
 def _json_or_lines(data: bytes) -> Any:
     """One JSON document, or a list of those on each line."""
     try:
-        return json.loads(data)
+        return json.loads(data, object_pairs_hook=_each_once)
     except json.JSONDecodeError:
         rows = [json.loads(line) for line in data.splitlines() if line.strip()]
         if not all(isinstance(row, list) for row in rows):
             raise
         return rows
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, if none of its keys is there twice."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise FileError("cannot read standard input: a key of its JSON object is there twice.")
+    return content
 
 
 def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
