@@ -53,6 +53,8 @@ def reference_mpmath_ecp(
         ]  # Eq. 10, with the stabilizer of the released code
         largest = max(c for c in cost if c is not None)
         log_score = [mpmath.inf if c is None else mpmath.log(c / largest) for c in cost]  # Eq. 11
+        if sum(possible) == 1:  # its own cost is the largest, but the only possible label is certain
+            log_score[possible.index(True)] = -mpmath.inf
         return {
             "evidence": e,
             "alpha": alpha,

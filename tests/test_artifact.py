@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -210,7 +211,9 @@ def test_any_safetensors_reader_can_open_it(rows: Any, tmp_path: Path) -> None:
         "n": 80,
         "n_classes": K,
         "class_names": list("abcd"),
-        "arithmetic": calibration.arithmetic,
+        "arithmetic": "numba float64 of float64" if find_spec("numba") else "numpy float64 of float64",
+        "row_digest": f"{calibration.origin.digest:016x}",
+        "largest_logit": float(rows[0][np.arange(80), rows[1]].max()),
     }
     assert metadata["evicp"] == json.dumps(json.loads(metadata["evicp"]), sort_keys=True, separators=(",", ":"))
     body = metadata["evicp"].encode() + b"\0scores\0" + calibration.scores.astype("<f8").tobytes()

@@ -390,7 +390,7 @@ def test_an_empty_calibrator_is_made_alike_and_shares_no_rows():
     full = Calibrator("lac", by="class", class_names=[*"abcdef"]).update(z[:30], y[:30])
     worker = full.empty().update(z[30:], y[30:])
     assert (full.n, worker.n) == (30, 30)
-    assert full.restore(*worker.content(), 6).finish() == calibrate(z, y, "lac", by="class", class_names=[*"abcdef"])
+    assert full.restore(worker.content(), 6).finish() == calibrate(z, y, "lac", by="class", class_names=[*"abcdef"])
 
 
 def test_merge_refuses_what_does_not_belong_together_and_changes_nothing():

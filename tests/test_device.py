@@ -39,7 +39,7 @@ def test_everything_equals_the_cpu(problem, score):
     np.testing.assert_allclose(calibration.scores, expected.scores, rtol=1e-12, atol=1e-12)
     sets = calibration.predict(z[300:], 0.8)
     assert isinstance(sets, DeviceSets)
-    calibration = dataclasses.replace(calibration, arithmetic=None)  # compared as it is, also with the CPU's scores
+    calibration = dataclasses.replace(calibration, origin=None)  # compared as it is, also with the CPU's scores
     reference = calibration.predict(logits[300:], 0.8)
     assert sets.cpu() == reference
     np.testing.assert_array_equal(sets.sizes.numpy(), reference.sizes)
@@ -160,7 +160,7 @@ def test_every_guarantee_stays_on_the_device(problem, kind, coverage):
     assert calibration.guarantee == expected.guarantee
     sets = calibration.predict(z[300:], coverage, **used)
     assert isinstance(sets, DeviceSets)
-    plain = dataclasses.replace(calibration, arithmetic=None)
+    plain = dataclasses.replace(calibration, origin=None)
     assert sets.cpu() == plain.predict(logits[300:], coverage, **used)
     several = calibration.predict(z[300:], [0.6, coverage], allow_empty=False, **used)
     assert [one.cpu() for one in several] == plain.predict(logits[300:], [0.6, coverage], allow_empty=False, **used)

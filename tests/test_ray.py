@@ -471,7 +471,7 @@ def test_files_of_two_precisions_are_scored_alike(cluster: Any, data: tuple, tmp
     np.savez(folder / "2.npz", logits=data[0][900:].astype(np.float64) + 1e-9, labels=data[1][900:])
     here, there = blocks.calibrate(folder, "lac"), cluster.calibrate_files(folder, "lac")
     assert here == there
-    assert here.arithmetic.endswith("float64")
+    assert here.origin.arithmetic.logits == "float64"
     u = np.random.default_rng(0).random(N)
     blocks.predict(here, folder, 0.9, tmp_path / "here.npz", smoothed=u)
     cluster.predict_files(here, folder, 0.9, tmp_path / "there.npz", smoothed=u)

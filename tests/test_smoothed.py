@@ -160,9 +160,9 @@ def test_single_rows_and_batches_get_the_same(cpu_backend, way):
 
 def test_other_precisions_of_one_row_have_one_u():
     z, y = make(200, dtype=np.float16)
-    first = limits.as_steps(True, LAC(), z)
+    first = limits.as_steps(True, 0, 7, z)
     for dtype in (np.float32, np.float64):
-        np.testing.assert_array_equal(limits.as_steps(True, LAC(), z.astype(dtype)), first)
+        np.testing.assert_array_equal(limits.as_steps(True, 0, 7, z.astype(dtype)), first)
     calibration = calibrate(z.astype(np.float32), y, "topk")
     sets = [calibration.predict(z.astype(dtype), 0.8, smoothed=True) for dtype in (np.float16, np.float32, np.float64)]
     assert sets[0] == sets[1] == sets[2]
@@ -170,8 +170,8 @@ def test_other_precisions_of_one_row_have_one_u():
 
 def test_u_has_nothing_to_do_with_what_a_randomised_score_draws():
     z, _ = make(2000)
-    for seed in (0, 7, limits._SALT):
-        u = (limits.as_steps(True, APS(seed=seed), z) - 1) / STEPS
+    for seed, digest in ((0, 0), (7, 2**64 - 1), (limits._SALT, 1)):
+        u = (limits.as_steps(True, seed, digest, z) - 1) / STEPS
         v = kernels._numpy.row_uniforms(z, seed)[:, 0]
         assert abs(np.corrcoef(u, v)[0, 1]) < 0.1
         assert np.unique(u).size > 1990
@@ -249,9 +249,12 @@ def test_rows_that_are_all_alike_need_numbers_of_their_own():
     y = rng.integers(0, K, 3000)
     z = np.tile(np.arange(K, dtype=float), (3000, 1))
     calibration = calibrate(z[:1000], y[:1000], "topk")
-    with pytest.warns(SuspiciousInputWarning, match="most rows have the logits of another row"):
+    with pytest.warns(SuspiciousInputWarning, match="most rows have the same logits as another row"):
         calibration.predict(z[1000:], 0.9, smoothed=True)
-    sets = calibration.predict(z[1000:], 0.9, smoothed=rng.random(2000))
+    generator = np.random.default_rng(1)
+    sets = calibration.predict(z[1000:], 0.9, smoothed=generator)
+    assert sets == calibration.predict(z[1000:], 0.9, smoothed=np.random.default_rng(1).random(2000))
+    assert sets != calibration.predict(z[1000:], 0.9, smoothed=generator)  # its next numbers
     assert abs(sets.contains(y[1000:]).mean() - 0.9) < 0.04
     assert calibration.predict(z[1000:], 0.9).contains(y[1000:]).mean() > 0.98
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from evicp import checks, kernels
+from evicp import checks
+from evicp.arithmetic import ORIGIN, Origin
 from evicp.arrays import F64
 from evicp.calibration import Calibration
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
@@ -34,7 +35,7 @@ FORMAT_VERSION = 1
 
 #: What a description has only where there is something to say.
 _COUNTS = ("chosen_on", "folds")
-_OPTIONAL = (*_COUNTS, "arithmetic", "columns")
+_OPTIONAL = (*_COUNTS, "columns")
 
 #: Fifty thousand class names of sixty letters fit. Parsed, a header takes up to fifteen times its size: this bound
 #: keeps the promise that loading takes no more than the file's size plus 64 MiB.
@@ -69,6 +70,8 @@ def _description(calibration: Calibration) -> str:
     for name in _OPTIONAL:
         if getattr(calibration, name) is not None:
             content[name] = getattr(calibration, name)
+    if calibration.origin is not None:
+        content |= calibration.origin.to_dict()
     try:
         return _canonical(content)
     except (TypeError, ValueError) as error:
@@ -264,7 +267,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
             f"its format is version {content.get('version')!r}; this evicp reads version {FORMAT_VERSION}."
         )
     special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
-    if set(content) - set(_OPTIONAL) != {"version", "score", "n", "n_classes", "class_names", *special}:
+    if set(content) - {*_OPTIONAL, *ORIGIN} != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
     n_classes = checks.as_count(content["n_classes"], "n_classes", at_least=2)
     parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
@@ -288,9 +291,6 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
     weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
     chosen_on, folds = (checks.as_count(content[name], name) if name in content else None for name in _COUNTS)
-    arithmetic = content.get("arithmetic")
-    if "arithmetic" in content and arithmetic not in kernels.ARITHMETICS:
-        raise ArtifactError(f"it says its scores were made by {arithmetic!r}, which this evicp does not know.")
     return Calibration(
         score,
         checks.frozen(scores),
@@ -299,7 +299,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
         groups,
         weights,
         chosen_on=chosen_on,
-        arithmetic=arithmetic,
+        origin=Origin.from_dict(content),
         folds=folds,
         columns=None if columns is None else tuple(columns),
     )

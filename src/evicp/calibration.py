@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import reduce
+from hashlib import blake2b
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels, limits, shift
+from evicp.arithmetic import UNKNOWN, Arithmetic, Origin, arithmetic_of, precision_of
 from evicp.arrays import F64, I64, Coverage, Coverages
 from evicp.certificates import certify, is_tied
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
@@ -115,13 +117,15 @@ def _choose(logits: Any, labels: Any, class_names: Any) -> tuple[Score, tuple[An
     return tuning.auto(array[choice], truth[choice]).best, (array[rest], truth[rest]), part
 
 
-class _Batch(NamedTuple):
-    """What is kept of a batch: scores, what the grouping needs of each row, weights, and what made the scores."""
+class Batch(NamedTuple):
+    """What is kept of a batch of calibration rows: their scores, and what else is needed of them."""
 
     scores: F64
+    #: What the grouping needs of each row.
     keys: NDArray[Any]
     weights: F64 | None
-    arithmetic: str
+    #: What made the scores, and of which rows.
+    origin: Origin
 
 
 class Calibrator:
@@ -160,7 +164,7 @@ class Calibrator:
         self._class_weights = None if class_weights is None else shift.as_weights(class_weights, what="class_weights")
         self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
         self._columns: tuple[str, ...] | None = None
-        self._batches: list[_Batch] = []
+        self._batches: list[Batch] = []
         if self.by is not None and class_weights is not None:
             raise InputError("weights and groups cannot be combined; pass by= or class_weights=, not both.")
 
@@ -184,9 +188,11 @@ class Calibrator:
         truth = checks.as_labels(labels, *array.shape, class_names=self._class_names)
         checks.same_columns(logits, checks.as_class_names(self._class_names, array.shape[1]), self._columns)
         checks.same_order(logits, groups=groups, weights=weights)
-        before = next((batch for batch in self._batches if len(batch.scores)), None)
-        if not stays and before is not None:
-            array = kernels.in_precision_of(before.arithmetic, self.score, array)
+        before = next((batch.origin for batch in self._batches if len(batch.scores)), None)
+        precision = precision_of(logits, None if stays else array)
+        arithmetic = kernels.arithmetic(self.score, array, precision)
+        if before is not None:
+            array, arithmetic = kernels.comparable(before.arithmetic, self.score, array, precision)
         if before is None:
             warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
@@ -195,15 +201,16 @@ class Calibrator:
         if stays:
             from evicp import device
 
-            scores = device.label_scores(self.score, array, truth)
+            scores, own = device.label_scores(self.score, array, truth), device.logits_at(array, truth)
         else:
             scores = kernels.label_scores(self.score, array, truth)
+            own = array[np.arange(len(truth)), truth]
         keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
         self.n_classes = array.shape[1]
         self._columns = self._columns or checks.columns_of(logits)
         # Copies: whoever reads rows in blocks fills the same buffers again.
         kept = None if row_weights is None else row_weights.copy()
-        self._batches.append(_Batch(scores, keys.copy(), kept, kernels.arithmetic(self.score, array)))
+        self._batches.append(Batch(scores, keys.copy(), kept, Origin.of(arithmetic, own, truth)))
         return self
 
     def _row_weights(self, weights: Any, labels: I64, n_classes: int) -> F64 | None:
@@ -224,28 +231,26 @@ class Calibrator:
         made._batches = []
         return made
 
-    def content(self) -> tuple[F64, NDArray[Any], F64 | None, str]:
+    def content(self) -> Batch:
         """What is kept so far, to be sent elsewhere, as one batch."""
         if not self._batches:
-            return _Batch(np.empty(0), np.empty(0), None, kernels.MIXED)
+            return Batch(np.empty(0), np.empty(0), None, UNKNOWN)
         scores, keys, weights, _ = zip(*self._batches, strict=True)
         some = [part for part in keys if len(part)]
         kept = None if weights[0] is None else np.concatenate(weights)
-        return _Batch(np.concatenate(scores), np.concatenate(some) if some else keys[0], kept, self._arithmetic())
+        return Batch(np.concatenate(scores), np.concatenate(some) if some else keys[0], kept, self._origin())
 
-    def _arithmetic(self) -> str:
-        """What made the scores; "mixed" where it was not one thing."""
-        used = {batch.arithmetic for batch in self._batches if len(batch.scores)}
-        return used.pop() if len(used) == 1 else kernels.MIXED
+    def _origin(self) -> Origin:
+        """What made the scores of all batches; one without rows has no say in it."""
+        origins = [batch.origin for batch in self._batches if len(batch.scores)]
+        return Origin.joined(origins) if origins else UNKNOWN
 
-    def restore(
-        self, scores: F64, keys: NDArray[Any], weights: F64 | None, arithmetic: str, n_classes: int
-    ) -> Calibrator:
+    def restore(self, batch: Batch, n_classes: int) -> Calibrator:
         """Add the content of a calibrator that was made as this one, elsewhere."""
         if self.n_classes not in (None, n_classes):
             raise LogitsError(f"logits must have {self.n_classes} classes in every batch; got {n_classes}.")
         self.n_classes = n_classes
-        self._batches.append(_Batch(scores, keys, weights, arithmetic))
+        self._batches.append(batch)
         return self
 
     def merge(self, *others: Calibrator) -> Calibrator:
@@ -315,7 +320,7 @@ class Calibrator:
             names,
             groups,
             row_weights,
-            arithmetic=self._arithmetic(),
+            origin=self._origin(),
             columns=self._columns if names is None else None,
         )
 
@@ -343,8 +348,7 @@ class Calibration:
     groups : how scores are divided into groups with a threshold each, optional
     weights : the weight of each score, optional
     chosen_on : how many other rows chose the score, used up, where it was "auto"
-    arithmetic : the backend and the precision that made the scores, "numba float32"; "mixed" if several did; None if
-        that is not known
+    origin : what made the scores, and of which rows; None if that is not known
     folds : in how many folds the rows were scored, by other models than the one that predicts, fitted on all of them;
         None where that is one and the same, as the guarantee needs it
     columns : the names of the columns, where the logits were a frame and no class names were given: the same in another
@@ -358,7 +362,7 @@ class Calibration:
     groups: Partition | None = None
     weights: Weights | None = None
     chosen_on: int | None = None
-    arithmetic: str | None = None
+    origin: Origin | None = None
     folds: int | None = None
     columns: tuple[str, ...] | None = field(default=None, compare=False)
 
@@ -411,8 +415,20 @@ class Calibration:
             return self.groups.thresholds(self.scores, exact, confidence)
         return np.array([limits.threshold(self.scores, exact, confidence)])
 
-    def label_thresholds(self, coverage: Coverage, confidence: float | None = None) -> F64:
-        """The threshold of each label, (K,), or of all, (1,): for graphs that cannot know a row's group or weight."""
+    def label_thresholds(
+        self, coverage: Coverage, confidence: float | None = None, *, precision: str | None = None
+    ) -> F64:
+        """The threshold of each label, (K,), or of all, (1,): for graphs that cannot know a row's group or weight.
+
+        Parameters
+        ----------
+        coverage, confidence : as for `threshold`
+        precision : of the logits that such a graph scores ("float64", "float32", "float16", "bfloat16"): thresholds are
+            raised past what rounding can do there, so that coverage can only rise
+        """
+        if precision is not None:
+            graph = arithmetic_of("graph", "float64", precision)
+            return self._raised(self.origin or UNKNOWN, graph).label_thresholds(coverage, confidence)
         by = None if self.groups is None else self.groups.by
         if self.weights is not None or not isinstance(by, ByClass | None):
             raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
@@ -546,11 +562,11 @@ class Calibration:
             checks.same_order(logits, groups=groups, weights=weights)
             if not is_smoothed and kernels.on_device(self.score, logits) is not None:
                 return self._predict_there(asked, logits, groups, weights)
-        own, array = self.alike(self._as_logits(logits))
+        own, array = self._scored_with(logits)
         steps = None
         if is_smoothed:
             own._warn_of_lost_ties(self)
-            steps = limits.as_steps(smoothed, self.score, array)
+            steps = self._steps(smoothed, array)
         asked_for = own._limits(array, levels, confidence, groups, weights, steps)
         self._warn_suspicious(array)
         if len(asked_for) == 1:
@@ -570,7 +586,8 @@ class Calibration:
 
         tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
         checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
-        within = self._compared_with(tensor)._limits(tensor, asked.levels, asked.like[0].confidence, groups, weights)
+        own, tensor = self.comparable(tensor, precision_of(tensor))
+        within = own._limits(tensor, asked.levels, asked.like[0].confidence, groups, weights)
         like = [replace(sets, filled=not asked.allow_empty) for sets in asked.like]
         return device.predict(self.score, tensor, within, like)
 
@@ -587,26 +604,53 @@ class Calibration:
         checks.same_columns(logits, self.class_names, self.columns)
         return array
 
-    def alike(self, logits: NDArray[Any]) -> tuple[Calibration, NDArray[Any]]:
-        """The calibration, and new logits, such that their scores can be compared.
+    def _scored_with(self, logits: Any) -> tuple[Calibration, NDArray[Any]]:
+        """The calibration, and checked logits of new rows, such that their scores can be compared."""
+        array = self._as_logits(logits)
+        return self.comparable(array, precision_of(logits, array))
 
-        Scores may pile up at one value (of a sure network, or of ties), and rounding must not move the threshold to the
-        other side of it. So new rows are scored in the precision of the calibration rows. Where the backend is not the
-        same either, calibration scores are raised by more than rounding can do: coverage can only rise.
+    def comparable(self, array: Any, precision: str) -> tuple[Calibration, Any]:
+        """The calibration, and new logits, such that their scores can be compared: see `evicp.arithmetic`.
+
+        Parameters
+        ----------
+        array : checked logits, an array or a tensor
+        precision : of the logits as they were given
         """
-        if self.arithmetic in (None, kernels.arithmetic(self.score, logits)):
-            return self, logits
-        array = kernels.in_precision_of(self.arithmetic, self.score, logits)
-        return self._compared_with(array), array
+        if self.origin is None:
+            return self, array
+        array, new = kernels.comparable(self.origin.arithmetic, self.score, array, precision)
+        return self.compared_with(new), array
 
-    def _compared_with(self, logits: Any) -> Calibration:
-        return self if self.arithmetic in (None, kernels.arithmetic(self.score, logits)) else self._raised
+    def compared_with(self, new: Arithmetic) -> Calibration:
+        """The calibration with scores raised past the rounding of another arithmetic that scores new rows."""
+        if self.origin is None or new == self.origin.arithmetic:
+            return self
+        known = self.__dict__.setdefault("_raised_for", {})
+        if new not in known:
+            known[new] = self._raised(self.origin, new)
+        return known[new]
 
-    @cached_property
-    def _raised(self) -> Calibration:
-        groups = None if self.groups is None else replace(self.groups)  # whose thresholds are others
-        scores = limits.raised(self.scores, self.score, self.n_classes)
-        return replace(self, scores=checks.frozen(scores), groups=groups, arithmetic=None)
+    def _raised(self, origin: Origin, new: Arithmetic) -> Calibration:
+        """The calibration with raised scores, which are compared as they are."""
+        scores, groups, weights = self.scores, self.groups, self.weights
+        how = self.score, self.n_classes, origin.arithmetic, new, origin.largest
+        if groups is not None:
+            groups = replace(groups)  # whose thresholds are others
+            parts = np.split(scores, np.cumsum(groups.counts)[:-1])
+            scores = np.concatenate([np.sort(limits.raised(part, *how)) for part in parts])
+        else:
+            higher = limits.raised(scores, *how)
+            order = np.argsort(higher, kind="stable")
+            scores = higher[order]
+            weights = None if weights is None else replace(weights, rows=weights.rows[order])
+        return replace(self, scores=checks.frozen(scores), groups=groups, weights=weights, origin=None)
+
+    def _steps(self, smoothed: Any, logits: NDArray[Any]) -> I64:
+        """u of each new row, in steps."""
+        known = None if self.origin is None else self.origin.digest
+        digest = int.from_bytes(blake2b(self.scores.tobytes(), digest_size=8).digest()) if known is None else known
+        return limits.as_steps(smoothed, getattr(self.score, "seed", 0), digest, logits)
 
     def no_sets(
         self, coverage: Fraction, confidence: float | None, *, filled: bool = False, smoothed: bool = False
@@ -753,7 +797,7 @@ class Calibration:
         checks.same_order(logits, labels=labels, groups=groups, weights=weights)
         if not is_smoothed and kernels.on_device(self.score, logits) is not None:
             return self._device_p_values(logits, labels, groups, weights)
-        own, array = self.alike(self._as_logits(logits))
+        own, array = self._scored_with(logits)
         if is_smoothed and own is not self:
             own._warn_of_lost_ties(self)
         if labels is None:
@@ -764,7 +808,7 @@ class Calibration:
         if not is_smoothed:
             return own._p_values_of(scores, truth, array, groups, weights)
         numbers = limits.at_labels(own._group_numbers(array, groups, weights), truth)
-        steps = limits.as_steps(smoothed, self.score, array)
+        steps = self._steps(smoothed, array)
         return own._smoothed_p_values(scores, numbers, steps if truth is not None else steps[:, None])
 
     def _device_p_values(self, logits: Any, labels: Any, groups: Any, weights: Any) -> Any:
@@ -776,7 +820,7 @@ class Calibration:
 
         tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
         truth = None if labels is None else checks.as_labels(labels, *tensor.shape, class_names=self.class_names)
-        own = self._compared_with(tensor)
+        own, tensor = self.comparable(tensor, precision_of(tensor))
         if all(part is None for part in (self.groups, self.weights, groups, weights)):
             return device.p_values(own, tensor, truth)
         scores = (
@@ -809,7 +853,7 @@ class Calibration:
         logits : (n, K), or one (K,) row
         groups : (n,) groups of the rows, for a calibration by="group"
         """
-        own, array = self.alike(self._as_logits(logits))
+        own, array = self._scored_with(logits)
         numbers = own._group_numbers(array, groups, None)
         return own._at_least(kernels.dense_scores(self.score, array), numbers)
 
@@ -839,10 +883,18 @@ class Calibration:
                 f"online p-values are those of one exchangeable sequence; this calibration is not marginal but "
                 f"{self.guarantee}. Use p_values and extended."
             )
-        own, array = self.alike(self._as_logits(logits))
+        array = self._as_logits(logits)
         truth = checks.as_labels(labels, *array.shape, class_names=self.class_names)
+        if self.origin is None:
+            scores = kernels.label_scores(self.score, array, truth)
+            return limits.online_p_values(self.scores, scores, scores)
+        before = self.origin.arithmetic
+        array, new = kernels.comparable(before, self.score, array, precision_of(logits, array))
         scores = kernels.label_scores(self.score, array, truth)
-        joining = scores if own is self else limits.raised(scores, self.score, self.n_classes)
+        if new == before:
+            return limits.online_p_values(self.scores, scores, scores)
+        own = self._raised(replace(self.origin, arithmetic=before | new), new)  # as `extended` makes them
+        joining = limits.raised(scores, self.score, self.n_classes, before | new, new, self.origin.largest)
         return limits.online_p_values(own.scores, scores, joining)
 
     def extended(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibration:
@@ -877,19 +929,19 @@ class Calibration:
             class_weights=None if own is None else own.classes,
             class_names=self.class_names,
         )
-        kept, made_by = None if own is None else own.rows, self.arithmetic or kernels.MIXED
-        calibrator.restore(self.scores, self.scores[:0], kept, made_by, self.n_classes)
-        scores, keys, row_weights, made_by = calibrator.update(logits, labels, groups=groups, weights=weights).content()
+        kept = None if own is None else own.rows
+        calibrator.restore(Batch(self.scores, self.scores[:0], kept, self.origin or UNKNOWN), self.n_classes)
+        scores, keys, row_weights, origin = calibrator.update(logits, labels, groups=groups, weights=weights).content()
         if calibrator.n == self.n:
             return self
         if not checks.is_on_device(logits):
             self._warn_suspicious(checks.as_logits(logits))
         if self.groups is not None:
             scores, by_group = self.groups.extended(self.scores, scores[self.n :], keys, self.n_classes)
-            return replace(self, scores=checks.frozen(scores), groups=by_group, arithmetic=made_by)
+            return replace(self, scores=checks.frozen(scores), groups=by_group, origin=origin)
         order = np.argsort(scores, kind="stable")
         new = None if own is None or row_weights is None else Weights(row_weights[order], own.classes)
-        return replace(self, scores=checks.frozen(scores[order]), weights=new, arithmetic=made_by)
+        return replace(self, scores=checks.frozen(scores[order]), weights=new, origin=origin)
 
     def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
         """The name of each row's group, (n,), as `evaluate(groups=...)` takes it.
@@ -899,7 +951,7 @@ class Calibration:
         logits : (n, K), or one (K,) row
         groups : (n,) groups of the rows, for a calibration by="group"
         """
-        _, array = self.alike(self._as_logits(logits))
+        _, array = self._scored_with(logits)
         if self.groups is None or not self.has_row_groups:
             raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")
         return np.array(self.groups.names)[self._group_numbers(array, groups, None)[:, 0]]

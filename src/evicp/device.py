@@ -31,7 +31,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from evicp.calibration import Calibration
 
-__all__ = ["DeviceSets", "dense_scores", "label_ranks", "label_scores", "p_values", "predict"]
+__all__ = ["DeviceSets", "dense_scores", "label_ranks", "label_scores", "logits_at", "p_values", "predict"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,6 +172,12 @@ def label_scores(score: Score, tensor: Tensor, labels: I64) -> F64:
     if np.isnan(scores).any():  # a row that cannot be scored, or one that takes longer
         scores = backend.label_scores(score, tensor, truth).cpu().numpy()
     return scores.astype(np.float64)
+
+
+def logits_at(tensor: Tensor, labels: I64) -> F64:
+    """The logit of each row's given label, (n,), brought to the CPU. Both have been checked."""
+    own = tensor.gather(1, torch.tensor(labels, device=tensor.device)[:, None])
+    return own[:, 0].cpu().double().numpy()
 
 
 def dense_scores(score: Score, tensor: Tensor) -> F64:

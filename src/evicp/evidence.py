@@ -33,6 +33,7 @@ __all__ = [
     "log_cost",
     "log_score",
     "log_utility",
+    "log_utility_ratio",
     "opinion",
     "probability",
     "rank_scaling",
@@ -148,20 +149,37 @@ def focal_surprisal(focal_uncertainty: F64, surprisal: F64, p: F64) -> F64:
     return focal_uncertainty * surprisal / p
 
 
+def log_utility_ratio(z: F64, temperature: float = 1.0) -> F64:
+    """ln(phi_k / max_v phi_v) = (z_k - max_v z_v) / T of the softmax utility; -inf for impossible labels only.
+
+    >>> log_utility_ratio(np.array([1.0, 3.0]), temperature=2.0)
+    array([-1.,  0.])
+    """
+    with np.errstate(over="ignore"):  # a quotient past the largest double is clipped
+        shifted = (z - z.max(-1, keepdims=True)) / temperature
+    return np.where(z == -np.inf, -np.inf, np.maximum(shifted, -1e308))
+
+
+#: Rows whose probabilities exp(z) sum to 1 up to rounding hold log-probabilities: ln of the sum is at most this.
+NORMALIZED = 2.0**-42
+
+
 def log_utility(z: F64, temperature: float = 1.0) -> F64:
     """ln phi, where phi = softmax(z / T), the paper's utility. Also the log-probabilities of every baseline.
 
     >>> np.exp(log_utility(np.array([0.0, 0.0])))
     array([0.5, 0.5])
     """
-    with np.errstate(over="ignore"):  # a quotient past the largest double is simply impossible: -inf or the clip
-        shifted = (z - z.max(-1, keepdims=True)) / temperature
-    finite = np.maximum(shifted, -1e308)
-    shifted = np.where(z == -np.inf, -np.inf, finite)
+    shifted = log_utility_ratio(z, temperature)
     # The largest term is exactly 1: ln(1 + the others) keeps what ln of the sum would round away where p is near 1.
     others = np.exp(shifted)
     np.put_along_axis(others, shifted.argmax(-1, keepdims=True), 0.0, -1)
-    return shifted - np.log1p(others.sum(-1, keepdims=True))
+    log_total = np.log1p(others.sum(-1, keepdims=True))
+    if temperature != 1.0:
+        return shifted - log_total
+    # Log-probabilities are kept as they are: equal probabilities of different rows stay equal to the last bit.
+    is_normalized = np.abs(z.max(-1, keepdims=True) + log_total) <= NORMALIZED
+    return np.where(is_normalized, z, shifted - log_total)
 
 
 def relative_log_utility(z: F64, temperature: float = 1.0) -> F64:
@@ -256,9 +274,13 @@ def log_cost(
 
 
 def log_score(log_cost: F64, possible: Bools) -> F64:
-    """Eq. 11: ln S(k) = ln C_k - max_v ln C_v over possible labels; impossible ones score +inf."""
+    """Eq. 11: ln S(k) = ln C_k - max_v ln C_v over possible labels; impossible ones score +inf.
+
+    The only possible label of a row is certain: it scores -inf, although its own cost is the largest.
+    """
     largest = np.where(possible, log_cost, -np.inf).max(-1, keepdims=True)
-    return np.where(possible, log_cost - largest, np.inf)
+    is_certain = possible.sum(-1, keepdims=True) == 1
+    return np.where(possible, np.where(is_certain, -np.inf, log_cost - largest), np.inf)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from evicp import checks, evidence
+from evicp.arithmetic import precision_of
 from evicp.arrays import F64, I64, Bools, Coverage
 from evicp.calibration import Calibration
 from evicp.errors import InputError, InputTypeError, LogitsError
@@ -224,7 +225,8 @@ def explain_set(
         )
     names = calibration.class_names
     checks.same_columns(logits_row, names)
-    own, row = calibration.alike(checks.as_logits(logits_row, calibration.n_classes, row_allowed=True))
+    array = checks.as_logits(logits_row, calibration.n_classes, row_allowed=True)
+    own, row = calibration.comparable(array, precision_of(logits_row, array))
     return explain(row, calibration.score, threshold=own.label_thresholds(coverage, confidence), class_names=names)  # type: ignore[arg-type]
 
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from math import floor
+from math import floor, log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, kernels
-from evicp.arrays import F64, I32, I64
+from evicp.arithmetic import ROUNDOFF, Arithmetic, bits_of, mix64
+from evicp.arrays import F64, I32, I64, Bools
 from evicp.errors import InputError, SmallCalibrationWarning, SuspiciousInputWarning
-from evicp.kernels._numpy import row_uniforms
 from evicp.reliability import rows_needed, threshold_rank
 from evicp.scores import Score, TopK
 from evicp.sets import PredictionSets
@@ -24,24 +24,53 @@ from evicp.sets import PredictionSets
 Ragged = tuple[I64, I32, F64]
 
 
-#: How far a threshold is raised where other code computes the scores of new rows (another backend, ONNX, a torch
-#: module): its rounding differs, and a label exactly on the threshold must stay in. Coverage can only rise.
+#: How far a score is raised where other code computes the scores of new rows (another backend, ONNX, a torch module),
+#: as a share of its size, or of 1 if it is smaller. Its rounding differs, and a label on the threshold must stay in.
 SLACK = 1e-6
 #: Of scores that add probabilities up, and of those that add up many of anything (evidence, the softmax's terms): a sum
 #: of 256 single-precision numbers is off by up to 256 * 2^-25 of itself.
 SLACK_OF_SUMS = 1e-5
 MANY_CLASSES = 1000
+#: Rounding all logits of a row by a share u of each moves its scores by at most about this many u times their size.
+SENSITIVITY = 4.0
 
 
-def raised(threshold: F64, score: Score, n_classes: int) -> F64:
-    """A threshold with room for other rounding, by a share of its size, or of 1 if it is smaller.
+def raised(ascending: F64, score: Score, n_classes: int, made_by: Arithmetic, new: Arithmetic, largest: float) -> F64:
+    """Calibration scores with room for rounding where another arithmetic scores new rows; no longer ascending.
 
-    Ranks are whole numbers, and the same wherever they are counted.
+    Coverage can only rise by it. Ranks are whole numbers, and the same wherever they are counted.
+
+    Parameters
+    ----------
+    ascending : (n,) calibration scores
+    score, n_classes : what they are scores of
+    made_by, new : what made them, and what makes those of new rows
+    largest : the largest logit of a true calibration label, which says how large logits are
     """
     if isinstance(score, TopK) and not score.randomized:
-        return threshold
-    slack = SLACK_OF_SUMS if score.adds_up or n_classes > MANY_CLASSES else SLACK
-    return threshold + slack * np.maximum(1.0, np.abs(threshold))
+        return ascending
+    size = np.abs(ascending)
+    slack = (SLACK_OF_SUMS if score.adds_up or n_classes > MANY_CLASSES else SLACK) * np.maximum(1.0, size)
+    coarser = max(ROUNDOFF[new.logits], ROUNDOFF[made_by.logits])
+    if coarser == ROUNDOFF[new.finest] == ROUNDOFF[made_by.finest]:
+        return ascending + slack
+    temperature = min(1.0, getattr(score, "temperature", 1.0))
+    rounding = SENSITIVITY * coarser / temperature * (1.0 + log(n_classes) + abs(largest) + size)
+    if coarser > ROUNDOFF["float32"]:
+        rounding = np.where(_is_piled_up(ascending, slack), rounding, 0.0)
+    return ascending + np.maximum(slack, rounding)
+
+
+def _is_piled_up(ascending: F64, slack: F64) -> Bools:
+    """Which scores equal others, but for rounding in single precision: one in a thousand, and two at least.
+
+    Half precision moves scores by much more, as often up as down. Where they do not tie, that cancels out, and no room
+    is needed.
+    """
+    with np.errstate(invalid="ignore"):  # infinity less infinity, which is found nowhere
+        low, high = ascending - slack, ascending + slack
+    count = np.searchsorted(ascending, high, "right") - np.searchsorted(ascending, low)
+    return count > max(1, len(ascending) // 1000)
 
 
 def within(ragged: Ragged, limit: F64) -> Ragged:
@@ -117,16 +146,22 @@ _STEPS = 1 << 24
 _SALT = 0x5EED0F75
 
 
-def as_steps(smoothed: Any, score: Score, logits: NDArray[Any]) -> I64:
+def as_steps(smoothed: Any, seed: int, digest: int, logits: NDArray[Any]) -> I64:
     """u of each row in steps of 2^-24, from 1 to 2^24, (n,): rounded upward, so that coverage can only rise by it.
 
     Parameters
     ----------
-    smoothed : True, for a function of the row's logits and the score's seed; or (n,) numbers in [0, 1]
+    smoothed : True, for a function of the row's logits, in their order, of the seed and of the calibration rows; a
+        random generator, for numbers from it; or (n,) numbers in [0, 1]
+    seed : the score's
+    digest : of the calibration rows. Equal rows share their number, but only within one calibration: over the draw of
+        the calibration rows, on which coverage is an average, it is as good as a random one
     """
-    if isinstance(smoothed, bool | np.bool_):
-        seed = getattr(score, "seed", 0) ^ _SALT
-        u = np.concatenate([np.empty(0), *(row_uniforms(z, seed)[:, 0] for _, z in checks.blocks(logits))])
+    if isinstance(smoothed, np.random.Generator):
+        u = smoothed.random(len(logits))
+    elif isinstance(smoothed, bool | np.bool_):
+        salt = mix64(np.array([digest], np.uint64) ^ mix64(np.array([seed ^ _SALT], np.uint64)))
+        u = np.concatenate([np.empty(0), *(_row_numbers(z, salt) for _, z in checks.blocks(logits))])
         _warn_of_equal_rows(u)
     else:
         u = checks.as_array(smoothed, "smoothed")
@@ -138,12 +173,20 @@ def as_steps(smoothed: Any, score: Score, logits: NDArray[Any]) -> I64:
     return np.minimum(np.floor(u.astype(np.float64) * _STEPS).astype(np.int64) + 1, _STEPS)
 
 
+def _row_numbers(z: F64, salt: NDArray[np.uint64]) -> F64:
+    """A number in [0, 1) for each row, (n,), from its logits and their places."""
+    places = np.arange(1, z.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    rows = mix64(bits_of(z) + places).sum(1, dtype=np.uint64)
+    return (mix64(rows ^ salt) >> np.uint64(40)).astype(np.float64) / _STEPS
+
+
 def _warn_of_equal_rows(u: F64) -> None:
-    """Rows of equal logits have one u: of few different rows, coverage is exact only on average over seeds."""
+    """Rows of equal logits have one u, and one set: of few different rows, coverage in this batch varies more."""
     if len(u) >= 32 and 2 * len(np.unique(u)) < len(u):
         checks.warn(
-            "most rows have the logits of another row, and so its random number: smoothed sets may cover more or less "
-            "than asked. Pass numbers of your own: smoothed=numpy.random.default_rng(...).random(len(logits)).",
+            "most rows have the same logits as another row, and share its random number: smoothed sets cover what was "
+            "asked on average over calibrations, but these rows together may be covered more or less. For numbers of "
+            "their own pass a generator: smoothed=numpy.random.default_rng(...).",
             SuspiciousInputWarning,
         )
 

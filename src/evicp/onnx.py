@@ -20,7 +20,6 @@ from evicp.arrays import F64, Coverage
 from evicp.calibration import Calibration
 from evicp.checks import LARGEST_LOGIT
 from evicp.errors import FileError, InputError, InputTypeError, ScoreError, need
-from evicp.limits import raised
 from evicp.paths import write_whole
 from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 
@@ -69,7 +68,7 @@ def export(
         raise FileError(f"the model uses opset {opset}; sets need {OLDEST_OPSET} or newer. Export the model again.")
     name, kind = _logits_output(onnx, graph, logits, calibration.n_classes)
     head = _Head(onnx, calibration.n_classes, opset, graph.ir_version).build(
-        calibration.score, calibration.label_thresholds(coverage, confidence), kind
+        calibration.score, calibration.label_thresholds(coverage, confidence, precision="float32"), kind
     )
     write_whole(path, _merged(onnx, graph, head, name).SerializeToString())
 
@@ -156,7 +155,7 @@ class _Head:
         usable = self.usable(logits)
         z = self.add("Where", usable, logits, self.constant(0.0))
         scores = self.add("Where", usable, self.scores(score, z), self.constant(-np.inf))
-        limits = self.constant(raised(thresholds, score, self.n_classes))
+        limits = self.constant(thresholds)
         mask = self.add("LessOrEqual", scores, limits, name="set_mask")
         counts = self.add("Cast", mask, to=proto.INT64)
         self.add("ReduceSum", counts, self.constant([1], np.int64), keepdims=0, name="set_size")

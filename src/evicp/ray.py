@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, errors, kernels
+from evicp import checks, errors
+from evicp.arithmetic import UNKNOWN, Origin
 from evicp.arrays import Coverage
 from evicp.blocks import (
     ArrayPart,
@@ -40,7 +41,7 @@ from evicp.blocks import (
     same_names,
     write_sets,
 )
-from evicp.calibration import Calibration, Calibrator
+from evicp.calibration import Batch, Calibration, Calibrator
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.files import SetsFile, typed
 from evicp.scores import ScoreLike
@@ -196,11 +197,11 @@ def _score_batch(
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         _, noted = _noting(calibrator.update, made, _column(batch, labels), groups=given)
-    scores, keys, _, arithmetic = calibrator.content()
+    scores, keys, _, origin = calibrator.content()
     columns = {
         "score": pa.array(scores),
         "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
-        "arithmetic": pa.array(np.full(len(scores), kernels.ARITHMETICS.index(arithmetic), np.int8)),
+        "origin": pa.array([json.dumps(origin.to_dict()), *[None] * len(scores)][: len(scores)], pa.string()),
         "noted": pa.repeat(json.dumps(noted), len(scores)).dictionary_encode(),
     }
     return pa.table(columns if calibrator.by is None else {**columns, "key": pa.array(keys)})
@@ -210,12 +211,11 @@ def _restore(calibrator: Calibrator, table: Any) -> None:
     """Add a table of scores, which may come from several batches."""
     keys = table["key"].to_numpy() if "key" in table.column_names else np.empty(0)
     keys = keys.astype(str) if keys.dtype == object else keys
-    used = table["arithmetic"].unique().to_pylist()
-    arithmetic = kernels.ARITHMETICS[used[0]] if len(used) == 1 else kernels.MIXED
+    origins = [Origin.from_dict(json.loads(text)) or UNKNOWN for text in table["origin"].drop_null().to_pylist()]
     first, *others = table["n_classes"].unique().to_pylist()
     if others:
         raise LogitsError(f"logits must have {first} classes in every batch; got {others[0]}.")
-    calibrator.restore(table["score"].to_numpy(), keys, None, arithmetic, first)
+    calibrator.restore(Batch(table["score"].to_numpy(), keys, None, Origin.joined(origins)), first)
 
 
 def predict(
@@ -513,7 +513,7 @@ def calibrate_files(
         for content in contents:
             calibrator.restore(*content)
             if progress is not None:
-                progress(len(content[0]))
+                progress(len(content[0].scores))
     return calibrator.finish()
 
 
@@ -521,7 +521,7 @@ def _score_share(share: _Share, like: Calibrator) -> tuple[Any, ...]:
     """The scores of a share of the rows, as `Calibrator.restore` takes them."""
     calibrator = like.empty()
     share.each(calibrator.update)
-    return *calibrator.content(), calibrator.n_classes
+    return calibrator.content(), calibrator.n_classes
 
 
 def predict_files(

@@ -223,6 +223,12 @@ def _probabilities(z: F64, temperature: float) -> F64:
     return np.exp(evidence.log_utility(z, temperature))
 
 
+def _accumulated(z: F64, temperature: float, v: F64) -> F64:
+    """P + v p: the probability of all labels above, and v times the label's own."""
+    up_to_own, own = kernel.accumulated_masses(np.exp(evidence.log_utility_ratio(z, temperature)), z)
+    return up_to_own - (1.0 - v) * own
+
+
 def _v(z: F64, randomized: bool, seed: int) -> F64:
     """The randomisation of each row, a pure function of seed and row; 1 if there is none."""
     return kernel.row_uniforms(z, seed) if randomized else np.ones((1, 1))
@@ -249,8 +255,7 @@ class APS(Score):
     adds_up: ClassVar[bool] = True
 
     def formula(self, z: F64) -> F64:
-        p = _probabilities(z, self.temperature)
-        return _masked(kernel.mass_above(p, z) + _v(z, self.randomized, self.seed) * p, z)
+        return _masked(_accumulated(z, self.temperature, _v(z, self.randomized, self.seed)), z)
 
 
 @dataclass(frozen=True)
@@ -281,11 +286,11 @@ class RAPS(Score):
     adds_up: ClassVar[bool] = True
 
     def formula(self, z: F64) -> F64:
-        p, v = _probabilities(z, self.temperature), _v(z, self.randomized, self.seed)
+        v = _v(z, self.randomized, self.seed)
         excess = np.maximum(kernel.ordinal(z) - float(self.k_reg), 0.0)
         if self.randomize_penalty:
             excess = np.where(excess > 0, excess - 1.0 + v, 0.0)
-        return _masked(kernel.mass_above(p, z) + v * p + self.lam * excess, z)
+        return _masked(_accumulated(z, self.temperature, v) + self.lam * excess, z)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from evicp.calibration import Calibration, Calibrator
 from evicp.checks import LARGEST_LOGIT, ClassNames, as_coverage, as_device_logits
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.groups import ByGroup
-from evicp.limits import raised
 from evicp.metrics import Evaluation, Evaluator
 from evicp.scores import ECP, Score, ScoreLike
 
@@ -272,7 +271,7 @@ class SetPredictor(nn.Module):
         self.n_classes = calibration.n_classes
         # One threshold, or one per label. As bits: .half() or .float() would round a floating-point buffer, and a
         # rounded threshold no longer covers.
-        thresholds = raised(calibration.label_thresholds(coverage, confidence), self.score, self.n_classes)
+        thresholds = calibration.label_thresholds(coverage, confidence, precision="float32")
         self.register_buffer("threshold_bits", torch.from_numpy(thresholds).view(torch.int64))
 
     def forward(self, *args: Any, **kwargs: Any) -> SetOutput:

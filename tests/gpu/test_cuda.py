@@ -149,7 +149,7 @@ def test_coverage_survives_the_way_to_the_gpu_and_back() -> None:
             calibration = evicp.calibrate(made_from, labels[rows], score)
             usual = calibration.predict(logits[new].astype(np.float64), 0.9).contains(truth).mean()
             own = evicp.evaluate(calibration.predict(there[new], 0.9), truth).coverage
-            assert min(usual, own) >= 0.86, (score, calibration.arithmetic, usual, own)
+            assert min(usual, own) >= 0.86, (score, calibration.origin, usual, own)
 
 
 def test_every_guarantee_has_the_sets_of_the_cpu() -> None:

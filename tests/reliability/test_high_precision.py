@@ -54,7 +54,8 @@ def reference(n_classes: int, family: str, parameters: tuple, dtype: type) -> tu
         temperature=score.temperature,
         stabilizer=score.epsilon(n_classes),
     )
-    return np.array([float(x) for x in exact["log_score"]]), exact["rank"]
+    scores = np.array([float(x) for x in exact["log_score"]])
+    return np.maximum(scores, -np.finfo(np.float64).max), exact["rank"]  # -inf is a threshold, not a score
 
 
 def worst_error(got: np.ndarray, wanted: np.ndarray) -> float:
@@ -143,14 +144,19 @@ def test_no_score_is_ever_nan(cpu_backend, name, dtype):
 
 @pytest.mark.parametrize("score", [ECP(e, None, 1.0, s) for e in EVIDENCE for s in STABILIZERS], ids=repr)
 def test_scores_of_extreme_rows_are_numbers_a_threshold_can_use(cpu_backend, score):
-    """A threshold of -inf or NaN would empty every set: scores of possible labels end at 0, the costliest one."""
+    """A threshold of -inf or NaN would empty every set: scores of possible labels end at 0, the costliest one.
+
+    Only a label that is certain, being the only possible one, scores lower: as low as a number can be.
+    """
     rng = np.random.default_rng(3)
     rows = np.stack([adversarial_row(family, 50, rng) for family in FAMILIES])
     dense = score.scores(rows)
     possible = rows > -np.inf
     assert np.all(dense[possible] <= 0)
     assert np.all(dense[possible] > -np.inf)
-    assert np.array_equal(np.where(possible, dense, -1).max(1), np.zeros(len(rows)))
+    certain = possible.sum(1) == 1
+    assert certain.any()
+    assert np.array_equal(np.where(possible, dense, -np.inf).max(1), np.where(certain, -np.finfo(np.float64).max, 0.0))
 
 
 def test_relu_on_rows_without_evidence_warns_once_and_still_scores(cpu_backend):

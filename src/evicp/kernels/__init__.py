@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks
+from evicp.arithmetic import MIXED, ROUNDOFF, Arithmetic, arithmetic_of, in_precision, precision_of
 from evicp.arrays import F64, I32, I64, Bools
 from evicp.errors import EvicpWarning, InputError, installed
 from evicp.kernels import _numpy
@@ -102,29 +103,33 @@ def _tensor_backend(name: str) -> ModuleType | None:
         return None
 
 
-#: What can have made scores: a backend and a precision, or more than one of them.
-MIXED = "mixed"
-ARITHMETICS = (MIXED, *(f"{b} {p}" for b in ("numpy", "numba", "torch", "triton") for p in ("float32", "float64")))
-
-
-def arithmetic(score: Any, logits: Any) -> str:
-    """What scores these logits, one of `ARITHMETICS`: scores that another one makes differ by rounding."""
+def arithmetic(score: Any, logits: Any, precision: str | None = None) -> Arithmetic:
+    """What scores these logits. `precision` is that of the logits as they were given, where the array has another."""
     if not isinstance(logits, np.ndarray):
         there = on_device(score, logits)
-        return f"{there.__name__.rpartition('_')[2]} {there.precision(logits)}"
+        own = precision or precision_of(logits)
+        return arithmetic_of(there.__name__.rpartition("_")[2], there.precision(logits), own)
+    own = precision or logits.dtype.name
     if _backend_for(score) is _numpy:
-        return "numpy float64"
-    return "numba float64" if logits.dtype.char == "d" else "numba float32"
+        return arithmetic_of("numpy", "float64", own)
+    return arithmetic_of("numba", "float64" if logits.dtype.char == "d" else "float32", own)
 
 
-def in_precision_of(made_by: str, score: Any, logits: NDArray[Any]) -> NDArray[Any]:
-    """Logits in the precision of an arithmetic, where the backend at hand scores in more than one."""
-    precision = made_by.rpartition(" ")[2]
-    own = arithmetic(score, logits)
-    if made_by == MIXED or not own.startswith("numba") or own.endswith(precision):
-        return logits
-    with np.errstate(over="ignore"):  # what becomes infinite is refused by name
-        return logits.astype(precision)
+def comparable(made_by: Arithmetic, score: Any, logits: Any, precision: str) -> tuple[Any, Arithmetic]:
+    """Logits as they have to be scored to be compared with scores that `made_by` made, and what will score them.
+
+    Logits in a finer precision are rounded to that of the scores' own logits, and a backend that computes in more than
+    one precision computes in theirs.
+    """
+    if made_by.backend == MIXED:
+        return logits, arithmetic(score, logits, precision)
+    if ROUNDOFF[precision] < ROUNDOFF[made_by.logits]:
+        logits, precision = in_precision(logits, made_by.logits), made_by.logits
+    own = arithmetic(score, logits, precision)
+    if own.backend == "numba" and own.working != made_by.working:
+        logits = in_precision(logits, made_by.working)
+        own = arithmetic(score, logits, precision)
+    return logits, own
 
 
 def dense_scores(score: Any, logits: NDArray[Any]) -> F64:

@@ -126,24 +126,25 @@ def top_confidences(logits: NDArray[np.generic], labels: I64, inverse_temperatur
 # ---------------------------------------------------------------------------------------------------------------
 # What the formulas of several scores share. z is always (n, K) float64.
 
-#: Probabilities are added as integers of this unit: integer sums do not depend on their order, so the mass above a
-#: label is the same bits whether it is read off a sorted row, an unsorted one, or one whose classes are renumbered.
-_UNIT = 2.0**-61
 
+def accumulated_masses(w: F64, z: F64) -> tuple[F64, F64]:
+    """P + p and p of each label, (n, K): P is the probability of the labels with a strictly larger logit, p its own.
 
-def mass_above(p: F64, z: F64) -> F64:
-    """P: the total probability of the labels with a strictly larger logit, (n, K), to K * 2^-62."""
+    Probabilities are w_k = exp((z_k - max z) / T) over their sum. They are added as whole numbers, multiples of 2^-m:
+    sums are exact and do not depend on the order of classes, and P + p of the least plausible label is exactly 1.
+    """
+    whole = np.rint(np.ldexp(w, 62 - z.shape[1].bit_length())).astype(np.int64)
     order = np.argsort(-z, axis=1, kind="stable")
-    fixed = np.rint(np.take_along_axis(p, order, 1) / _UNIT).astype(np.int64)
-    before = np.cumsum(fixed, axis=1) - fixed
+    own = np.take_along_axis(whole, order, 1)
+    before = np.cumsum(own, axis=1) - own
     descending = np.take_along_axis(z, order, 1)
     opens_group = np.ones(z.shape, bool)
     opens_group[:, 1:] = descending[:, 1:] != descending[:, :-1]
     # before never falls along a row, so the running maximum over group openings is the group's own value.
-    shared = np.maximum.accumulate(np.where(opens_group, before, 0), axis=1)
-    result = np.empty(z.shape)
-    np.put_along_axis(result, order, shared * _UNIT, 1)
-    return result
+    above = np.empty(z.shape, np.int64)
+    np.put_along_axis(above, order, np.maximum.accumulate(np.where(opens_group, before, 0), axis=1), 1)
+    total = whole.sum(1, keepdims=True)
+    return (above + whole) / total, whole / total
 
 
 def ordinal(z: F64) -> I64:

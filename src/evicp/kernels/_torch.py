@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from evicp import checks
+from evicp.evidence import NORMALIZED
 
 __all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "ragged_sets", "top_labels"]
 
 #: A block of rows holds about this many logits: enough to keep an accelerator busy, few beside its memory.
 BLOCK_LOGITS = 1 << 22
 
-#: Probabilities are added as integers of this unit, as in the reference: integer sums have no order.
-_UNIT = 2.0**-61
+#: Rows whose probabilities exp(z) sum to 1 up to rounding hold log-probabilities: ln of the sum is at most this.
+_NORMALIZED = {torch.float64: NORMALIZED, torch.float32: 2.0**-20}
 
 _NAMES = ("aps", "base", "ecp", "lac", "margin", "raps", "saps", "topk")
 
@@ -185,8 +186,12 @@ def every_label(score: Any, z: Tensor) -> Tensor:
         return _uneven_ecp(score, z)
     order = torch.argsort(z, dim=1, descending=True, stable=True)
     ranks = _ranks(order, z)
-    mass = _mass_above(_probabilities(score, z), order, ranks) if score.adds_up else ranks
-    return _formula(score, z, ranks, mass)
+    if not score.adds_up:
+        return _formula(score, z, ranks, None)
+    own = _whole_masses(score, z)
+    sorted_own = own.gather(1, order)
+    above = (sorted_own.cumsum(1) - sorted_own).gather(1, ranks)
+    return _formula(score, z, ranks, _shares(above, own, z.dtype))
 
 
 def _given_label(score: Any, z: Tensor, label: Tensor) -> Tensor:
@@ -194,32 +199,33 @@ def _given_label(score: Any, z: Tensor, label: Tensor) -> Tensor:
     if score.name == "ecp" and not score.monotone:
         return _uneven_ecp(score, z).gather(1, label)
     above = z > z.gather(1, label)
-    mass = ranks = above.sum(1, keepdim=True)
+    ranks, masses = above.sum(1, keepdim=True), None
     if score.adds_up:
-        mass = torch.where(above, _as_integers(_probabilities(score, z)), 0).sum(1, keepdim=True).to(z.dtype) * _UNIT
-    return _formula(score, z, ranks, mass).gather(1, label)
+        own = _whole_masses(score, z)
+        masses = _shares(torch.where(above, own, 0).sum(1, keepdim=True), own, z.dtype)
+    return _formula(score, z, ranks, masses).gather(1, label)
 
 
-def _formula(score: Any, z: Tensor, ranks: Tensor, mass: Tensor) -> Tensor:
-    """The built-in scores by name; `mass` is P, the probability above, of those that need it."""
+def _formula(score: Any, z: Tensor, ranks: Tensor, masses: tuple[Tensor, Tensor] | None) -> Tensor:
+    """The built-in scores by name; `masses` are P + p and p, of those that need them."""
     if score.name == "ecp":
         return _monotone_ecp(score, z, ranks)
     if score.name == "lac":
         return -_log_utility(z, score.temperature)
-    return torch.where(z == -torch.inf, torch.inf, _ranked(score, z, ranks.to(z.dtype) + 1.0, mass))
+    return torch.where(z == -torch.inf, torch.inf, _ranked(score, z, ranks.to(z.dtype) + 1.0, masses))
 
 
-def _ranked(score: Any, z: Tensor, o: Tensor, mass: Tensor) -> Tensor:
+def _ranked(score: Any, z: Tensor, o: Tensor, masses: tuple[Tensor, Tensor] | None) -> Tensor:
     if score.name == "margin":
         return _margin(_probabilities(score, z))
     v = _row_uniforms(z, score.seed) if score.randomized else torch.ones_like(z[:, :1])
     if score.name == "topk":
         return (o - 1.0 + v).expand(z.shape)
-    p = _probabilities(score, z)
-    if score.name == "saps":
-        largest = p.amax(1, keepdim=True)
+    if masses is None:  # SAPS
+        largest = _probabilities(score, z).amax(1, keepdim=True)
         return torch.where(o == 1, v * largest, largest + (o - 2 + v) * score.lam).expand(z.shape)
-    accumulated = mass + v * p
+    up_to_own, own = masses
+    accumulated = up_to_own - (1.0 - v) * own
     if score.name != "raps":
         return accumulated
     excess = (o - float(score.k_reg)).clamp_min(0.0)
@@ -242,7 +248,7 @@ def _monotone_ecp(score: Any, z: Tensor, ranks: Tensor) -> Tensor:
     least = _first_largest(-finite)[:, None]
     above_least = (z > z.gather(1, least)).sum(1, keepdim=True)
     largest = _log_cost(surprisal, log_phi, above_least, stabilizer).gather(1, least)
-    return torch.where(z == -torch.inf, torch.inf, _log_cost(surprisal, log_phi, ranks, stabilizer) - largest)
+    return _relative(_log_cost(surprisal, log_phi, ranks, stabilizer), largest, z > -torch.inf)
 
 
 def _uneven_ecp(score: Any, z: Tensor) -> Tensor:
@@ -259,7 +265,14 @@ def _uneven_ecp(score: Any, z: Tensor) -> Tensor:
     cost = _log_cost(_surprisal(alpha), log_phi, ranks, score.epsilon(z.shape[1])) + rates.log()
     possible = z > -torch.inf
     largest = torch.where(possible, cost, -torch.inf).amax(1, keepdim=True)
-    return torch.where(possible, cost - largest, torch.inf)
+    return _relative(cost, largest, possible)
+
+
+def _relative(cost: Tensor, largest: Tensor, possible: Tensor) -> Tensor:
+    """Eq. 11; the only possible label of a row is certain, and scores lowest."""
+    is_certain = possible.sum(1, keepdim=True) == 1
+    score = torch.where(is_certain, torch.finfo(cost.dtype).min, cost - largest)
+    return torch.where(possible, score, torch.inf)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -302,11 +315,20 @@ def _surprisal(alpha: Tensor) -> Tensor:
 
 
 def _log_utility(z: Tensor, temperature: float) -> Tensor:
-    """ln phi, phi = softmax(z / T)."""
-    shifted = ((z - z.amax(1, keepdim=True)) / temperature).clamp_min(torch.finfo(z.dtype).min)
-    shifted = torch.where(z == -torch.inf, -torch.inf, shifted)
+    """ln phi, phi = softmax(z / T); log-probabilities are kept as they are."""
+    shifted = _log_utility_ratio(z, temperature)
     others = shifted.exp().scatter(1, _first_largest(shifted)[:, None], 0.0)
-    return shifted - _row_sums(others).log1p()
+    log_total = _row_sums(others).log1p()
+    if temperature != 1.0:
+        return shifted - log_total
+    is_normalized = (z.amax(1, keepdim=True) + log_total).abs() <= _NORMALIZED[z.dtype]
+    return torch.where(is_normalized, z, shifted - log_total)
+
+
+def _log_utility_ratio(z: Tensor, temperature: float) -> Tensor:
+    """ln(phi_k / max_v phi_v)."""
+    shifted = ((z - z.amax(1, keepdim=True)) / temperature).clamp_min(torch.finfo(z.dtype).min)
+    return torch.where(z == -torch.inf, -torch.inf, shifted)
 
 
 def _log_cost(surprisal: Tensor, log_phi: Tensor, ranks: Tensor, stabilizer: float) -> Tensor:
@@ -321,15 +343,16 @@ def _probabilities(score: Any, z: Tensor) -> Tensor:
     return _log_utility(z, score.temperature).exp()
 
 
-def _as_integers(p: Tensor) -> Tensor:
-    return (p / _UNIT).round().to(torch.int64)
+def _whole_masses(score: Any, z: Tensor) -> Tensor:
+    """exp((z_k - max z) / T) as whole numbers of units, as in the reference: sums are exact, and have no order."""
+    w = _log_utility_ratio(z, score.temperature).exp()
+    return (w * 2.0 ** (62 - z.shape[1].bit_length())).round().to(torch.int64)
 
 
-def _mass_above(p: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
-    """P: the total probability of the labels strictly above, (rows, K), free of the order of summation."""
-    fixed = _as_integers(p).gather(1, order)
-    before = fixed.cumsum(1) - fixed
-    return before.gather(1, ranks).to(p.dtype) * _UNIT
+def _shares(above: Tensor, own: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """P + p, exactly 1 for the least plausible label, and p, from whole masses; (rows, K)."""
+    total = own.sum(1, keepdim=True).to(dtype)
+    return (above + own).to(dtype) / total, own.to(dtype) / total
 
 
 def _ranks(order: Tensor, *keys: Tensor) -> Tensor:

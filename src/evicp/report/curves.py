@@ -151,8 +151,8 @@ class Limits:
 
 
 def alike(method: Method, logits: NDArray[Any]) -> tuple[Method, NDArray[Any]]:
-    """A method, and logits, such that scores and thresholds can be compared: see `Calibration.alike`."""
-    return (method, logits) if isinstance(method, Base) else method.alike(logits)
+    """A method, and logits, such that scores and thresholds can be compared: see `Calibration.comparable`."""
+    return (method, logits) if isinstance(method, Base) else method.comparable(logits, logits.dtype.name)
 
 
 def limits_of(method: Method, logits: NDArray[Any], groups: Any) -> Limits:

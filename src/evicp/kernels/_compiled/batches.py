@@ -31,7 +31,7 @@ from evicp.kernels._compiled.lanes import (
     _unless_at_least,
 )
 from evicp.kernels._compiled.memory import _SIDES, _fetch, _load_whole, _store, _turn
-from evicp.kernels._compiled.parameters import _ECP, _MARGIN, _MASS, _NARROW, _RELU, _Parameters
+from evicp.kernels._compiled.parameters import _ECP, _LAC, _MARGIN, _MASS, _NARROW, _RELU, _Parameters
 from evicp.kernels._compiled.parts import _inlined
 from evicp.kernels._compiled.reductions import (
     _above,
@@ -46,6 +46,8 @@ from evicp.kernels._compiled.reductions import (
 )
 from evicp.kernels._compiled.rows import (
     _LARGEST_LOGIT,
+    _NORMALIZED_32,
+    _NORMALIZED_64,
     _dirichlet,
     _fixed,
     _gain,
@@ -84,10 +86,10 @@ _SLOTS, _MOST = 128, 64
 _WORD = 64
 _LANE_BITS = (1 << LANES) - 1
 
-_ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest", "log_total", "alpha", "rest"]
+_ROW_COLUMNS = ["top", "low", "low_alpha", "low_rank", "exponentials", "largest", "total", "log_total", "alpha", "rest"]
 _ROW_COLUMNS += ["inverse_alpha_0", "v", "second", "worst", "low_surprisal", "low_gain", "few", "some", "many"]
 _ROW_COLUMNS += ["shared", "threshold", "demand", "cut", "begin", "end", "surprisal", "cost", "top_score"]
-_LABEL_COLUMNS = ["z", "label_alpha", "rank", "above", "own", "label_surprisal", "gain", "score"]
+_LABEL_COLUMNS = ["z", "label_alpha", "rank", "up_to", "own", "label_surprisal", "gain", "score"]
 #: One record for a batch: its columns lie at places known to the compiler, which need not prove that they are apart.
 #: Unused ones keep what lies before and behind in memory, which may be another thread's, off its cache lines.
 #: Candidates of small sets and the numbers of the exponential in either precision are at hand there, too.
@@ -122,7 +124,7 @@ def make_batch(dtype: Any) -> NDArray[Any]:
     return batch.view(np.uint8)
 
 
-_OF_LABEL = ["z", "label_alpha", "rank", "above", "own"]
+_OF_LABEL = ["z", "label_alpha", "rank", "up_to", "own"]
 _row_at = _reader(_Row, [*_Row._fields])
 _label_at = _reader(_Label, _OF_LABEL)
 _note_label = _writer(_OF_LABEL)
@@ -156,6 +158,7 @@ def _note_evidence(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, re
     """What ECP asks of a row, given the sum of its evidence but the largest."""
     top, low = survey.top, survey.low
     sums = _sums(row, top, _native(row, p.rate), low, b)
+    b.shared[j] = sums.shared
     b.exponentials[j], b.low_rank[j], b.rest[j] = sums.exponentials, sums.low_rank, rest + (p.n_classes - 1.0)
     b.alpha[j] = _dirichlet(p.evidence, np.float64(top), other)
     b.low_alpha[j] = _dirichlet(p.evidence, np.float64(low), other)
@@ -169,11 +172,20 @@ def _note_other(b: Any, j: int, row: Any, p: _Parameters, survey: _Survey, other
         is_known = p.evidence == _RELU and survey.rest < inf
         rest = survey.rest if is_known else _other_evidence(row, p.evidence, survey.top)
         _note_evidence(b, j, row, p, survey, rest, other)
+    elif p.kind == _MASS:
+        b.exponentials[j] = 0.0
+        b.total[j] = _mass_above(row, p, np.float64(survey.top), _native(row, -inf))
     elif not _is_rank(p.kind):
         sums = _sums(row, survey.top, _native(row, p.rate), None, b)
         b.exponentials[j] = sums.exponentials
         if p.kind == _MARGIN:
             b.second[j] = _second_largest(row, survey.top, sums.shared)
+
+
+@_inlined
+def _is_certain(b: Any, j: int) -> bool:
+    """Whether only one label of row j is possible."""
+    return b.low[j] == b.top[j] and b.shared[j] == 1.0
 
 
 @_inlined
@@ -186,9 +198,13 @@ def _finish_costs(b: Any, p: _Parameters, count: int, other: Any) -> None:
             b.low_surprisal[j] = _surprisal(_row_at(b, j), b.low_alpha[j])
         for j in range(count):
             b.low_gain[j] = _gain(p, _row_at(b, j), b.low[j], b.low_alpha[j], b.low_rank[j])
+        for j in range(count):
+            b.low_gain[j] = 0.0 if _is_certain(b, j) else b.low_gain[j]
     elif other is not None:
         for j in range(count):
             b.worst[j] = _log_cost(p, _row_at(b, j), b.low[j], b.low_alpha[j], b.low_rank[j])
+        for j in range(count):
+            b.worst[j] = inf if _is_certain(b, j) else b.worst[j]
 
 
 @_inlined
@@ -210,14 +226,25 @@ def _finish_rows(b: Any, p: _Parameters, count: int, other: Any) -> None:
 
 
 @_inlined
+def _keep_logarithms(b: Any, row: Any, count: int) -> None:
+    """Rows whose probabilities exp(z) sum to 1, up to rounding, hold logarithms of these: make their sum 1."""
+    is_double = np.float64(_native(row, 1.0 + 2.0**-40)) > 1.0
+    tolerance = _NORMALIZED_64 if is_double else _NORMALIZED_32
+    for j in range(count):
+        b.log_total[j] = 0.0 - b.top[j] if abs(b.top[j] + b.log_total[j]) <= tolerance else b.log_total[j]
+
+
+@_inlined
 def _label(row: Any, p: _Parameters, s: _Row, z: Any, rank: float, other: Any) -> _Label:
     """A label with this logit and rank."""
-    above, own = 0, 0
+    up_to, own = 0.0, 0.0
     if other is not None:  # noqa: SIM102 - what is not compiled is a condition of its own
         if p.kind == _MASS:
-            above, own = _mass_above(row, p, s, z), _fixed(row, p, s, z)
+            mass = _fixed(row, p, s.top, z)
+            up_to = np.float64(_mass_above(row, p, s.top, z) + mass) / s.total
+            own = np.float64(mass) / s.total
     alpha = _dirichlet(p.evidence, np.float64(z), other)
-    return _Label(np.float64(z), alpha, rank, np.float64(above), np.float64(own))
+    return _Label(np.float64(z), alpha, rank, up_to, own)
 
 
 @_inlined
@@ -346,6 +373,8 @@ def _take_batch(
                 return stop, i
             _note_row(b, i - first, row, p, survey, labels, other)
     _finish_rows(b, p, stop - first, other)
+    if p.kind == _LAC:
+        _keep_logarithms(b, logits[first], stop - first)
     return stop, -1
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from evicp.arrays import F64, I32, I64
 from evicp.kernels._compiled.batches import (
     _columns_of,
+    _is_certain,
     _label,
     _note_label,
     _row_at,
@@ -24,7 +25,7 @@ from evicp.kernels._compiled.batches import (
 from evicp.kernels._compiled.lanes import _CHUNK, LANES, _add, _exp, _lanes, _larger, _mul, _native, _sub
 from evicp.kernels._compiled.limits import _SMALLEST_STABILIZER, _prepare_tests, _row_set_limits
 from evicp.kernels._compiled.memory import _load
-from evicp.kernels._compiled.parameters import _LAC, _unpack, _unpack_one
+from evicp.kernels._compiled.parameters import _ECP, _LAC, _unpack, _unpack_one
 from evicp.kernels._compiled.parts import _inlined, _kernel
 from evicp.kernels._compiled.reductions import _at_least, _least, _lowest_bit, _most, _sum
 from evicp.kernels._compiled.rows import _dirichlet, _log1p, _needs_rank, _other_evidence, _sums, _survey
@@ -160,11 +161,12 @@ def limit_kernel(
             _flag_candidates(b, logits[start], p, stop - start)
         for i in range(start, stop):
             row, j, size, members = logits[i], i - start, -1, room.sorted_labels
-            if can_do_without and len(scores) == 0:
+            is_certain = p.kind == _ECP and _is_certain(b, j)  # tests of costs do not know such rows
+            if can_do_without and len(scores) == 0 and not is_certain:
                 size = _row_within(b, j, row, p, narrow, limits, needs, demands, room, c)
             if size < 0:
                 members = room.members
-                size = _row_set_limits(b, j, row, p, limits, tight, demands, room, other)
+                size = _row_set_limits(b, j, row, p, limits, inf if is_certain else tight, demands, room, other)
                 _sort_set(room, size)
             if used + size > len(labels):
                 return i, used, -1

@@ -19,9 +19,6 @@ LANES = 16
 _CHUNK = 256 * LANES
 #: How many logits ahead of the first pass over a row they are fetched: processors do so as well, but not far enough.
 _AHEAD = 1024
-#: Probabilities are added as integers of 2^-61, as in the reference: such sums do not depend on their order.
-_UNITS = 2.0**61
-_UNIT = 2.0**-61
 #: Quotients of costs are multiplied by a power of 2: that of a label with a logit of 1e300 would underflow.
 _LESS = 256
 _MORE = 2.0**_LESS
@@ -258,10 +255,9 @@ def _widen(builder: Any, x: Any) -> Any:
 
 
 def _emit_units(builder: Any, x: Any) -> Any:
-    """Probabilities as integer multiples of 2^-61."""
+    """Numbers >= 0 rounded to integers: sums of these do not depend on their order."""
     wide = _widen(builder, x)
-    scaled = builder.fmul(wide, _constant(wide.type, _UNITS))
-    return builder.fptosi(builder.fadd(scaled, _constant(wide.type, 0.5)), _like(x.type, ir.IntType(64)))
+    return builder.fptosi(builder.fadd(wide, _constant(wide.type, 0.5)), _like(x.type, ir.IntType(64)))
 
 
 def _elementwise(emit: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:

@@ -42,6 +42,7 @@ class _Parameters(NamedTuple):
     n_classes: int
     is_plain: bool  # whether this is ECP with a stabilizer such that costs can be divided by each other
     has_cuts: bool  # whether a threshold can be turned into a logit
+    scale: float  # exponentials are added as integers, of so many units per one
 
 
 def parameters(
@@ -62,7 +63,8 @@ def parameters(
     shape = (KINDS[name], _EVIDENCE[evidence], temperature, stabilizer, log_stabilizer, lam, k_reg)
     is_plain = name == "ecp" and _PLAIN_STABILIZER[0] <= stabilizer <= _PLAIN_STABILIZER[1]
     has_cuts = name == "lac" or (is_plain and evidence == "relu")
-    return np.array([*shape, seed, randomized, randomize_penalty, n_classes, is_plain, has_cuts], np.float64)
+    scale = 2.0 ** (62 - n_classes.bit_length())
+    return np.array([*shape, seed, randomized, randomize_penalty, n_classes, is_plain, has_cuts, scale], np.float64)
 
 
 #: A score's parameters as arguments of a kernel, which has three ways; those that are None are not compiled.
@@ -100,6 +102,7 @@ def _unpack(values: F64) -> _Parameters:
         _whole(values[10]),
         values[11] != 0.0,
         values[12] != 0.0,
+        values[13],
     )
 
 
@@ -108,7 +111,7 @@ def _unpack_usual(values: F64, kind: int) -> _Parameters:
     """As `_unpack`, with what is known of the usual ECP and of LAC."""
     p, no = _unpack(values), 0.0
     known = (kind, _RELU, p.temperature, p.rate, p.zero, p.stabilizer, p.log_stabilizer)
-    return _Parameters(*known, no, no, p.seed, False, False, p.n_classes, kind == _ECP, True)
+    return _Parameters(*known, no, no, p.seed, False, False, p.n_classes, kind == _ECP, True, p.scale)
 
 
 @_inlined

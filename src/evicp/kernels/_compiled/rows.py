@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evicp import checks
+from evicp.evidence import NORMALIZED
 from evicp.kernels._compiled.lanes import (
     _AHEAD,
     _CHUNK,
     _MORE,
-    _UNIT,
     LANES,
     _add,
     _add_whole,
@@ -76,6 +76,10 @@ from evicp.kernels._compiled.reductions import (
 )
 
 _LARGEST_LOGIT = checks.LARGEST_LOGIT
+#: What a label scores that is certain, being the only possible one: of -inf no threshold could be made.
+_LOWEST = -np.finfo(np.float64).max
+#: Rows of log-probabilities: ln of their sum is no more than this, in either precision.
+_NORMALIZED_64, _NORMALIZED_32 = NORMALIZED, 2.0**-20
 #: No logarithm of a cost is further from 0, with a plain stabilizer.
 _LARGEST_LOG = 60.0
 
@@ -99,8 +103,8 @@ class _Label(NamedTuple):
     z: float
     alpha: float  # its Dirichlet parameter
     rank: float  # how many labels have a strictly larger logit
-    above: float  # their probability, in units of 2^-61
-    own: float  # its own
+    up_to: float  # their probability and its own
+    own: float  # its own probability
 
 
 class _Row(NamedTuple):
@@ -109,15 +113,16 @@ class _Row(NamedTuple):
     top: float
     low: float
     largest: float  # the largest probability, 1 / sum of exp((z - top) / T)
+    total: float  # of that sum, in the units in which masses are added
     log_total: float  # of that sum
     alpha: float  # the largest Dirichlet parameter
     rest: float  # the sum of all others
     inverse_alpha_0: float
     v: float  # the row's randomisation
     second: float  # the second largest probability
-    worst: float  # the largest log cost, which is that of the lowest possible label; unless costs are plain
+    worst: float  # the largest log cost, that of the lowest possible label, inf if it is the only one; of plain costs 0
     low_surprisal: float  # of that label
-    low_gain: float  # its utility, in units of the stabilizer, and 1
+    low_gain: float  # its utility, in units of the stabilizer, and 1; 0 where no other label is possible
 
 
 @_inlined
@@ -323,19 +328,19 @@ def _probability(p: _Parameters, s: _Row, z: float) -> float:
 
 
 @_inlined
-def _fixed(row: Any, p: _Parameters, s: _Row, z: Any) -> Any:
-    """A label's probability as an integer multiple of 2^-61, in the arithmetic of the row's own precision; or lanes."""
-    top, rate, shift = _native(row, s.top), _native(row, p.rate), _native(row, s.log_total)
-    return _units(_exp(_sub(_mul(_sub(z, top), rate), shift)))
+def _fixed(row: Any, p: _Parameters, top: float, z: Any) -> Any:
+    """exp((z - top) / T) as a whole number of units, in the arithmetic of the row's own precision; or lanes."""
+    e = _exp(_mul(_sub(z, _native(row, top)), _native(row, p.rate)))
+    return _units(_mul(e, _native(row, p.scale)))
 
 
 @_inlined
-def _mass_above(row: Any, p: _Parameters, s: _Row, z: Any) -> int:
-    """The probability of all labels with a strictly larger logit, as an integer multiple of 2^-61."""
+def _mass_above(row: Any, p: _Parameters, top: float, z: Any) -> int:
+    """The sum of exp((z - top) / T) over all labels with a strictly larger logit, as a whole number of units."""
     mass = _units(_lanes(row, 0.0))
     for i in range(0, len(row), LANES):
         others = _load(row, i)
-        mass = _add_whole(mass, _if_above(_fixed(row, p, s, others), others, z))
+        mass = _add_whole(mass, _if_above(_fixed(row, p, top, others), others, z))
     return _whole(_sum_whole(mass))
 
 
@@ -374,7 +379,7 @@ def _log_cost(p: _Parameters, s: _Row, z: float, alpha: float, rank: float) -> f
 def _relative(s: _Row, log_cost: float) -> float:
     """Definition 7: the cost relative to the row's largest, at most 1."""
     value = log_cost - s.worst
-    return value if value < 0.0 else 0.0
+    return _larger(value if value < 0.0 else 0.0, _LOWEST)
 
 
 @_inlined
@@ -382,6 +387,7 @@ def _quotient_value(s: _Row, z: float, surprisal: float, gain: float) -> float:
     """The score of a label with this surprisal and gain: its cost relative to the lowest label's."""
     value = _log_less(surprisal * _MORE * s.low_gain / (gain * s.low_surprisal))
     value = value if value < 0.0 else 0.0
+    value = value if s.low_gain > 0.0 else _LOWEST
     return inf if z == -inf else value
 
 
@@ -395,7 +401,8 @@ def _plain_value(p: _Parameters, s: _Row, label: _Label) -> float:
 @_inlined
 def _lac_value(p: _Parameters, s: _Row, label: _Label) -> float:
     """`_value` of LAC, without a branch: -ln of the label's probability."""
-    value = s.log_total - _shifted(p, s, label.z)
+    is_logarithm = s.top + s.log_total == 0.0 and p.temperature == 1.0  # of a probability; see `_keep_logarithms`
+    value = 0.0 - label.z if is_logarithm else s.log_total - _shifted(p, s, label.z)
     return inf if label.z == -inf else value
 
 
@@ -416,7 +423,7 @@ def _value(p: _Parameters, s: _Row, label: _Label, other: Any) -> float:  # noqa
         excess = _larger(label.rank + 1.0 - p.k_reg, 0.0)
         if p.randomize_penalty and excess > 0.0:
             excess = excess - 1.0 + s.v
-        return label.above * _UNIT + s.v * (label.own * _UNIT) + p.lam * excess
+        return label.up_to - (1.0 - s.v) * label.own + p.lam * excess
     if p.kind == _SAPS:
         return s.v * s.largest if label.rank == 0.0 else s.largest + (label.rank - 1.0 + s.v) * p.lam
     if p.kind == _TOPK:

@@ -221,8 +221,8 @@ class _Level(NamedTuple):
     first: int  # how many labels are above the candidates at hand
     key: float
     rank: int  # of the labels with this key
-    above: int  # the probability of those above them
-    own: int
+    above: int  # the mass of those above them, in units
+    own: int  # that of one of them
 
 
 @_inlined
@@ -235,7 +235,7 @@ def _score_side(
     if other is not None:  # noqa: SIM102 - what is not compiled is a condition of its own
         if p.kind == _MASS:
             for i in range(start, stop):
-                masses[i - start] = _fixed(row, p, s, _native(row, 0.0 - keys[i]))
+                masses[i - start] = _fixed(row, p, s.top, _native(row, 0.0 - keys[i]))
     for i in range(start, stop):
         if keys[i] != key:
             above += own * (first + i - rank)
@@ -243,7 +243,8 @@ def _score_side(
             own = masses[i - start] if p.kind == _MASS else 0
         z = 0.0 - keys[i]
         alpha = _dirichlet(p.evidence, z, other)
-        _note_label(b, i - start, _Label(z, alpha, np.float64(rank), np.float64(above), np.float64(own)))
+        up_to, share = np.float64(above + own) / s.total, np.float64(own) / s.total
+        _note_label(b, i - start, _Label(z, alpha, np.float64(rank), up_to, share))
     _score_candidates(b, p, s, stop - start, other)
     return _Level(first, key, rank, above, own)
 

@@ -39,6 +39,12 @@ _NVIDIA = tl.constexpr(isinstance(_larger, triton.JITFunction) and torch.version
 
 
 @triton.jit
+def _is_certain(top, least, total):
+    """Whether only one label is possible: all that are share the largest logit, and their total is that of one."""
+    return (top == least) & (total * _UNIT == 1.0)
+
+
+@triton.jit
 def _exponential(z, top, rate):
     """softmax's numerator, in (0, 1]: the same operations wherever it is needed, so the same bits."""
     return tl.exp2((z - top) * rate)

@@ -9,7 +9,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from evicp.kernels._jitted.arithmetic import _FEW, _FINE, _LN_2, _LOG2_E, _PER_ONE, _UNIT, _evidence_32, _rough_log2
+from evicp.kernels._jitted.arithmetic import (
+    _FEW,
+    _FINE,
+    _LN_2,
+    _LOG2_E,
+    _PER_ONE,
+    _UNIT,
+    _evidence_32,
+    _is_certain,
+    _rough_log2,
+)
 from evicp.kernels._jitted.layout import _APS, _K_REG, _LAM, _PENALTY, _RAPS, _SAPS
 from evicp.kernels._jitted.reductions import _survey
 
@@ -99,7 +109,8 @@ def _limit(
     room = _rough_log2((K - above_least) * (1.0 / K))
     largest = _log2_cost(least, room, top, log2_total, log2_alpha_0, log2_epsilon, rate, EVIDENCE)
     level = threshold.to(tl.float32) * _LOG2_E
-    return log2_total, log2_alpha_0, log2_epsilon, largest + level + 1e-3 + 1e-5 * (tl.abs(largest) + tl.abs(level))
+    limit = largest + level + 1e-3 + 1e-5 * (tl.abs(largest) + tl.abs(level))
+    return log2_total, log2_alpha_0, log2_epsilon, tl.where(_is_certain(top, least, total), float("inf"), limit)
 
 
 @triton.jit

@@ -5,7 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from evicp.kernels._jitted.arithmetic import _FINE, _PER_ONE, _UNIT, _evidence_64, _exponential, _fixed, _log1p, _mix32
+from evicp.kernels._jitted.arithmetic import (
+    _FINE,
+    _PER_ONE,
+    _UNIT,
+    _evidence_64,
+    _exponential,
+    _fixed,
+    _is_certain,
+    _log1p,
+    _mix32,
+)
 from evicp.kernels._jitted.layout import (
     _ABOVE_LEAST,
     _APS,
@@ -34,6 +44,11 @@ from evicp.kernels._jitted.layout import (
     _TOTAL,
     _V,
 )
+
+#: What a label scores that is certain, being the only possible one: of -inf no threshold could be made.
+_LOWEST = tl.constexpr(-1.7976931348623157e308)
+#: Rows whose probabilities exp(z) sum to 1 up to rounding hold log-probabilities: ln of the sum is at most this.
+_NORMALIZED = tl.constexpr(2.0**-20)
 
 # Kernels take many arguments; one on each line would hide what they do.
 # fmt: off
@@ -76,13 +91,17 @@ def _score(
         log_epsilon = tl.load(parameters + _LOG_EPSILON)
         possible = tl.where(z == float("-inf"), top, z)
         result = _log_cost(possible, rank, top, rest, log_total, temperature, log_epsilon, K, EVIDENCE) - largest
+        result = tl.maximum(result, _LOWEST)
     elif RULE == _LAC:
-        result = -_log_phi(z, top, tl.load(place + _LOG_TOTAL * n, mask=here, other=0.0), temperature)
+        log_total = tl.load(place + _LOG_TOTAL * n, mask=here, other=0.0)
+        result = -_log_phi(z, top, log_total, temperature)
+        is_logarithm = (tl.abs(top + log_total) <= _NORMALIZED) & (temperature == 1.0)  # of a probability
+        result = tl.where(is_logarithm, -z, result)
     elif RULE == _APS or RULE == _RAPS:
         total = tl.load(place + _TOTAL * n, mask=here, other=1.0)
         rate = tl.load(parameters + _RATE).to(tl.float32)
         own = _fixed(_exponential(z_32, top.to(tl.float32), rate), _PER_ONE).to(tl.float64)
-        result = mass / total + v * (own / total)
+        result = (mass + own) / total - (1.0 - v) * (own / total)  # 1 for the least plausible label, if v is
         if RULE == _RAPS:
             excess = tl.maximum(rank + 1.0 - tl.load(parameters + _K_REG), 0.0)
             own_penalty = tl.load(parameters + _PENALTY) * (1.0 - v)
@@ -123,6 +142,8 @@ def _finish(
             rest = tl.maximum(tl.load(place + _REST * n, mask=here, other=1.0), 0.0)
             temperature, log_epsilon = tl.load(parameters + _TEMPERATURE), tl.load(parameters + _LOG_EPSILON)
             largest = _log_cost(least, rank, top, rest, log_total, temperature, log_epsilon, K, EVIDENCE)
+            is_certain = _is_certain(top, least, tl.load(place + _TOTAL * n, mask=here, other=1.0))
+            largest = tl.where(is_certain, float("inf"), largest)
             tl.store(place + _LARGEST * n, largest, mask=here)
     tl.debug_barrier()  # other threads of this program read it next
 
