@@ -24,7 +24,7 @@ template <class T> struct Batch {
     Facts<kBatch> facts;
     Labels<kBatch> labels;
     alignas(64) T few[kBatch], some[kBatch], many[kBatch], cut[kBatch];
-    double threshold[kBatch], demand[kBatch], surprisal[kBatch], cost[kBatch], top_score[kBatch];
+    double threshold[kBatch], demand[kBatch];
     uint32_t flags[kNarrow / kFlags * kBatch + kBatch];
     int32_t begin[kBatch], end[kBatch];  // where a row's candidates are; its only one, where there is just the top
     Facts<kSlots> slots;
@@ -35,6 +35,7 @@ template <class T> struct Batch {
     // Memory that depends on the number of labels, from one allocation.
     T *copies, *turned, *keys, *sorted_keys;
     double *scores, *scores_to_sort;                   // of the set at hand
+    float *demands;                                    // of labels with limits of their own
     int32_t *found, *sorted, *members, *places;        // labels as they are found, sorted, in the set; and what sorting needs
 
     explicit Batch(const Job &job)
@@ -49,18 +50,18 @@ template <class T> struct Batch {
         int64_t copied = kBatch * kLanes + (n_classes > kConverted ? n_classes : kConverted) + kLanes;
         int64_t bytes[] = {copied * int64_t(sizeof(T)), is_narrow ? kBatch * n_classes * int64_t(sizeof(T)) : 0,
                            room * int64_t(sizeof(T)), room * int64_t(sizeof(T)), room * 8, room * 8, room * 4, room * 4,
-                           room * 4, room * 4};
+                           room * 4, room * 4, room * 4};
         if (job.in_place && n_classes >= kLanes) bytes[0] = 0;
         if (!for_sets)
-            for (int i = 2; i < 10; i++) bytes[i] = 0;
+            for (int i = 2; i < 11; i++) bytes[i] = 0;
         int64_t total = int64_t(sizeof(Batch)) + 64;
         for (int64_t each : bytes) total += (each + 63) / 64 * 64 + 64;
         char *memory = static_cast<char *>(aligned_alloc(64, size_t((total + 63) / 64 * 64)));
         if (memory == nullptr) return nullptr;
         Batch *b = new (memory) Batch(job);
         memory += (sizeof(Batch) + 63) / 64 * 64;
-        void *places[10];
-        for (int i = 0; i < 10; i++) {
+        void *places[11];
+        for (int i = 0; i < 11; i++) {
             places[i] = memory;
             memory += (bytes[i] + 63) / 64 * 64 + 64;
         }
@@ -69,6 +70,7 @@ template <class T> struct Batch {
         b->scores = static_cast<double *>(places[4]), b->scores_to_sort = static_cast<double *>(places[5]);
         b->found = static_cast<int32_t *>(places[6]), b->sorted = static_cast<int32_t *>(places[7]);
         b->members = static_cast<int32_t *>(places[8]), b->places = static_cast<int32_t *>(places[9]);
+        b->demands = static_cast<float *>(places[10]);
         return b;
     }
 
@@ -106,7 +108,7 @@ template <class T> struct Batch {
         } else {
             for (int64_t i = first; i < stop && bad < 0; i++) bad = note_row<HAS_LABEL>(i) ? kUsable : i;
         }
-        if (bad < 0) finish_rows(p, facts, int(stop - first), sizeof(T) == 8 ? 0x1p-40 : 0x1p-20);
+        if (bad < 0) finish_rows(p, facts, int(stop - first), sizeof(T) == 8 ? 0x1p-42 : 0x1p-20);
         return bad;
     }
 
@@ -199,7 +201,9 @@ template <class T> struct Batch {
             for (int64_t k = 0; k < n_classes; k++)
                 low = smaller(finite_or(Row16<T>::load(columns + k * kLanes), T(kInfinity)), low);
         }
+        const char *ahead = reinterpret_cast<const char *>(raw(i) + kLanes * n_classes);
         for (int64_t k = 0; k < n_classes; k++) {
+            __builtin_prefetch(ahead + k * kLanes * int64_t(sizeof(T)));
             Row16<T> z = Row16<T>::load(columns + k * kLanes);
             Mask<T, kLanes> is_top = z >= top;
             count_if<T>(shared, is_top);

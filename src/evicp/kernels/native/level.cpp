@@ -1,5 +1,5 @@
 // The entry points of one level: this file is compiled once for each instruction set.
-#include "sets.h"
+#include "label_limits.h"
 
 namespace evicp {
 namespace EVICP_LEVEL {
@@ -61,10 +61,12 @@ template <class T> int64_t sets(const Job &job, int64_t first, int64_t stop, Set
     Owned<T> own(job, true);
     if (own.b == nullptr) return kNoMemory;
     Batch<T> &b = *own.b;
+    Limits limits = {b.demands, 0.0, false};
+    if (job.by_label) find_demands(b.p, job.thresholds, job.n_classes, limits);
     for (int64_t i = first; i < stop; i = b.stop) {
         int64_t bad = b.template take<false>(i, stop);
         if (bad >= 0) return bad;
-        if (!batch_sets(b, out)) return kNoMemory;
+        if (!(job.by_label ? batch_sets_limits(b, limits, out) : batch_sets(b, out))) return kNoMemory;
     }
     return kUsable;
 }

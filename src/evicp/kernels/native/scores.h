@@ -120,11 +120,11 @@ INLINE D ecp(const Parameters &p, const Row &s, const Label &l) {
 // -ln of the label's probability.
 INLINE D lac(const Parameters &p, const Row &s, const Label &l) { return s.log_total - shifted(p, s, l.z); }
 
-// APS and RAPS: the probability of all labels above and v times its own, as a ratio of whole numbers, and a penalty.
+// APS and RAPS: the probability of all labels above and v times its own, as ratios of whole numbers, and a penalty.
 INLINE D mass(const Parameters &p, const Row &s, const Label &l) {
     D excess = larger(l.rank + 1.0 - p.k_reg, D(0.0));
     if (p.randomize_penalty) excess = select(excess > D(0.0), excess - 1.0 + s.v, excess);
-    return (l.reach - (1.0 - s.v) * l.own) / s.mass + p.lam * excess;
+    return l.reach / s.mass - (1.0 - s.v) * (l.own / s.mass) + p.lam * excess;
 }
 
 INLINE D saps(const Parameters &p, const Row &s, const Label &l) {
