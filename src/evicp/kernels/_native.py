@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from functools import lru_cache
 from math import inf, log
 from typing import Any
@@ -61,10 +62,10 @@ def _refuse(logits: NDArray[Any], bad: int) -> None:
 
 
 def knows(score: Any) -> bool:
-    """Whether this backend has a score: the built-in ones (not a user's subclass), where they are monotone."""
+    """Whether this backend has a score: the built-in ones (not a user's subclass), but for a user's own evidence."""
     if type(score).__module__ != "evicp.scores" or score.name not in _KINDS or not 1e-30 < score.temperature < 1e30:
         return False
-    return score.name != "ecp" or score.monotone
+    return isinstance(getattr(score, "evidence", "relu"), str)
 
 
 @lru_cache(maxsize=64)
@@ -90,22 +91,39 @@ def _plain(kind: int = _RANK, evidence: str = "relu") -> bytes:
     return _SCORE.pack(kind, _EVIDENCE[evidence], False, False, 1.0, 0.0, -inf, 0.0, 0.0, 0)
 
 
+#: The base rates and the utility of a score, or None.
+_Parts = tuple[F64 | None, F64 | None]
+_NO_PARTS: _Parts = (None, None)
+
+
+def _blocks(score: Any, logits: NDArray[Any]) -> Iterator[tuple[slice, _Parts]]:
+    """All rows at once, or the blocks of rows for which a user's utility is worked out."""
+    if getattr(score, "monotone", True):
+        yield slice(None), _NO_PARTS
+        return
+    rates = score.rates(logits.shape[1])
+    if score.utility is None:
+        yield slice(None), (rates, None)
+        return
+    for rows, block in checks.blocks(logits):
+        yield rows, (rates, np.ascontiguousarray(score.utility_of(block)))
+
+
 def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
     """Every label's score, (n, K)."""
-    scores = np.empty(logits.shape)
-    _refuse(logits, _core.dense_scores(_packed(score, logits.shape[1]), _readable(logits), _threads_for(logits), scores))
+    packed, readable, scores = _packed(score, logits.shape[1]), _readable(logits), np.empty(logits.shape)
+    for rows, parts in _blocks(score, logits):
+        _refuse(logits, _core.dense_scores(packed, readable[rows], _threads_for(logits), *parts, scores[rows]))
     return scores
 
 
 def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
     """The score of each row's given label, (n,)."""
-    return _label_values(_packed(score, logits.shape[1]), logits, labels)
-
-
-def _label_values(packed: bytes, logits: NDArray[Any], labels: I64) -> F64:
-    scores = np.empty(len(logits))
+    packed, readable, scores = _packed(score, logits.shape[1]), _readable(logits), np.empty(len(logits))
     labels = np.ascontiguousarray(labels)
-    _refuse(logits, _core.label_scores(packed, _readable(logits), _threads_for(logits), labels, scores))
+    for rows, parts in _blocks(score, logits):
+        bad = _core.label_scores(packed, readable[rows], _threads_for(logits), *parts, labels[rows], scores[rows])
+        _refuse(logits, bad)
     return scores
 
 
@@ -126,37 +144,50 @@ def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> t
 def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: bool) -> tuple[I64, I32, F64]:
     limit = np.asarray(threshold, dtype=np.float64)
     by_label = limit.ndim == 2 and limit.shape[1] > 1
+    limits, by_row = np.ascontiguousarray(limit).ravel(), limit.size > 1 and not by_label
+    packed, readable, many = _packed(score, logits.shape[1]), _readable(logits), _threads_for(logits)
     offsets = np.zeros(len(logits) + 1, np.int64)
-    packed = _packed(score, logits.shape[1])
-    limits, rows, many = np.ascontiguousarray(limit).ravel(), _readable(logits), _threads_for(logits)
-    bad, labels, scores = _core.sets(packed, rows, many, limits, by_label, scored, offsets[1:])
-    _refuse(logits, bad)
-    return offsets, np.frombuffer(labels, np.int32), np.frombuffer(scores, np.float64)
+    pieces: list[tuple[I32, F64]] = []
+    for rows, parts in _blocks(score, logits):
+        ends, own = offsets[1:][rows], limits[rows] if by_row else limits
+        bad, labels, scores = _core.sets(packed, readable[rows], many, *parts, own, by_label, scored, ends)
+        _refuse(logits, bad)
+        ends += sum(len(labels) for labels, _ in pieces)
+        pieces.append((np.frombuffer(labels, np.int32), np.frombuffer(scores, np.float64)))
+    if len(pieces) == 1:
+        return offsets, *pieces[0]
+    nothing = np.empty(0, np.int32), np.empty(0)
+    labels, scores = (np.concatenate(column) for column in zip(nothing, *pieces, strict=True))
+    return offsets, labels, scores
 
 
 def uncertainties(score: Any, logits: NDArray[Any]) -> F64:
     """Eq. 3: u = K / alpha_0 of each row, with the evidence of the score (relu where it has none)."""
     packed, result = _plain(_KINDS["ecp"], getattr(score, "evidence", "relu")), np.empty(len(logits))
-    _refuse(logits, _core.uncertainties(packed, _readable(logits), _threads_for(logits), result))
+    _refuse(logits, _core.uncertainties(packed, _readable(logits), _threads_for(logits), *_NO_PARTS, result))
     return result
 
 
-def top_labels(score: Any, logits: NDArray[Any]) -> I32:  # noqa: ARG001 - all these scores fall as the logit rises
-    """Each row's most plausible label: highest logit, then lowest index."""
-    labels = np.empty(len(logits), np.int32)
-    _refuse(logits, _core.top_labels(_plain(), _readable(logits), _threads_for(logits), labels))
+def top_labels(score: Any, logits: NDArray[Any]) -> I32:
+    """Each row's most plausible label: lowest score, then highest logit, then lowest index."""
+    packed = _plain() if score is None else _packed(score, logits.shape[1])
+    readable, labels = _readable(logits), np.empty(len(logits), np.int32)
+    for rows, parts in _blocks(score, logits):
+        _refuse(logits, _core.top_labels(packed, readable[rows], _threads_for(logits), *parts, labels[rows]))
     return labels
 
 
 def label_ranks(logits: NDArray[Any], labels: I64) -> I64:
     """o: one plus the number of labels with a strictly larger logit than the given one, (n,)."""
-    return _label_values(_plain(), logits, labels).astype(np.int64)
+    ranks, labels = np.empty(len(logits)), np.ascontiguousarray(labels)
+    _refuse(logits, _core.label_scores(_plain(), _readable(logits), _threads_for(logits), *_NO_PARTS, labels, ranks))
+    return ranks.astype(np.int64)
 
 
 def _likelihoods(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> F64:
     result, labels = np.empty((len(logits), 5)), np.ascontiguousarray(labels)
     many, beta = _threads_for(logits), float(inverse_temperature)
-    _refuse(logits, _core.likelihoods(_plain(), _readable(logits), many, labels, beta, result))
+    _refuse(logits, _core.likelihoods(_plain(), _readable(logits), many, *_NO_PARTS, labels, beta, result))
     return result
 
 

@@ -54,6 +54,16 @@ template <int N> INLINE Lanes<double, N> log(const Lanes<double, N> &x, double l
     return fma(power - less, kLn2, log_m);
 }
 
+template <int N> INLINE Lanes<float, N> log(const Lanes<float, N> &x) {
+    using Bits = Lanes<int32_t, N>;
+    constexpr float series[] = {1.0f / 9, 1.0f / 7, 1.0f / 5, 1.0f / 3};
+    constexpr int kParts = Lanes<float, N>::kParts;
+    Bits bits = cast<int32_t>(x), n = shift_right(bits - Bits(0x3F3504F3), 23);
+    Lanes<float, N> m = cast<float>(bits - shift_left(n, 23)), f = (m - 1.0f) / (m + 1.0f), squared = f * f, twice = f + f, power;
+    EACH_PART power.part[i] = __builtin_convertvector(n.part[i], typename Lanes<float, N>::Part);
+    return fma(power, float(kLn2), fma(twice * squared, polynomial(squared, series), twice));
+}
+
 // ln(1 + x) for x >= 0, to full relative accuracy: what rounding took from the sum is put back.
 template <int N> INLINE Lanes<double, N> log1p(const Lanes<double, N> &x) {
     Lanes<double, N> u = x + 1.0;

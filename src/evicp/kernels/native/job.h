@@ -41,9 +41,10 @@ struct Job {
     const double *thresholds;  // one for all, for each row, or for each label
     int64_t n_thresholds;
     bool by_label;
-    const double *log_rates, *rates;  // K pi and ln pi, or null
+    const double *rates;              // base rates pi, or null
     const double *utility;            // of each label of each row, or null
-    int64_t utility_stride;
+    int64_t utility_stride;  // numbers from one row to the next
+    bool is_uneven;          // whether scores need not fall as logits rise
 
     double *values;
     int32_t *tops;

@@ -99,6 +99,7 @@ template <class T, int N> using Mask = Lanes<Whole<T>, N>;
 LANES_COMPARISON(>)
 LANES_COMPARISON(>=)
 LANES_COMPARISON(<)
+LANES_COMPARISON(<=)
 LANES_COMPARISON(==)
 LANES_COMPARISON(!=)
 

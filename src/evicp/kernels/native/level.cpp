@@ -1,5 +1,5 @@
 // The entry points of one level: this file is compiled once for each instruction set.
-#include "label_limits.h"
+#include "uneven.h"
 
 namespace evicp {
 namespace EVICP_LEVEL {
@@ -13,7 +13,49 @@ template <class T> struct Owned {
     Owned &operator=(const Owned &) = delete;
 };
 
+// Each row of a score that need not fall as the logit rises.
+template <class T, class Work> int64_t each_uneven_row(const Job &job, int64_t first, int64_t stop, Work work) {
+    Owned<T> own(job, true);
+    if (own.b == nullptr) return kNoMemory;
+    Uneven<T> u(*own.b);
+    if (u.memory == nullptr) return kNoMemory;
+    for (int64_t i = first; i < stop; i = own.b->stop) {
+        own.b->fetch(i, stop);
+        for (; i < own.b->stop; i++) {
+            if (!u.take(i)) return i;
+            if (!work(u, i)) return kNoMemory;
+        }
+    }
+    return kUsable;
+}
+
+// e^limit of a limit for all, for row i, or for each label.
+inline void find_factors(const double *limits, int64_t n, float *factors) {
+    for (int64_t k = 0; k < n; k++) factors[k] = float(exp(D(smaller(larger(limits[k], -700.0), 88.0))).first() * (1.0 + kRoughly));
+}
+
+template <class T> int64_t uneven_sets(const Job &job, int64_t first, int64_t stop, Sets &out) {
+    bool has_factors = false;
+    return each_uneven_row<T>(job, first, stop, [&](Uneven<T> &u, int64_t i) {
+        Batch<T> &b = u.b;
+        const double *limits = job.thresholds + (!job.by_label && job.n_thresholds > 1 ? i : 0);
+        if (!has_factors || (!job.by_label && job.n_thresholds > 1)) find_factors(limits, job.by_label ? job.n_classes : 1, b.demands);
+        has_factors = true;
+        int64_t size = u.find_set(limits, job.by_label, b.demands);
+        if (out.used + size > out.size && !out.make_room(size)) return false;
+        hand_over(b, b.members, size, out);
+        out.used += size;
+        job.ends[i] = out.used;
+        return true;
+    });
+}
+
 template <class T> int64_t label_scores(const Job &job, int64_t first, int64_t stop, Sets &) {
+    if (job.is_uneven)
+        return each_uneven_row<T>(job, first, stop, [&](Uneven<T> &u, int64_t i) {
+            job.values[i] = u.score_label(int32_t(job.labels[i]));
+            return true;
+        });
     Owned<T> own(job, false);
     if (own.b == nullptr) return kNoMemory;
     Batch<T> &b = *own.b;
@@ -38,6 +80,11 @@ template <class T> void score_all(Batch<T> &b, int64_t j, double *scores) {
 }
 
 template <class T> int64_t dense_scores(const Job &job, int64_t first, int64_t stop, Sets &) {
+    if (job.is_uneven)
+        return each_uneven_row<T>(job, first, stop, [&](Uneven<T> &u, int64_t i) {
+            u.score_all(job.values + i * job.n_classes);
+            return true;
+        });
     Owned<T> own(job, true);
     if (own.b == nullptr) return kNoMemory;
     Batch<T> &b = *own.b;
@@ -58,6 +105,7 @@ template <class T> int64_t dense_scores(const Job &job, int64_t first, int64_t s
 }
 
 template <class T> int64_t sets(const Job &job, int64_t first, int64_t stop, Sets &out) {
+    if (job.is_uneven) return uneven_sets<T>(job, first, stop, out);
     Owned<T> own(job, true);
     if (own.b == nullptr) return kNoMemory;
     Batch<T> &b = *own.b;
@@ -99,6 +147,11 @@ template <class T> int64_t uncertainties(const Job &job, int64_t first, int64_t 
 }
 
 template <class T> int64_t top_labels(const Job &job, int64_t first, int64_t stop, Sets &) {
+    if (job.is_uneven)
+        return each_uneven_row<T>(job, first, stop, [&](Uneven<T> &u, int64_t i) {
+            job.tops[i] = u.best();
+            return true;
+        });
     return each_row<T>(job, first, stop, [&](const Logits<T> &row, const Survey<T> &s, int64_t i) {
         for (int64_t k = 0; k < row.n; k += kLanes) {
             uint32_t is_top = bits(row.load(k) >= Row16<T>(s.top));

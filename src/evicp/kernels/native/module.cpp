@@ -111,13 +111,13 @@ PyObject *as_object(State *state, void **data, int64_t size) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// A call: its arguments are a score, logits, how many threads, and what the function needs
+// A call: its arguments are a score, logits, how many threads, ECP's parts, and what the function needs
 
 struct Call {
     Job job = {};
     Sets result = {};
     int threads = 1;
-    Py_buffer views[6];
+    Py_buffer views[8];
     int n_views = 0;
 
     // Arrays are given back where the call ends, not by a destructor: a thread may end with its interpreter meanwhile.
@@ -170,9 +170,25 @@ struct Call {
             return false;
         }
         memcpy(&job.score, bytes, sizeof(Score));
+        if (!take_parts(arguments[3], arguments[4])) return false;
         long count = PyLong_AsLong(arguments[2]);
         threads = count < 1 ? 1 : count > 1024 ? 1024 : int(count);
         return !(count == -1 && PyErr_Occurred());
+    }
+
+    // The base rates and the utility of ECP, each an array or None.
+    bool take_parts(PyObject *rates, PyObject *utility) {
+        if (rates != Py_None) {
+            job.rates = static_cast<const double *>(numbers(rates, 8, job.n_classes, false));
+            if (job.rates == nullptr) return false;
+        }
+        if (utility != Py_None) {
+            job.utility = static_cast<const double *>(numbers(utility, 8, job.n * job.n_classes, false));
+            if (job.utility == nullptr) return false;
+            job.utility_stride = job.n_classes;
+        }
+        job.is_uneven = job.rates || job.utility;
+        return true;
     }
 
     bool take_labels(PyObject *object) {
@@ -215,56 +231,56 @@ using Arguments = PyObject *const *;
 
 PyObject *label_scores(PyObject *module, Arguments arguments, Py_ssize_t count) {
     Call call;
-    if (!call.begin(arguments, count, 5) || !call.take_labels(arguments[3])) return call.fail();
-    call.job.values = static_cast<double *>(call.numbers(arguments[4], 8, call.job.n, true));
+    if (!call.begin(arguments, count, 7) || !call.take_labels(arguments[5])) return call.fail();
+    call.job.values = static_cast<double *>(call.numbers(arguments[6], 8, call.job.n, true));
     return call.job.values ? call.end(call.run(state_of(module)->level->label_scores)) : call.fail();
 }
 
 PyObject *dense_scores(PyObject *module, Arguments arguments, Py_ssize_t count) {
     Call call;
-    if (!call.begin(arguments, count, 4)) return call.fail();
-    call.job.values = static_cast<double *>(call.numbers(arguments[3], 8, call.job.n * call.job.n_classes, true));
+    if (!call.begin(arguments, count, 6)) return call.fail();
+    call.job.values = static_cast<double *>(call.numbers(arguments[5], 8, call.job.n * call.job.n_classes, true));
     return call.job.values ? call.end(call.run(state_of(module)->level->dense_scores)) : call.fail();
 }
 
 PyObject *uncertainties(PyObject *module, Arguments arguments, Py_ssize_t count) {
     Call call;
-    if (!call.begin(arguments, count, 4)) return call.fail();
-    call.job.values = static_cast<double *>(call.numbers(arguments[3], 8, call.job.n, true));
+    if (!call.begin(arguments, count, 6)) return call.fail();
+    call.job.values = static_cast<double *>(call.numbers(arguments[5], 8, call.job.n, true));
     return call.job.values ? call.end(call.run(state_of(module)->level->uncertainties)) : call.fail();
 }
 
 PyObject *top_labels(PyObject *module, Arguments arguments, Py_ssize_t count) {
     Call call;
-    if (!call.begin(arguments, count, 4)) return call.fail();
-    call.job.tops = static_cast<int32_t *>(call.numbers(arguments[3], 4, call.job.n, true));
+    if (!call.begin(arguments, count, 6)) return call.fail();
+    call.job.tops = static_cast<int32_t *>(call.numbers(arguments[5], 4, call.job.n, true));
     return call.job.tops ? call.end(call.run(state_of(module)->level->top_labels)) : call.fail();
 }
 
 PyObject *likelihoods(PyObject *module, Arguments arguments, Py_ssize_t count) {
     Call call;
-    if (!call.begin(arguments, count, 6) || !call.take_labels(arguments[3])) return call.fail();
-    call.job.inverse_temperature = PyFloat_AsDouble(arguments[4]);
+    if (!call.begin(arguments, count, 8) || !call.take_labels(arguments[5])) return call.fail();
+    call.job.inverse_temperature = PyFloat_AsDouble(arguments[6]);
     if (PyErr_Occurred()) return call.fail();
-    call.job.values = static_cast<double *>(call.numbers(arguments[5], 8, 5 * call.job.n, true));
+    call.job.values = static_cast<double *>(call.numbers(arguments[7], 8, 5 * call.job.n, true));
     return call.job.values ? call.end(call.run(state_of(module)->level->likelihoods)) : call.fail();
 }
 
-// sets(score, logits, threads, thresholds, by_label, scored, ends) gives the first unusable row, labels and scores.
+// sets(score, logits, threads, rates, utility, thresholds, by_label, scored, ends) gives the first unusable row, labels and scores.
 PyObject *sets(PyObject *module, Arguments arguments, Py_ssize_t count) {
     Call call;
     State *state = state_of(module);
-    if (!call.begin(arguments, count, 7)) return call.fail();
+    if (!call.begin(arguments, count, 9)) return call.fail();
     Job &job = call.job;
-    job.by_label = PyObject_IsTrue(arguments[4]) > 0, call.result.scored = PyObject_IsTrue(arguments[5]) > 0;
-    job.thresholds = static_cast<const double *>(call.numbers(arguments[3], 8, -1, false));
+    job.by_label = PyObject_IsTrue(arguments[6]) > 0, call.result.scored = PyObject_IsTrue(arguments[7]) > 0;
+    job.thresholds = static_cast<const double *>(call.numbers(arguments[5], 8, -1, false));
     if (job.thresholds == nullptr) return call.fail();
     job.n_thresholds = call.views[call.n_views - 1].len / 8;
     if (job.n_thresholds != (job.by_label ? job.n_classes : job.n) && (job.by_label || job.n_thresholds != 1)) {
         PyErr_SetString(PyExc_ValueError, "thresholds must be one for all, for each row, or for each label");
         return call.fail();
     }
-    job.ends = static_cast<int64_t *>(call.numbers(arguments[6], 8, job.n, true));
+    job.ends = static_cast<int64_t *>(call.numbers(arguments[8], 8, job.n, true));
     if (job.ends == nullptr) return call.fail();
     int64_t bad = call.run(state->level->sets, true);
     if (bad < kUsable) return call.fail();
