@@ -225,37 +225,50 @@ template <class T> INLINE void add_weights(const Parameters &p, const Logits<T> 
     for (int k = 0; k < kLanes; k++) above += weight[k];
 }
 
-// float16, as its bits, exactly: read as float32 the bits are 2^112 too small, subnormals included.
-INLINE float from_half(uint16_t half) {
-    uint32_t magnitude = uint32_t(half & 0x7FFF) << 13, sign = uint32_t(half & 0x8000) << 16, scaled;
-    float value;
-    memcpy(&value, &magnitude, 4);
-    value *= 0x1p112f;
-    memcpy(&scaled, &value, 4);
-    scaled = (magnitude < 0x0F800000u ? scaled : (magnitude | 0x7F800000u)) | sign;
-    memcpy(&value, &scaled, 4);
-    return value;
-}
-// A row as kernels read it, from any other kind.
-template <class T> void convert(const char *from, int32_t type, int64_t n, T *to) {
-    if (type == kSingle || type == kDouble) {
-        memcpy(to, from, size_t(n) * sizeof(T));
-    } else if (type == kHalf) {
-        for (int64_t k = 0; k < n; k++) {
-            uint16_t half;
-            memcpy(&half, from + 2 * k, 2);
-            to[k] = T(from_half(half));
-        }
-    } else {
-        for (int64_t k = 0; k < n; k++) {
-            uint16_t half;
-            memcpy(&half, from + 2 * k, 2);
-            uint32_t whole = uint32_t(half) << 16;
-            float value;
-            memcpy(&value, &whole, 4);
-            to[k] = T(value);
-        }
+// 16 numbers of two bytes each, in four.
+INLINE Lanes<uint32_t, kLanes> load_short(const char *from) {
+    Lanes<uint32_t, kLanes> r;
+#if EVICP_WIDTH == 64
+    r.part[0] = (typename Lanes<uint32_t, kLanes>::Part)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
+#else
+    constexpr int kParts = Lanes<uint32_t, kLanes>::kParts, kPart = kLanes / kParts;
+    EACH_PART {
+        typedef uint16_t Short __attribute__((vector_size(2 * kPart)));
+        Short part;
+        memcpy(&part, from + 2 * i * kPart, sizeof part);
+        r.part[i] = __builtin_convertvector(part, typename Lanes<uint32_t, kLanes>::Part);
     }
+#endif
+    return r;
+}
+// float16, as its bits, exactly: read as float32 the bits are 2^112 too small, subnormals included.
+INLINE Row16<float> from_half(const Lanes<uint32_t, kLanes> &half) {
+    using Bits = Lanes<uint32_t, kLanes>;
+    Bits magnitude = shift_left(half & Bits(0x7FFF), 13), sign = shift_left(half & Bits(0x8000), 16);
+    Row16<float> scaled = cast<float>(magnitude) * 0x1p112f;
+    Mask<float, kLanes> is_special = Row16<float>(65504.0f) < scaled;  // infinities and NaNs keep their mantissa
+    return cast<float>(select(cast<uint32_t>(is_special), magnitude | Bits(0x7F800000), cast<uint32_t>(scaled)) | sign);
+}
+INLINE Row16<float> from_bfloat(const Lanes<uint32_t, kLanes> &half) { return cast<float>(shift_left(half, 16)); }
+
+// A row as kernels read it, from any other kind.
+inline void convert(const char *from, int32_t, int64_t n, double *to) { memcpy(to, from, size_t(n) * sizeof(double)); }
+inline void convert(const char *from, int32_t type, int64_t n, float *to) {
+    if (type == kSingle) {
+        memcpy(to, from, size_t(n) * sizeof(float));
+        return;
+    }
+    auto read = [type](const char *sixteen) __attribute__((always_inline)) {
+        return type == kHalf ? from_half(load_short(sixteen)) : from_bfloat(load_short(sixteen));
+    };
+    int64_t k = 0;
+    for (; k + kLanes <= n; k += kLanes) read(from + 2 * k).store(to + k);
+    if (k == n) return;
+    char rest[2 * kLanes] = {};
+    float last[kLanes];
+    memcpy(rest, from + 2 * k, size_t(2 * (n - k)));
+    read(rest).store(last);
+    memcpy(to + k, last, size_t(n - k) * sizeof(float));
 }
 
 }  // namespace EVICP_LEVEL

@@ -10,6 +10,7 @@ namespace evicp {
 namespace EVICP_LEVEL {
 
 constexpr int64_t kOpen = 64;  // more labels than this are not looked at one by one
+constexpr int kRounds = 8;     // how often the ranks of a few labels are counted to bound others'
 
 template <class T> struct Uneven {
     Batch<T> &b;
@@ -120,7 +121,13 @@ template <class T> struct Uneven {
         if (!job.rates) return double(count_above(row, row[label]));
         using W = Lanes<double, kLanes>;
         const W a(alpha[label]), l(lost[label]), z(double(row[label]));
-        Lanes<int64_t, kLanes> above(0);
+        Lanes<int64_t, kLanes> above(0), tied(0);
+        for (int64_t k = 0; k < n; k += kLanes) {
+            W other = W::load(alpha + k);
+            above = above - (other > a), tied = tied - (other == a);
+        }
+        if (count(tied) == 1) return double(count(above));
+        above = Lanes<int64_t, kLanes>(0);
         for (int64_t k = 0; k < n; k += kLanes) {
             W other = W::load(alpha + k), error = W::load(lost + k);
             above = above - ((other > a) | ((other == a) & ((error > l) | ((error == l) & (widen(logits(k)) > z)))));
@@ -188,6 +195,40 @@ template <class T> struct Uneven {
         return count;
     }
 
+    // Of `count` open labels, one of which has the largest cost, keep those that may; gives how many. The ranks of a few, once
+    // counted, bound all others'.
+    int64_t close_in(int64_t count) {
+        double *low = rank, *high = b.scores, *bound = b.scores_to_sort;  // of ranks, and what costs are then
+        for (int64_t i = 0; i < count; i++) rank[i] = 0.0, high[i] = p.K - 1.0;
+        for (int round = 0; round < kRounds && count > kSide; round++) {
+            int32_t pivots[4] = {open[0], open[count / 3], open[2 * count / 3], open[count - 1]};
+            for (int32_t pivot : pivots) {
+                double r = rank_of(pivot);
+                const double a = alpha[pivot];
+                const T z = row[pivot];
+                for (int64_t i = 0; i < count; i++) {
+                    const double own = alpha[open[i]];
+                    const T own_z = row[open[i]];
+                    bool is_above = own > a || (!job.rates && own_z > z), is_below = own < a || (!job.rates && own_z < z);
+                    if (open[i] == pivot) low[i] = high[i] = r;
+                    high[i] = is_above && r < high[i] ? r : high[i];
+                    low[i] = is_below && r > low[i] ? r : low[i];
+                }
+            }
+            find_costs(open, count, low, bound);
+            double least_worst = 0.0;
+            for (int64_t i = 0; i < count; i++) least_worst = larger(bound[i], least_worst);
+            find_costs(open, count, high, bound);
+            int64_t kept = 0;
+            for (int64_t i = 0; i < count; i++) {
+                open[kept] = open[i], low[kept] = low[i], high[kept] = high[i];
+                kept += bound[i] * (1.0 + 1e-12) >= least_worst;
+            }
+            count = kept;
+        }
+        return count;
+    }
+
     // max_v C_v over the possible labels.
     void find_worst() {
         if (is_certain) return;
@@ -198,17 +239,7 @@ template <class T> struct Uneven {
             for (int64_t k = 0; k < n; k += kLanes)
                 floor = larger(select(F::load(most + k) >= F(0.0f), F::load(least + k), F(-1.0f)), floor);
             F limit(largest(floor));
-            int64_t count = note([&](int64_t k) { return F::load(most + k) >= limit; });
-            if (count > kSide && !(count > 4 * kOpen)) {  // once more, in float64
-                for (int64_t i = 0; i < count; i++) rank[i] = 0.0;
-                find_costs(open, count, rank, cost);
-                double lowest = 0.0;
-                for (int64_t i = 0; i < count; i++) lowest = larger(cost[i], lowest), rank[i] = p.K - 1.0;
-                find_costs(open, count, rank, cost);
-                int64_t kept = 0;
-                for (int64_t i = 0; i < count; i++) open[kept] = open[i], kept += cost[i] * (1.0 + 1e-12) >= lowest;
-                count = kept;
-            }
+            int64_t count = close_in(note([&](int64_t k) { return F::load(most + k) >= limit; }));
             is_dense = count > kOpen;
             if (!is_dense) {
                 find_few(open, count, costs);
