@@ -5,6 +5,13 @@
 namespace evicp {
 namespace EVICP_LEVEL {
 
+// Without an instruction for x y + z a function is too long to be repeated wherever it is called.
+#if EVICP_HAS_FMA
+#define FUNCTION INLINE
+#else
+#define FUNCTION NEVER_INLINE
+#endif
+
 constexpr float kInfinity = __builtin_inff();
 constexpr double kLn2 = 0.6931471805599453, kLn2RoundedOff = 2.319046813850482e-17, kInverseLn2 = 1.4426950408889634;
 
@@ -19,7 +26,7 @@ template <class T, int N, int COUNT> INLINE Lanes<T, N> polynomial(const Lanes<T
 //
 // It is 2^(n + f) with |f| <= 1/2. The power 2^f is a polynomial, exactly 1 at 0; n is added to the exponent's bits.
 // Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves that integer in the lowest bits.
-template <int N> INLINE Lanes<double, N> exp_times(Lanes<double, N> x, double rate) {
+template <int N> FUNCTION Lanes<double, N> exp_times(Lanes<double, N> x, double rate) {
     constexpr double taylor[] = {
         1.6059043836821613e-10, 2.08767569878681e-09,  2.505210838544172e-08, 2.755731922398589e-07, 2.7557319223985893e-06,
         2.48015873015873e-05,   0.0001984126984126984, 0.001388888888888889,  0.008333333333333333,  0.041666666666666664,
@@ -31,7 +38,7 @@ template <int N> INLINE Lanes<double, N> exp_times(Lanes<double, N> x, double ra
     Lanes<double, N> y = polynomial(f, taylor);
     return cast<double>(cast<int64_t>(y) + shift_left(cast<int64_t>(shifted), 52));
 }
-template <int N> INLINE Lanes<float, N> exp_times(Lanes<float, N> x, float rate) {
+template <int N> FUNCTION Lanes<float, N> exp_times(Lanes<float, N> x, float rate) {
     constexpr float fitted[] = {0.001326471334323287f, 0.009671523235738277f, 0.05550732836127281f,
                                 0.24022243916988373f,  0.6931470036506653f,   1.0f};  // within 1.1e-7
     constexpr float rounder = 1.5f * (1 << 23);
@@ -42,7 +49,7 @@ template <int N> INLINE Lanes<float, N> exp_times(Lanes<float, N> x, float rate)
 template <class T, int N> INLINE Lanes<T, N> exp(const Lanes<T, N> &x) { return exp_times(x, T(1)); }
 
 // ln(x / 2^less) of a positive normal number: x = 2^n m, m in [0.7, 1.4), and ln m = 2 artanh((m - 1) / (m + 1)).
-template <int N> INLINE Lanes<double, N> log(const Lanes<double, N> &x, double less = 0.0) {
+template <int N> FUNCTION Lanes<double, N> log(const Lanes<double, N> &x, double less = 0.0) {
     using D = Lanes<double, N>;
     using Bits = Lanes<uint64_t, N>;
     constexpr double series[] = {1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3};
@@ -54,7 +61,7 @@ template <int N> INLINE Lanes<double, N> log(const Lanes<double, N> &x, double l
     return fma(power - less, kLn2, log_m);
 }
 
-template <int N> INLINE Lanes<float, N> log(const Lanes<float, N> &x) {
+template <int N> FUNCTION Lanes<float, N> log(const Lanes<float, N> &x) {
     using Bits = Lanes<int32_t, N>;
     constexpr float series[] = {1.0f / 9, 1.0f / 7, 1.0f / 5, 1.0f / 3};
     constexpr int kParts = Lanes<float, N>::kParts;
@@ -65,7 +72,7 @@ template <int N> INLINE Lanes<float, N> log(const Lanes<float, N> &x) {
 }
 
 // ln(1 + x) for x >= 0, to full relative accuracy: what rounding took from the sum is put back.
-template <int N> INLINE Lanes<double, N> log1p(const Lanes<double, N> &x) {
+template <int N> FUNCTION Lanes<double, N> log1p(const Lanes<double, N> &x) {
     Lanes<double, N> u = x + 1.0;
     return log(u) + (x - (u - 1.0)) / u;
 }
@@ -76,7 +83,7 @@ template <int N> INLINE Lanes<double, N> log_add_exp(const Lanes<double, N> &x, 
 }
 
 // ln(1 + e^x) = max(x, 0) + ln(1 + y), y = e^-|x|, and ln(1 + y) = 2 artanh(y / (2 + y)).
-template <class T, int N> INLINE Lanes<T, N> softplus(const Lanes<T, N> &x) {
+template <class T, int N> FUNCTION Lanes<T, N> softplus(const Lanes<T, N> &x) {
     constexpr T for_double[] = {T(1.0 / 35), T(1.0 / 33), T(1.0 / 31), T(1.0 / 29), T(1.0 / 27), T(1.0 / 25),
                                 T(1.0 / 23), T(1.0 / 21), T(1.0 / 19), T(1.0 / 17), T(1.0 / 15), T(1.0 / 13),
                                 T(1.0 / 11), T(1.0 / 9),  T(1.0 / 7),  T(1.0 / 5),  T(1.0 / 3),  T(1)};

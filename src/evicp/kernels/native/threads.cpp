@@ -49,11 +49,14 @@ struct Block {
 
 // What the threads of a call share.
 struct Work {
+    Work(const Job &job, Function function, Sets &result, int64_t step, int64_t n_blocks)
+        : job(job), function(function), result(result), step(step), n_blocks(n_blocks) {}
+
     const Job &job;
     Function function;
     Sets &result;
     int64_t step, n_blocks;
-    Block *blocks;  // of sets that wait for those before them; null where there are no sets
+    Block *blocks = nullptr;  // of sets that wait for those before them; null where there are no sets
     std::atomic<int64_t> next{0};
     std::atomic<bool> ended{false};
     std::mutex lock;  // of what follows, and `result`
@@ -72,15 +75,14 @@ struct Work {
         int64_t first = block * step, stop = first + step < job.n ? first + step : job.n;
         Sets own{nullptr, nullptr, 0, 0, result.scored};
         int64_t why = function(job, first, stop, own);
+        if (why != kUsable) own.release();
         if (why == kUsable && blocks && !join(block, own)) why = kNoMemory;
-        if (why != kUsable) {
-            own.release();
-            end(why);
-        }
+        if (why != kUsable) end(why);
         return why == kUsable;
     }
 
-    // Append the sets of all blocks that are done to the result, in their order: it is in memory once.
+    // Keep the sets of a block, and append those of all blocks that are done to the result, in their order: it is in memory
+    // once. False where there is no memory.
     bool join(int64_t block, const Sets &sets) {
         std::lock_guard<std::mutex> hold(lock);
         blocks[block] = {sets, true};
@@ -144,7 +146,7 @@ int64_t share_out(const Job &job, Function function, Sets &result, bool has_sets
     int64_t size = logits / (8 * int64_t(threads));
     size = size < kLeast ? kLeast : size > kAlone ? kAlone : size;
     int64_t step = size / job.n_classes > 1 ? size / job.n_classes : 1, n_blocks = (job.n + step - 1) / step;
-    Work work{job, function, result, step, n_blocks, nullptr};
+    Work work(job, function, result, step, n_blocks);
     if (has_sets) {
         work.blocks = static_cast<Block *>(calloc(size_t(n_blocks), sizeof(Block)));
         if (work.blocks == nullptr) return kNoMemory;
