@@ -651,7 +651,7 @@ def uneven(n_classes: int) -> list[evicp.scores.Score]:
     """ECP where scores need not fall as logits rise."""
     rng = np.random.default_rng(n_classes)
     rates = rng.dirichlet(np.full(n_classes, 3.0)) + 1e-6
-    two = np.where(np.arange(n_classes) % 2, 3.0, 1.0)
+    two = np.where(np.arange(n_classes) % 2, 2.7, 1.0)  # at 3, softplus(1) + 1 / 2 would tie with softplus(-1) + 3 / 2
     own, tied = (tuple((r / r.sum()).tolist()) for r in (rates, two))
     return [
         evicp.ECP(base_rates=own),

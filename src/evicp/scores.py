@@ -183,7 +183,9 @@ class ECP(Score):
             return np.log(self.utility_of(z))
 
     def utility_of(self, z: F64) -> F64:
-        """phi of Eq. 8, the user's own."""
+        """phi, the utility of Eq. 8."""
+        if self.utility is None:
+            return np.exp(evidence.log_utility(z, self.temperature))
         phi = checks.from_user(self.utility, z, "utility")
         if self.stabilizer == 0 and np.any((phi == 0) & (z > -np.inf)):
             raise ScoreError("utility must be positive where stabilizer is 0; got 0. Use stabilizer=1e-8.")

@@ -1,7 +1,7 @@
 """The built-in scores on the CPU, compiled: the same functions as the reference, by the same names.
 
-The kernels are C++, in `native/`; `_core` is what a compiler makes of them. They take rows of floats as they lie in memory,
-in any row stride, and share blocks of rows out to threads. A row's result is a function of that row.
+The kernels are C++, in `native/`; `_core` is what a compiler makes of them. They take rows of floats as they lie in
+memory, in any row stride, and share blocks of rows out to threads. A row's result is a function of that row.
 """
 
 from __future__ import annotations
