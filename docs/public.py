@@ -11,7 +11,7 @@ import griffe
 INNER: Mapping[str, tuple[str, ...]] = {
     "evicp.artifact": ("strict_json",),
     "evicp.blocks": ("hold",),
-    "evicp.calibration.Calibration": ("alike", "no_sets", "predict_levels"),
+    "evicp.calibration.Calibration": ("comparable", "compared_with", "no_sets", "predict_levels"),
     "evicp.calibration.Calibrator": ("content", "empty", "restore"),
     "evicp.device": ("dense_scores", "label_ranks", "label_scores", "p_values", "predict"),
     "evicp.errors": ("installed", "missing_extra", "need", "unusable"),

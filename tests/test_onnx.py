@@ -188,11 +188,12 @@ def test_other_precisions(tmp_path, dtype):
 
 def test_only_standard_operators_of_the_documented_list(tmp_path):
     import evicp.onnx as module
+    from evicp.onnx.head import Head
 
     listed = set(module.__doc__.split("dynamic batch")[1].split(":")[1].split(".")[0].split())
     used = set()
     for score in SCORES:
-        head = module._Head(onnx, 10, 18, 9).build(score, np.array([-1.0]), 1)
+        head = Head(onnx, 10, 18, 9).build(score, np.array([-1.0]), 1)
         assert {node.domain for node in head.graph.node} == {""}
         used |= {node.op_type for node in head.graph.node}
     assert used <= listed
@@ -284,3 +285,36 @@ def test_sets_with_a_confidence(tmp_path):
     sure, plain = (calibration.predict(logits, 0.8, confidence=c) for c in (0.95, None))
     np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], sure.mask())
     assert sure.sizes.sum() > plain.sizes.sum()
+
+
+def test_decisions_of_a_linear_classifier_are_logits(tmp_path):
+    """Those of ai.onnx.ml that make no probabilities of them."""
+    rng = np.random.default_rng(9)
+    labels = rng.integers(0, 4, 200)
+    logits = (rng.normal(size=(200, 4)) + 3 * np.eye(4)[labels]).astype(np.float32)
+    model = onnx.load(linear_model(tmp_path / "m.onnx", 4, 4))
+    weights = {"coefficients": np.eye(4).ravel().tolist(), "intercepts": [0.0] * 4, "classlabels_ints": [0, 1, 2, 3]}
+    node = onnx.helper.make_node("LinearClassifier", ["x"], ["label", "logits"], domain="ai.onnx.ml", **weights)
+    model.graph.node[0].CopyFrom(node)
+    model.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 3))
+    calibration = evicp.calibrate(logits, labels)
+    export(model, calibration, 0.9, tmp_path / "s.onnx")
+    np.testing.assert_array_equal(run(tmp_path / "s.onnx", logits)["set_mask"], calibration.predict(logits, 0.9).mask())
+
+
+def test_onnx_s_own_evaluator_gives_the_same_sets(tmp_path):
+    """Servers differ: nothing rests on what one of them makes of an operator."""
+    reference = pytest.importorskip("onnx.reference")
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(300, 7)).round(1)
+    logits[::5, 3] = -np.inf
+    logits[1], logits[2, 0] = 0, np.nan
+    labels = np.where(np.isnan(logits), -1, logits).argmax(1)
+    for score in (evicp.ECP(), evicp.LAC(), evicp.APS(randomized=False), evicp.RAPS(randomized=False), evicp.Margin()):
+        calibration = evicp.calibrate(logits[3:], labels[3:], score)
+        export(bare_model(tmp_path / "m.onnx", 7), calibration, 0.8, tmp_path / "s.onnx")
+        with np.errstate(all="ignore"):
+            mask = reference.ReferenceEvaluator(str(tmp_path / "s.onnx")).run(["set_mask"], {"x": logits})[0]
+        np.testing.assert_array_equal(mask, run(tmp_path / "s.onnx", logits)["set_mask"])
+        np.testing.assert_array_equal(mask[3:], calibration.predict(logits[3:], 0.8).mask())
+        assert mask[2].all()

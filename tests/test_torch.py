@@ -372,9 +372,10 @@ def test_casting_the_module_does_not_round_the_threshold(problem):
     with torch.no_grad():
         calibration = evicp.calibrate(model(features), labels)
     module = SetPredictor(nn.Identity(), calibration, 0.9).half()
-    threshold = module.threshold_bits.view(torch.float64)
-    assert threshold.item() == pytest.approx(calibration.threshold(0.9), abs=1e-5)
-    assert threshold.item() >= calibration.threshold(0.9)
+    thresholds = module.threshold_bits.view(torch.float64)
+    assert thresholds.shape == (4, 1)  # for each type of logits
+    assert thresholds[0].item() == pytest.approx(calibration.threshold(0.9), abs=1e-5)
+    assert thresholds.min() >= calibration.threshold(0.9)
     assert module.threshold_bits.dtype == torch.int64
 
 

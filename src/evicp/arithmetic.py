@@ -63,7 +63,7 @@ class Arithmetic:
             return None
         backend, working, logits, finest = match.groups()
         logits = logits or working
-        return cls(backend, working, logits, finest or logits)
+        return cls(backend, working, logits, finest) if finest else arithmetic_of(backend, working, logits)
 
     def __or__(self, other: Arithmetic) -> Arithmetic:
         """One arithmetic for scores of which either may have made some."""
@@ -87,8 +87,13 @@ def arithmetic_of(backend: str, working: str, logits: str) -> Arithmetic:
     return Arithmetic(backend, working, logits, logits)
 
 
+_NAMES = {"e": "float16", "f": "float32", "d": "float64"}
+
+
 def precision_of(logits: Any, array: NDArray[Any] | None = None) -> str:
     """The precision of logits as they were given, or of the array made of them, where their own type says nothing."""
+    if type(logits) is np.ndarray and logits.dtype.char in _NAMES:  # usual, and quick
+        return _NAMES[logits.dtype.char]
     name = str(getattr(logits, "dtype", "")).removeprefix("torch.")
     if name in ROUNDOFF or array is None:
         return name if name in ROUNDOFF else "float64"

@@ -301,7 +301,7 @@ class Calibrator:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
         names = checks.as_class_names(self._class_names, self.n_classes)
         scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
-        _warn_of_two_classes(self.score, scores, self.n_classes)
+        _warn_of_costliest_labels(self.score, scores)
         if self._batches[0].weights is not None:
             weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
             order = np.argsort(scores, kind="stable")
@@ -483,9 +483,9 @@ class Calibration:
         weights : (n,) weights of the rows, for a weighted calibration
         allow_empty : if False, an empty set gets its top label, which can only raise coverage
         smoothed : True for sets of the labels whose smoothed p-value (see `p_values`) is above 1 - coverage: coverage
-            is then what was asked on average, also where scores are tied and plain sets cover more. Or (n,) numbers
-            in [0, 1], random ones, in place of those made from each row's logits, which rows of equal logits share.
-            Smoothed sets are made on the CPU
+            is then what was asked on average, also where scores are tied and plain sets cover more. A random
+            generator, or (n,) random numbers in [0, 1], in place of the numbers made from each row's logits and the
+            calibration rows, which rows of equal logits share. Smoothed sets are made on the CPU
 
         Returns
         -------
@@ -624,7 +624,7 @@ class Calibration:
 
     def compared_with(self, new: Arithmetic) -> Calibration:
         """The calibration with scores raised past the rounding of another arithmetic that scores new rows."""
-        if self.origin is None or new == self.origin.arithmetic:
+        if self.origin is None or new is self.origin.arithmetic or new == self.origin.arithmetic:
             return self
         known = self.__dict__.setdefault("_raised_for", {})
         if new not in known:
@@ -785,8 +785,9 @@ class Calibration:
         labels : (n,), optional
         groups, weights : of the rows, as for `predict`
         smoothed : True for p = (#{s_i > s} + u (1 + #{s_i = s})) / (n + 1), which is uniform also where scores are
-            tied; u in (0, 1] is a function of the row's logits and the score's seed. Or (n,) numbers in [0, 1], random
-            ones. Of tensors on an accelerator, too, these p-values are made on the CPU
+            tied; u in (0, 1] is a function of the row's logits, the score's seed and the calibration rows. Or a random
+            generator, or (n,) random numbers in [0, 1]. Of tensors on an accelerator, too, these p-values are made on
+            the CPU
 
         >>> calibration = calibrate([[2.0, 1.0, 0.0]] * 3, [0, 0, 1], "topk")
         >>> new = [2.0, 1.0, 0.0]
@@ -1064,12 +1065,13 @@ def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
         checks.warn_if_no_evidence(logits)
 
 
-def _warn_of_two_classes(score: Score, scores: F64, n_classes: int) -> None:
-    """Warn where ECP can say nothing: the less plausible of two labels has the largest score whatever its logit is."""
-    right = float(np.mean(scores < 0.0))
-    if n_classes == 2 and isinstance(score, ECP) and right < 0.95:
+def _warn_of_costliest_labels(score: Score, scores: F64) -> None:
+    """Warn where ECP can say nothing: a row's least plausible possible label scores 0, whatever its logit is."""
+    costliest = float(np.mean(scores == 0.0))
+    if isinstance(score, ECP) and costliest > 0.05:
         checks.warn(
-            "ECP cannot tell rows of 2 classes apart where the less plausible label is true: above a coverage of about "
-            f'{right:.2f} every set is full. Use score="lac".',
+            f"in {costliest:.0%} of the calibration rows the true label is the least plausible of those possible, as "
+            "in rows of two labels that are classified wrongly; ECP cannot say how unlikely it is, and above a "
+            f'coverage of about {1 - costliest:.2f} every set is full. Use score="lac".',
             SuspiciousInputWarning,
         )

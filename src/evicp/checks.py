@@ -38,6 +38,8 @@ BLOCK_LOGITS = 1 << 17
 
 #: Beyond this a Dirichlet's sum of evidence could overflow a double.
 LARGEST_LOGIT = 1e300
+#: Where logits are logarithms of probabilities, one of exactly 0 stays possible: it counts as this tiny number.
+SMALLEST_PROBABILITY = 1e-300
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -160,8 +160,9 @@ def log_utility_ratio(z: F64, temperature: float = 1.0) -> F64:
     return np.where(z == -np.inf, -np.inf, np.maximum(shifted, -1e308))
 
 
-#: Rows whose probabilities exp(z) sum to 1 up to rounding hold log-probabilities: ln of the sum is at most this.
-NORMALIZED = 2.0**-42
+#: Rows whose probabilities exp(z) sum to 1 up to rounding hold log-probabilities: ln of the sum is at most this, or
+#: where all logits fit into single precision, at most that.
+NORMALIZED, NORMALIZED_SINGLE = 2.0**-42, 2.0**-20
 
 
 def log_utility(z: F64, temperature: float = 1.0) -> F64:
@@ -177,9 +178,19 @@ def log_utility(z: F64, temperature: float = 1.0) -> F64:
     log_total = np.log1p(others.sum(-1, keepdims=True))
     if temperature != 1.0:
         return shifted - log_total
-    # Log-probabilities are kept as they are: equal probabilities of different rows stay equal to the last bit.
-    is_normalized = np.abs(z.max(-1, keepdims=True) + log_total) <= NORMALIZED
-    return np.where(is_normalized, z, shifted - log_total)
+    return np.where(_is_normalized(z, log_total), z, shifted - log_total)
+
+
+def _is_normalized(z: F64, log_total: F64) -> Bools:
+    """Whether rows hold log-probabilities, (..., 1); log_total is ln of the sum of exp(z - max z).
+
+    These are kept as they are, so that equal probabilities of different rows stay equal to the last bit.
+    """
+    top = z.max(-1, keepdims=True)
+    with np.errstate(over="ignore"):  # what does not fit is not equal
+        is_single = np.all(z == z.astype(np.float32), -1, keepdims=True)
+    tolerance = np.where(is_single, NORMALIZED_SINGLE, NORMALIZED)
+    return (top < 0) & (np.abs(top + log_total) <= tolerance)  # where the top is 0, all that is left is the others
 
 
 def relative_log_utility(z: F64, temperature: float = 1.0) -> F64:

@@ -5,9 +5,11 @@ A limit is an array of thresholds that broadcasts to (m, K): (1, 1) for all, (1,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import floor, log
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,10 +28,10 @@ Ragged = tuple[I64, I32, F64]
 
 #: How far a score is raised where other code computes the scores of new rows (another backend, ONNX, a torch module),
 #: as a share of its size, or of 1 if it is smaller. Its rounding differs, and a label on the threshold must stay in.
-SLACK = 1e-6
-#: Of scores that add probabilities up, and of those that add up many of anything (evidence, the softmax's terms): a sum
-#: of 256 single-precision numbers is off by up to 256 * 2^-25 of itself.
-SLACK_OF_SUMS = 1e-5
+SLACK: Mapping[str, float] = MappingProxyType({"float32": 1e-6, "float64": 1e-12})
+#: This many times as much for scores that add probabilities up, and for those that add up many of anything (evidence,
+#: the softmax's terms): a sum of 256 single-precision numbers is off by up to 256 * 2^-25 of itself.
+OF_SUMS = 10.0
 MANY_CLASSES = 1000
 #: Rounding all logits of a row by a share u of each moves its scores by at most about this many u times their size.
 SENSITIVITY = 4.0
@@ -50,7 +52,9 @@ def raised(ascending: F64, score: Score, n_classes: int, made_by: Arithmetic, ne
     if isinstance(score, TopK) and not score.randomized:
         return ascending
     size = np.abs(ascending)
-    slack = (SLACK_OF_SUMS if score.adds_up or n_classes > MANY_CLASSES else SLACK) * np.maximum(1.0, size)
+    is_double = made_by.working == new.working == "float64"
+    times = OF_SUMS if score.adds_up or n_classes > MANY_CLASSES else 1.0
+    slack = times * SLACK["float64" if is_double else "float32"] * np.maximum(1.0, size)
     coarser = max(ROUNDOFF[new.logits], ROUNDOFF[made_by.logits])
     if coarser == ROUNDOFF[new.finest] == ROUNDOFF[made_by.finest]:
         return ascending + slack

@@ -60,7 +60,7 @@ def _log_probabilities(estimator: Any, X: Any) -> F64:
 
 def _log(probabilities: Any) -> F64:
     """Probabilities as logits; one of exactly 0 stays possible: the logarithm of a tiny number, not -inf."""
-    return np.log(np.maximum(np.asarray(probabilities, dtype=np.float64), 1e-300))
+    return np.log(np.maximum(np.asarray(probabilities, dtype=np.float64), checks.SMALLEST_PROBABILITY))
 
 
 def _decisions(estimator: Any, X: Any) -> F64 | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from evicp.arrays import Coverage
 from evicp.calibration import Calibration, Calibrator
-from evicp.checks import LARGEST_LOGIT, ClassNames, as_coverage, as_device_logits
+from evicp.checks import LARGEST_LOGIT, ClassNames, as_coverage, as_device_logits, warn_if_probabilities
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.groups import ByGroup
 from evicp.metrics import Evaluation, Evaluator
@@ -219,6 +219,10 @@ def _to(value: Any, device: Any) -> Any:
 # Sets as a module
 
 
+#: The types of logits; what is coarser than these has too few values to be told apart.
+_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
 class SetOutput(NamedTuple):
     """What a `SetPredictor` returns: logits (n, K), membership (n, K) bool, evidential uncertainty (n,)."""
 
@@ -236,8 +240,8 @@ class SetPredictor(nn.Module):
     """A model that also returns its prediction sets, as a dense mask: on any device, in `state_dict`, compilable.
 
     A row with NaN, +inf, logits beyond 1e300 or nothing but -inf has no usable logits; inside a compiled graph nothing
-    can be raised, so such a row gets the full set, which is always valid, and uncertainty 1. Thresholds are
-    raised past rounding (see `evicp.limits`), since this graph rounds differently from the kernels that calibrated.
+    can be raised, so such a row gets the full set, which is always valid, and uncertainty 1. Thresholds are raised past
+    rounding, by as much as the logits' type needs: this graph rounds differently from the kernels that calibrated.
 
     Parameters
     ----------
@@ -269,23 +273,40 @@ class SetPredictor(nn.Module):
         self.model = model
         self.score = calibration.score
         self.n_classes = calibration.n_classes
-        # One threshold, or one per label. As bits: .half() or .float() would round a floating-point buffer, and a
-        # rounded threshold no longer covers.
-        thresholds = calibration.label_thresholds(coverage, confidence, precision="float32")
+        # A row for each type of logits, of one threshold, or one per label. As bits: .half() or .float() would round a
+        # floating-point buffer, and a rounded threshold no longer covers.
+        names = [str(kind).removeprefix("torch.") for kind in _TYPES]
+        thresholds = np.stack([calibration.label_thresholds(coverage, confidence, precision=name) for name in names])
         self.register_buffer("threshold_bits", torch.from_numpy(thresholds).view(torch.int64))
+        self._looked_at = False
 
     def forward(self, *args: Any, **kwargs: Any) -> SetOutput:
         """Run the model and predict the sets of its logits."""
         logits = logits_of(self.model(*args, **kwargs))
         z = as_device_logits(logits, self.n_classes).to(kernel.working_type(logits.device))
+        if logits.dtype not in _TYPES:
+            raise InputTypeError(f"logits must be {', '.join(map(str, _TYPES))}; got {logits.dtype}.")
+        if not (self._looked_at or torch.compiler.is_compiling()):
+            self._look_at(logits)
         largest = z.amax(-1, keepdim=True)
         usable = (largest > -torch.inf) & (largest <= min(LARGEST_LOGIT, torch.finfo(z.dtype).max))  # NaN fails both
         z = torch.where(usable, z, 0.0)
-        thresholds = self.threshold_bits.view(torch.float64).to(z.dtype)
+        thresholds = self.threshold_bits.view(torch.float64)[_TYPES.index(logits.dtype)].to(z.dtype)
         mask = (kernel.every_label(self.score, z) <= thresholds) | ~usable
         evidence = kernel.evidence_of(_evidence_name(self.score), z)
         uncertainty = self.n_classes / (self.n_classes + evidence.sum(-1))
         return SetOutput(logits, mask, torch.where(usable[..., 0], uncertainty, 1.0).to(logits.dtype))
+
+    def _look_at(self, logits: Tensor) -> None:
+        """Warn of probabilities once, as `Calibration.predict` does: compiled code never can."""
+        if torch.jit.is_tracing() or (logits.is_cuda and torch.cuda.is_current_stream_capturing()):  # type: ignore[attr-defined, no-untyped-call]
+            return
+        try:
+            sample = logits[:16].detach().double().cpu().numpy()
+        except (RuntimeError, TypeError):  # what a transform of functions traces has no values
+            return
+        self._looked_at = len(sample) > 0
+        warn_if_probabilities(sample)
 
     def get_extra_state(self) -> str:
         """The score and K, so that a state can only be loaded where it fits."""

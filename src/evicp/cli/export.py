@@ -34,6 +34,12 @@ def export(
     logits: Annotated[
         str | None, typer.Option("--logits", metavar="NAME", help="The output that holds the logits.")
     ] = None,
+    output_is: Annotated[
+        str | None,
+        typer.Option(
+            "--output-is", metavar="WHAT", help="What it holds: logits or probabilities. Default: as the graph says."
+        ),
+    ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -42,7 +48,7 @@ def export(
 
     target = check_output(output, force=force, suffixes=[".onnx"], inputs=(model, calibration))
     loaded = load_calibration(calibration, "comes after MODEL")
-    onnx.export(model, loaded, coverage, target, confidence=confidence, logits=logits)
+    onnx.export(model, loaded, coverage, target, confidence=confidence, logits=logits, output_is=output_is)  # type: ignore[arg-type]
     if as_json:
         about = {"output": target, "coverage": coverage, "confidence": confidence}
         print_json({**about, "outputs": list(onnx.OUTPUTS)})

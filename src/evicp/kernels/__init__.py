@@ -22,9 +22,8 @@ from evicp.arithmetic import MIXED, ROUNDOFF, Arithmetic, arithmetic_of, in_prec
 from evicp.arrays import F64, I32, I64, Bools
 from evicp.errors import EvicpWarning, InputError
 from evicp.kernels import _numpy
-from evicp.kernels._loading import undisturbed
 
-_BACKENDS = ("auto", "native", "numba", "numpy")
+_BACKENDS = ("auto", "native", "numpy")
 _chosen = os.environ.get("EVICP_BACKEND", "auto").lower()
 
 
@@ -55,15 +54,6 @@ def compiled() -> ModuleType | None:
         return None
 
 
-@cache
-def _by_numba() -> ModuleType | None:
-    try:
-        with undisturbed():
-            return import_module("evicp.kernels._numba")
-    except ImportError:
-        return None
-
-
 def level() -> str:
     """The instruction set that the compiled kernels use; "none" where there are none."""
     fast = compiled()
@@ -88,9 +78,9 @@ def _find_backend(score: Any) -> Any:
         return _numpy
     if _chosen not in _BACKENDS:
         raise InputError(f"EVICP_BACKEND must be one of {', '.join(_BACKENDS)}; got {_chosen!r}.")
-    fast = _by_numba() if _chosen == "numba" else compiled()
-    if fast is None and _chosen != "auto":
-        raise InputError(f'backend "{_chosen}" is not installed here, or not in working order.')
+    fast = compiled()
+    if fast is None and _chosen == "native":
+        raise InputError('backend "native" is not installed here: it takes a wheel, or a C++ compiler at installation.')
     return fast if fast is not None and (score is None or fast.knows(score)) else _numpy
 
 
@@ -123,7 +113,7 @@ def arithmetic(score: Any, logits: Any, precision: str | None = None) -> Arithme
         there = on_device(score, logits)
         own = precision or precision_of(logits)
         return arithmetic_of(there.__name__.rpartition("_")[2], there.precision(logits), own)
-    own = precision or logits.dtype.name
+    own = precision or precision_of(logits)
     backend = _backend_for(score)
     if backend is _numpy:
         return arithmetic_of("numpy", "float64", own)
@@ -136,12 +126,13 @@ def comparable(made_by: Arithmetic, score: Any, logits: Any, precision: str) -> 
     Logits in a finer precision are rounded to that of the scores' own logits, and a backend that computes in more than
     one precision computes in theirs.
     """
-    if made_by.backend == MIXED:
-        return logits, arithmetic(score, logits, precision)
+    own = arithmetic(score, logits, precision)
+    if own is made_by or made_by.backend == MIXED:
+        return logits, own
     if ROUNDOFF[precision] < ROUNDOFF[made_by.logits]:
         logits, precision = in_precision(logits, made_by.logits), made_by.logits
     own = arithmetic(score, logits, precision)
-    if own.backend in ("native", "numba") and own.working != made_by.working:
+    if own.backend == "native" and own.working != made_by.working:
         logits = in_precision(logits, made_by.working)
         own = arithmetic(score, logits, precision)
     return logits, own

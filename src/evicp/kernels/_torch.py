@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 
 from evicp import checks
-from evicp.evidence import NORMALIZED
+from evicp.evidence import NORMALIZED, NORMALIZED_SINGLE
 
 __all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "ragged_sets", "top_labels"]
 
 #: A block of rows holds about this many logits: enough to keep an accelerator busy, few beside its memory.
 BLOCK_LOGITS = 1 << 22
 
-#: Rows whose probabilities exp(z) sum to 1 up to rounding hold log-probabilities: ln of the sum is at most this.
-_NORMALIZED = {torch.float64: NORMALIZED, torch.float32: 2.0**-20}
 
 _NAMES = ("aps", "base", "ecp", "lac", "margin", "raps", "saps", "topk")
 
@@ -321,7 +319,9 @@ def _log_utility(z: Tensor, temperature: float) -> Tensor:
     log_total = _row_sums(others).log1p()
     if temperature != 1.0:
         return shifted - log_total
-    is_normalized = (z.amax(1, keepdim=True) + log_total).abs() <= _NORMALIZED[z.dtype]
+    top, is_single = z.amax(1, keepdim=True), (z == z.float()).all(1, keepdim=True)
+    tolerance = torch.where(is_single, NORMALIZED_SINGLE, NORMALIZED)
+    is_normalized = (top < 0) & ((top + log_total).abs() <= tolerance)
     return torch.where(is_normalized, z, shifted - log_total)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.arrays import F64
+from evicp.evidence import NORMALIZED, NORMALIZED_SINGLE
 from evicp.kernels._compiled.columns import Columns, _reader, _writer
 from evicp.kernels._compiled.lanes import (
     LANES,
@@ -46,8 +47,6 @@ from evicp.kernels._compiled.reductions import (
 )
 from evicp.kernels._compiled.rows import (
     _LARGEST_LOGIT,
-    _NORMALIZED_32,
-    _NORMALIZED_64,
     _dirichlet,
     _fixed,
     _gain,
@@ -226,12 +225,22 @@ def _finish_rows(b: Any, p: _Parameters, count: int, other: Any) -> None:
 
 
 @_inlined
-def _keep_logarithms(b: Any, row: Any, count: int) -> None:
+def _fits_single(row: Any, n_classes: int) -> bool:
+    """Whether all logits of a row are numbers of single precision."""
+    for k in range(n_classes):  # noqa: SIM110 - Numba compiles no generators
+        if np.float64(np.float32(row[k])) != np.float64(row[k]):
+            return False
+    return True
+
+
+@_inlined
+def _keep_logarithms(b: Any, logits: Any, first: int, count: int, n_classes: int) -> None:
     """Rows whose probabilities exp(z) sum to 1, up to rounding, hold logarithms of these: make their sum 1."""
-    is_double = np.float64(_native(row, 1.0 + 2.0**-40)) > 1.0
-    tolerance = _NORMALIZED_64 if is_double else _NORMALIZED_32
     for j in range(count):
-        b.log_total[j] = 0.0 - b.top[j] if abs(b.top[j] + b.log_total[j]) <= tolerance else b.log_total[j]
+        off = abs(b.top[j] + b.log_total[j])
+        if b.top[j] < 0.0 and off <= NORMALIZED_SINGLE:  # noqa: SIM102 - the second takes a look at the row
+            if off <= NORMALIZED or _fits_single(logits[first + j], n_classes):
+                b.log_total[j] = 0.0 - b.top[j]
 
 
 @_inlined
@@ -374,7 +383,7 @@ def _take_batch(
             _note_row(b, i - first, row, p, survey, labels, other)
     _finish_rows(b, p, stop - first, other)
     if p.kind == _LAC:
-        _keep_logarithms(b, logits[first], stop - first)
+        _keep_logarithms(b, logits, first, stop - first, p.n_classes)
     return stop, -1
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evicp import checks
-from evicp.evidence import NORMALIZED
 from evicp.kernels._compiled.lanes import (
     _AHEAD,
     _CHUNK,
@@ -78,8 +77,6 @@ from evicp.kernels._compiled.reductions import (
 _LARGEST_LOGIT = checks.LARGEST_LOGIT
 #: What a label scores that is certain, being the only possible one: of -inf no threshold could be made.
 _LOWEST = -np.finfo(np.float64).max
-#: Rows of log-probabilities: ln of their sum is no more than this, in either precision.
-_NORMALIZED_64, _NORMALIZED_32 = NORMALIZED, 2.0**-20
 #: No logarithm of a cost is further from 0, with a plain stabilizer.
 _LARGEST_LOG = 60.0
 

@@ -95,7 +95,7 @@ def _score(
     elif RULE == _LAC:
         log_total = tl.load(place + _LOG_TOTAL * n, mask=here, other=0.0)
         result = -_log_phi(z, top, log_total, temperature)
-        is_unscaled = top * 0.0 + temperature == 1.0
+        is_unscaled = (top * 0.0 + temperature == 1.0) & (top < 0)
         is_logarithm = (tl.abs(top + log_total) <= _NORMALIZED) & is_unscaled  # of a probability
         result = tl.where(is_logarithm, -z, result)
     elif RULE == _APS or RULE == _RAPS:

@@ -12,6 +12,8 @@ namespace EVICP_LEVEL {
 constexpr int kSlots = 128, kMost = 64;  // candidates of several rows that are scored side by side, and those of one row
 constexpr int kFlags = 32;               // labels of a turned row that are flagged in one number
 constexpr int64_t kConverted = 1 << 13;  // logits of a batch that are converted first and should stay in the cache
+// How far ln of the sum of log-probabilities e^z may be from 0: in double precision, and where all fit into single.
+constexpr double kNormalized = 0x1p-42, kNormalizedSingle = 0x1p-20;
 constexpr int kFew = 128;                // up to so many candidates are sorted by comparing all with all
 
 template <class T> struct Batch {
@@ -108,8 +110,24 @@ template <class T> struct Batch {
         } else {
             for (int64_t i = first; i < stop && bad < 0; i++) bad = note_row<HAS_LABEL>(i) ? kUsable : i;
         }
-        if (bad < 0) finish_rows(p, facts, int(stop - first), sizeof(T) == 8 ? 0x1p-42 : 0x1p-20);
-        return bad;
+        if (bad >= 0) return bad;
+        finish_rows(p, facts, int(stop - first));
+        if (p.kind == kLac && p.temperature == 1.0) keep_logarithms();
+        return kUsable;
+    }
+
+    // Rows whose probabilities e^z sum to 1, up to rounding, hold log-probabilities, which are taken as they are.
+    void keep_logarithms() {
+        for (int64_t j = 0; j < stop - first; j++) {
+            double away = __builtin_fabs(facts.top[j] + facts.log_total[j]);
+            if (!(facts.top[j] < 0.0 && away <= kNormalizedSingle)) continue;
+            if (away <= kNormalized || fits_single(raw(first + j))) facts.top[j] = facts.log_total[j] = 0.0;
+        }
+    }
+    bool fits_single(const T *z) const {
+        for (int64_t k = 0; k < n_classes; k++)
+            if (T(float(z[k])) != z[k]) return false;
+        return true;
     }
 
     template <bool HAS_LABEL> bool note_row(int64_t i) {

@@ -158,16 +158,12 @@ template <int N> NEVER_INLINE void score_eight(const Parameters &p, const Facts<
 }
 
 // The rest of what labels' scores need to know of `count` rows, given what passes over them found.
-template <int N> NEVER_INLINE void finish_rows(const Parameters &p, Facts<N> &f, int count, double tolerance) {
+template <int N> NEVER_INLINE void finish_rows(const Parameters &p, Facts<N> &f, int count) {
     if (p.is_rank() || p.kind == kMass) return;
     for (int j = 0; j < count; j += kSide) {
         D others = D::load(f.exponentials + j);
         (1.0 / (1.0 + others)).store(f.largest + j);
         if (!p.is_plain) log1p(others).store(f.log_total + j);
-        if (p.kind == kLac && p.temperature == 1.0) {  // log-probabilities are taken as they are
-            for (int i = j; i < j + kSide; i++)
-                if (__builtin_fabs(f.top[i] + f.log_total[i]) <= tolerance) f.top[i] = f.log_total[i] = 0.0;
-        }
         if (p.kind == kMargin) probability(p, rows_at(f, j), D::load(f.second + j)).store(f.second + j);
         if (p.kind != kEcp) continue;
         D top = D::load(f.top + j), low = D::load(f.low + j), rank = D::load(f.low_rank + j);
