@@ -235,8 +235,8 @@ ROWS: dict[str, Row] = {
         Row(
             "27*",
             "tied and low-entropy logits: smoothed sets, randomised scores of ten seeds, every pair of precisions",
-            "abs(z) < 3 where coverage is exact, z > -3 where ties may raise it; random numbers shared between rows and "
-            "thresholds without room are caught",
+            "abs(z) < 3 where coverage is exact, z > -3 where ties may raise it; random numbers shared between rows "
+            "and thresholds without room are caught",
             _own("ties_law"),
         ),
     )
