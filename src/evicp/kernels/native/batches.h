@@ -141,7 +141,7 @@ template <class T> struct Batch {
         facts.v[j] = p.randomized ? uniform(z, uint32_t(p.seed)) : 1.0;
         if (p.kind == kMass) {
             int64_t all, above;
-            add_weights(p, z, s.top, z[label], all, above);
+            add_weights<HAS_LABEL>(p, z, s.top, z[label], all, above);
             facts.mass[j] = double(all);
             if (HAS_LABEL) {
                 int64_t own = weights(p, Row16<T>(z[label]), s.top).first();

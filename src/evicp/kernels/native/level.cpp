@@ -154,7 +154,7 @@ template <class T> int64_t top_labels(const Job &job, int64_t first, int64_t sto
         });
     return each_row<T>(job, first, stop, [&](const Logits<T> &row, const Survey<T> &s, int64_t i) {
         for (int64_t k = 0; k < row.n; k += kLanes) {
-            uint32_t is_top = bits(row.load(k) >= Row16<T>(s.top));
+            uint32_t is_top = bits_at_least(row.load(k), Row16<T>(s.top));
             if (!is_top) continue;
             job.tops[i] = int32_t(row.place(k) + __builtin_ctz(is_top));
             return;

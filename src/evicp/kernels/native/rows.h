@@ -206,14 +206,14 @@ template <class T> T second_largest(const Logits<T> &row, T top, int64_t shared)
 template <class T> INLINE Lanes<int64_t, kLanes> weights(const Parameters &p, const Row16<T> &z, T top) {
     return round_to_whole(widen(exp_times(z - top, T(p.rate))) * p.units);
 }
-// The weight of all labels, and of those strictly above a logit.
-template <class T> INLINE void add_weights(const Parameters &p, const Logits<T> &row, T top, T mark, int64_t &all, int64_t &above) {
+// The weight of all labels, and of those strictly above a logit, if there is one.
+template <bool HAS_MARK, class T> INLINE void add_weights(const Parameters &p, const Logits<T> &row, T top, T mark, int64_t &all, int64_t &above) {
     Lanes<int64_t, kLanes> total(0), larger_ones(0);
     alignas(64) int64_t weight[kLanes];
     auto add = [&](const Row16<T> &z) __attribute__((always_inline)) {
         Lanes<int64_t, kLanes> w = weights(p, z, top);
         total = total + w;
-        larger_ones = larger_ones + (w & (widen(z) > widen(Row16<T>(mark))));
+        if (HAS_MARK) larger_ones = larger_ones + (w & (widen(z) > widen(Row16<T>(mark))));
     };
     int64_t i = 0;
     for (; i + kLanes <= row.n; i += kLanes) add(Row16<T>::load(row.z + i));

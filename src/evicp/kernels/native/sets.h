@@ -101,21 +101,21 @@ template <class T> int64_t find_at_least(Batch<T> &b, const Logits<T> &row, T cu
         for (int64_t k = 0; k < b.n_classes; k++) b.found[k] = int32_t(k);
         return b.n_classes;
     }
-    Row16<T> low(cut), high(upper);
+    const Row16<T> low(cut), high(upper);
+    int32_t *places = b.places, *found = b.found;
     for (int64_t i = 0; i < whole; i += 2 * kLanes) {  // where candidates are, without a branch
-        b.places[hits] = int32_t(i);
-        hits += bits(larger(Row16<T>::load(row.z + i), Row16<T>::load(row.z + i + kLanes)) >= low) != 0;
+        places[hits] = int32_t(i);
+        hits += bits_at_least(larger(Row16<T>::load(row.z + i), Row16<T>::load(row.z + i + kLanes)), low) != 0;
     }
+    auto between = [&](const Row16<T> &z) __attribute__((always_inline)) {
+        return bits_at_least(z, low) & ~bits_at_least(z, high);
+    };
     for (int64_t k = 0; k < hits; k++) {
-        int64_t i = b.places[k];
-        Row16<T> z = Row16<T>::load(row.z + i), y = Row16<T>::load(row.z + i + kLanes);
-        uint64_t flags = bits((z >= low) & (z < high)) | uint64_t(bits((y >= low) & (y < high))) << kLanes;
-        count = note_bits(b.found, count, i, flags);
+        int64_t i = places[k];
+        uint64_t second = between(Row16<T>::load(row.z + i + kLanes));
+        count = note_bits(found, count, i, between(Row16<T>::load(row.z + i)) | second << kLanes);
     }
-    for (int64_t i = whole; i < row.n; i += kLanes) {
-        Row16<T> z = row.load(i);
-        count = note_bits(b.found, count, row.place(i), bits((z >= low) & (z < high)));
-    }
+    for (int64_t i = whole; i < row.n; i += kLanes) count = note_bits(found, count, row.place(i), between(row.load(i)));
     return count;
 }
 template <class T> INLINE void note_keys(Batch<T> &b, const Logits<T> &row, int64_t count) {

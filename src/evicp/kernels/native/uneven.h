@@ -10,7 +10,9 @@ namespace evicp {
 namespace EVICP_LEVEL {
 
 constexpr int64_t kOpen = 64;  // more labels than this are not looked at one by one
-constexpr int kRounds = 8;     // how often the ranks of a few labels are counted to bound others'
+constexpr int kLevels = 8;     // labels that reach so many keys are counted, which bounds ranks from above
+constexpr double kRounding = 4e-6;  // more than rounding does to a bound in float32
+constexpr int kRounds = 4;      // how often the ranks of a few labels are counted to bound others'
 
 template <class T> struct Uneven {
     Batch<T> &b;
@@ -161,9 +163,34 @@ template <class T> struct Uneven {
         find_costs(b.found, n, rank, cost);
     }
 
+    // What orders labels, or is one for those it does not: of two, the one above has no smaller key.
+    INLINE F keys(int64_t k) const {
+        if (job.rates) return narrow(Lanes<double, kLanes>::load(alpha + k));
+        return narrow(logits(k));
+    }
+    // How many labels reach each of a few keys: no label that reaches one has a rank as high as that.
+    void find_levels(float (&level)[kLevels], float (&reached)[kLevels]) const {
+        const float low = float(s.low.first()), top = float(s.top.first());
+        double least_alpha = alpha[0];
+        for (int64_t k = 0; job.rates && k < n; k++) least_alpha = smaller(alpha[k], least_alpha);
+        const double ratio = s.alpha.first() / least_alpha;
+        for (int i = 0; i < kLevels; i++) {
+            float part = float(i + 1) / float(kLevels + 1);
+            level[i] = job.rates ? float(least_alpha * exp(log(D(ratio)) * double(part)).first()) : low + (top - low) * part;
+        }
+        Counts<float> counts[kLevels] = {0, 0, 0, 0, 0, 0, 0, 0};
+        for (int64_t k = 0; k < n; k += kLanes) {
+            F key = keys(k);
+            for (int i = 0; i < kLevels; i++) count_if<float>(counts[i], key >= F(level[i]));
+        }
+        for (int i = 0; i < kLevels; i++) reached[i] = float(count(counts[i]));
+    }
+
     // Bounds of all labels' costs, beyond what rounding in float32 can do.
     void find_bounds() {
-        const float slack = float(kRoughly), share = float(s.inverse_alpha_0.first()), scale = float(1.0 / p.stabilizer);
+        float level[kLevels], reached[kLevels];
+        find_levels(level, reached);
+        const float slack = float(kRounding), share = float(s.inverse_alpha_0.first()), scale = float(1.0 / p.stabilizer);
         const float one_rank = float(1.0 / p.K), total = float(s.largest.first());
         for (int64_t k = 0; k < n; k += kLanes) {
             using W = Lanes<double, kLanes>;
@@ -172,8 +199,11 @@ template <class T> struct Uneven {
             F utility = phi ? narrow(user_utility(k)) : exp(narrow((z - T(s.top.first())) * T(p.rate))) * total;
             F gain = utility * (q * q) * scale;
             Mask<float, kLanes> is_possible = narrow(z) > F(-kInfinity);
+            F key = keys(k), highest(float(p.K) - 1.0f);  // the highest rank
+            for (int i = 0; i < kLevels; i++) highest = select(key >= F(level[i]), F(reached[i] - 1.0f), highest);
+            F scaling = (float(p.K) - highest) * one_rank;
             F low = weight * larger(I * (1.0f - slack) - 1e-6f, F(0.0f)) / (gain * (1.0f + slack) + (1.0f + slack));
-            F high = weight * (I * (1.0f + slack) + 1e-6f) / (gain * ((1.0f - slack) * one_rank) + (1.0f - slack));
+            F high = weight * (I * (1.0f + slack) + 1e-6f) / (gain * (scaling * (1.0f - slack)) + (1.0f - slack));
             select(is_possible, low, F(kInfinity)).store(least + k);
             select(is_possible, high, F(-1.0f)).store(most + k);
         }
@@ -235,10 +265,13 @@ template <class T> struct Uneven {
         alignas(64) double costs[kOpen];
         if (!is_dense) {
             find_bounds();
-            F floor(-1.0f);
-            for (int64_t k = 0; k < n; k += kLanes)
-                floor = larger(select(F::load(most + k) >= F(0.0f), F::load(least + k), F(-1.0f)), floor);
-            F limit(largest(floor));
+            // The label whose bound is highest is a good guess: its cost bounds the largest from below.
+            F highest(-1.0f);
+            for (int64_t k = 0; k < n; k += kLanes) highest = larger(F::load(most + k), highest);
+            F guess(largest(highest));
+            note([&](int64_t k) { return F::load(most + k) >= guess; });
+            find_few(open, 1, costs);
+            F limit(float(costs[0] * (1.0 - kRounding)));
             int64_t count = close_in(note([&](int64_t k) { return F::load(most + k) >= limit; }));
             is_dense = count > kOpen;
             if (!is_dense) {
