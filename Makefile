@@ -58,7 +58,7 @@ test-pythons:
 	done
 
 # All but those that need more than the extra test-base, or take long.
-NOT_BASE = device docs examples experiments extraction extraction_networks kernels_numba kernels_torch kernels_triton \
+NOT_BASE = device docs examples experiments extraction extraction_networks kernels_native native_processes kernels_torch kernels_triton \
 	onnx onnx_network ray reference_splits torch
 BASE_TESTS = $(filter-out $(NOT_BASE:%=tests/test_%.py), $(wildcard tests/test_*.py))
 

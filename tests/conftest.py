@@ -18,7 +18,6 @@ from evicp import kernels
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _LONG = os.environ.get("EVICP_RELIABILITY") == "long"
 
-# No deadline: the first example of a compiled kernel includes its compilation.
 _common = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.function_scoped_fixture]}
 hypothesis.settings.register_profile("fast", max_examples=200, derandomize=True, **_common)
 hypothesis.settings.register_profile("long", max_examples=5_000, **_common)  # on each of two backends
@@ -72,20 +71,20 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def numba_available() -> bool:
-    """Whether the fused backend can be imported here."""
+def native_available() -> bool:
+    """Whether the compiled backend can be imported here."""
     try:
-        importlib.import_module("evicp.kernels._numba")
+        importlib.import_module("evicp.kernels._native")
     except ImportError:
         return False
     return True
 
 
-@pytest.fixture(params=["numpy", "numba"])
-def cpu_backend(request: pytest.FixtureRequest, numba_available: bool) -> Iterator[str]:
+@pytest.fixture(params=["numpy", "native"])
+def cpu_backend(request: pytest.FixtureRequest, native_available: bool) -> Iterator[str]:
     """Run the test once under each CPU backend."""
-    if request.param == "numba" and not numba_available:
-        pytest.skip("the numba backend cannot be imported here")
+    if request.param == "native" and not native_available:
+        pytest.skip("the compiled backend cannot be imported here")
     with kernels.backend(request.param):
         yield request.param
 

@@ -17,7 +17,7 @@ from evicp import APS, LAC, RAPS, SAPS, ByUncertainty, Calibrator, calibrate, ke
 from evicp.arithmetic import Arithmetic
 from evicp.errors import ArtifactError, LogitsError
 
-WAYS = [*product(["numba", "numpy"], [np.float16, np.float32, np.float64])]
+WAYS = [*product(["native", "numpy"], [np.float16, np.float32, np.float64])]
 SCORES = [
     "ecp",
     evicp.ECP(stabilizer=0.0),
@@ -34,8 +34,8 @@ SCORES = [
 @pytest.fixture(autouse=True)
 def compiled():
     """Where a test does not say otherwise, the backend that has two precisions."""
-    pytest.importorskip("numba")
-    with kernels.backend("numba"):
+    pytest.importorskip("evicp.kernels._native")
+    with kernels.backend("native"):
         yield
 
 
@@ -87,7 +87,7 @@ def test_control_thresholds_taken_as_they_are_lose_coverage(figure):
 @pytest.mark.parametrize(
     "score", [LAC(), APS(randomized=False), RAPS(randomized=False), SAPS(randomized=False), "topk"]
 )
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["native", "numpy"])
 def test_ties_are_kept_whatever_the_precision_of_new_rows(score, backend):
     """Coverage in another precision is at least what it is in the calibration's own."""
     (z, y), (new, truth) = votes(1000), votes(1000, 1)
@@ -153,7 +153,7 @@ def test_batches_in_a_finer_precision_are_rounded_to_that_of_the_first():
     together = calibrate(z.astype(np.float32), y, "lac")
     calibrator = Calibrator("lac").update(z[:90].astype(np.float32), y[:90]).update(z[90:], y[90:])
     assert calibrator.finish() == together
-    assert str(together.origin.arithmetic) == "numba float32 of float32"
+    assert str(together.origin.arithmetic) == "native float32 of float32"
 
 
 def test_batches_in_a_coarser_precision_are_remembered():

@@ -122,7 +122,7 @@ def test_results_are_those_in_memory_to_the_bit(
     expected = evicp.calibrate(logits, labels, score)
     sets = expected.predict(logits, 0.9)
     few = ("npy",) if step < 100 else ("npz", "parquet")
-    for kind in WRITERS if step == 1024 and cpu_backend == "numba" else few:
+    for kind in WRITERS if step == 1024 and cpu_backend == "native" else few:
         rows = rows_of(tmp_path / "logits.npy" if kind == "npy" else stored[kind], step)
         calibration = blocks.calibrate(rows, score)
         assert calibration == expected

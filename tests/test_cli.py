@@ -24,6 +24,7 @@ import pytest
 from rich.console import Console
 
 import evicp
+from evicp import kernels
 from evicp.blocks import located
 from evicp.cli import app, common, inputs
 from evicp.cli.common import plain
@@ -686,7 +687,7 @@ def test_the_package_can_be_run(folder: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout.strip()) == (0, evicp.__version__)
+    assert (done.returncode, done.stdout.strip()) == (0, f"{evicp.__version__} (kernels: {kernels.level()})")
 
 
 def test_the_shell_completes_commands_and_scores(folder: Path) -> None:

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import version
 from importlib.resources import files as resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +35,7 @@ def block(*names):
     import sys
     class Blocker:
         def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] in names:
+            if name in names or name.partition(".")[0] in names:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     if names:
         sys.meta_path.insert(0, Blocker())
@@ -315,10 +316,12 @@ def test_every_benchmark_loads() -> None:
     assert set(python(code, ROOT / "benchmarks").split()) == {"fine"}
 
 
-def test_numba_may_be_missing() -> None:
+def test_the_compiled_kernels_may_be_missing() -> None:
     """The NumPy reference gives the same sets."""
     code = """
         block(*%r)
+        import warnings
+        warnings.simplefilter("ignore")  # that NumPy takes longer
         import numpy as np, evicp
         rng = np.random.default_rng(0)
         labels = rng.integers(0, 6, 300)
@@ -326,7 +329,7 @@ def test_numba_may_be_missing() -> None:
         for score in ("ecp", "lac", "aps", "raps"):
             print(evicp.calibrate(logits, labels, score).predict(logits[:20], 0.9).to_lists())
     """
-    without = python(code % (("numba", "llvmlite"),), backend="auto")
+    without = python(code % (("evicp.kernels._core",),), backend="auto")
     assert without == python(code % ((),), backend="auto")
     assert without.count("[[") == 4
 
@@ -372,3 +375,11 @@ def test_imports_walk_as_the_drawing_says() -> None:
         assert room in tiers, f"ARCHITECTURE.md does not say where {room} stands"
         above = {other for other in imported(path) & set(tiers) if tiers[other] > tiers[room]}
         assert not above, f"{path.name} imports {above} from above"
+
+
+def test_versions_name_the_kernels_instruction_set(capsys) -> None:
+    evicp.show_versions()
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said["evicp"] == evicp.__version__
+    assert said["kernels"] in {"none", "portable", "v2", "v3", "v4"}
+    assert said["numpy"] == version("numpy")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK, checks, kernels, limits
+from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK, kernels, limits
 from evicp.scores import as_score
 
 SCORES = [
@@ -103,36 +103,6 @@ def test_a_limit_for_each_row(cpu_backend, score):
     check(score, logits, limit)
     limit[::7], limit[3::7] = np.inf, -np.inf
     check(score, logits, limit)
-
-
-@pytest.mark.parametrize("k", [200, 300])
-@pytest.mark.parametrize("score", SCORES, **ids)
-def test_every_way_to_look_for_labels_gives_the_same_sets(monkeypatch, score, k):
-    """Walking through all labels, down to some limit, or looking at labels one by one: those in question, or all."""
-    numba = pytest.importorskip("evicp.kernels._numba")
-    logits = rows_of(60, k, np.float32, 3)
-    anything = numba._spread_limits(score, np.full(k, np.inf), np.float32)[-1]
-    with kernels.backend("numba"):
-        for name, limit in patterns(score, kernels.dense_scores(score, logits), 3).items():
-            infinite = limit == np.inf
-            largest = limit[~infinite].max(initial=-np.inf)
-            unlimited = np.where(infinite, anything, np.float32(-np.inf))
-            results = [kernels.ragged_sets(score, logits, limit[None, :])]
-            for tight, demands in (
-                (np.inf, anything),
-                (largest, unlimited),
-                (largest - 1, anything),
-                (-np.inf, anything),
-            ):
-                needs, largest_of_all = np.exp(-limit), limit.max(keepdims=True)
-                arrays = (checks.frozen(array) for array in (limit.copy(), needs, largest_of_all))
-                way = *arrays, float(tight), checks.frozen(demands)
-                with monkeypatch.context() as patch:
-                    patch.setattr(numba, "_spread_limits", lambda *_, way=way: way)
-                    results.append(kernels.ragged_sets(score, logits, limit[None, :]))
-            for other in results[1:]:
-                for mine, theirs in zip(results[0], other, strict=True):
-                    assert mine.tobytes() == theirs.tobytes(), name
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -32,12 +32,14 @@ def split(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("label", REFERENCE_SCORES)
-def test_the_reference_splits_are_met_to_1e_9(shared_data, cpu_backend, numba_available, name, label, long_run, figure):
+def test_the_reference_splits_are_met_to_1e_9(
+    shared_data, cpu_backend, native_available, name, label, long_run, figure
+):
     """The reference backend is slow: it does all ten splits only in the long run, or where it is alone."""
     reference = json.loads((shared_data / "reference_splits.json").read_text())
     rows = [r for r in reference if (r["network"], r["score"]) == (name, label)]
     assert len(rows) == 20
-    few = cpu_backend == "numpy" and numba_available and not long_run
+    few = cpu_backend == "numpy" and native_available and not long_run
     logits, labels = network(shared_data, name)
     logits = logits.astype(np.float64)
     worst = 0.0

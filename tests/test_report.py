@@ -157,13 +157,13 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(whole.difficulty_sizes, pieces.difficulty_sizes)
 
 
-def test_the_checksum_is_the_files_whoever_scores(numba_available: bool) -> None:
-    if not numba_available:
-        pytest.skip("the numba backend cannot be imported here")
+def test_the_checksum_is_the_files_whoever_scores(native_available: bool) -> None:
+    if not native_available:
+        pytest.skip("the compiled backend cannot be imported here")
     logits, labels = make(400, 20)
     with kernels.backend("numpy"):
         calibration = evicp.calibrate(logits[:200], labels[:200])
-    with kernels.backend("numba"):
+    with kernels.backend("native"):
         assert calibration.alike(logits[200:])[0] != calibration
         page = report.build(logits[200:], labels[200:], calibration)
     assert page.data["methods"][0]["checksum"] == calibration.certificate(0.9).checksum

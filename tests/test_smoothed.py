@@ -181,9 +181,9 @@ def test_u_has_nothing_to_do_with_what_a_randomised_score_draws():
 
 
 def test_other_rounding_can_only_add_labels():
-    pytest.importorskip("numba")
+    pytest.importorskip("evicp.kernels._native")
     z, y = make(400)
-    with kernels.backend("numba"):
+    with kernels.backend("native"):
         calibration = calibrate(z[:200], y[:200], "lac")
         here = calibration.predict(z[200:], 0.8, smoothed=True)
     with kernels.backend("numpy"):
@@ -377,13 +377,13 @@ def test_too_much_is_incompatible_with_smoothed_sets_also_where_scores_tie():
 @pytest.mark.parametrize("by", [None, "group"])
 def test_ties_that_another_backend_hides_are_warned_of(by):
     """Raised past rounding, no calibration score equals a new one; ranks are whole numbers, and need no raising."""
-    pytest.importorskip("numba")
+    pytest.importorskip("evicp.kernels._native")
     z, y = make(900)
     groups, u = np.arange(900) % 2, np.random.default_rng(0).random(500)
     how = {"by": groups[:400]} if by else {}
     new = {"groups": groups[400:]} if by else {}
     shuffled = np.sort(z[:1])[0][z.argsort(1).argsort(1)]  # the same logits in every row: six scores in all
-    with kernels.backend("numba"):
+    with kernels.backend("native"):
         tied = calibrate(shuffled[:400], y[:400], "lac", **how)
         ranks = calibrate(z[:400], y[:400], "topk", **how)
         here = ranks.predict(z[400:], 0.7, smoothed=True, **new)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from evicp.slices import WorstSlice, worst_slice
     from evicp.temperature import TemperatureFit, fit_temperature
     from evicp.tuning import Tuned, Tuning, tune
+    from evicp.versions import show_versions
 
 __version__ = "0.1.0"
 
@@ -78,6 +79,7 @@ __all__ = [
     "opinion",
     "pac_rank",
     "plan",
+    "show_versions",
     "tune",
     "worst_slice",
 ]
@@ -113,6 +115,7 @@ _LAZY = {
     "tables": (),
     "temperature": ("TemperatureFit", "fit_temperature"),
     "tuning": ("Tuned", "Tuning", "tune"),
+    "versions": ("show_versions",),
 }
 
 

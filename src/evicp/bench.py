@@ -32,7 +32,7 @@ __all__ = ["FLOOR", "Timing", "Timings", "imagenet_like", "interleave", "machine
 #: The name of the workload all others are compared with.
 FLOOR = "one read: logits.sum()"
 
-_PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "torchcp", "mapie")
+_PACKAGES = ("numpy", "scipy", "torch", "triton", "torchcp", "mapie")
 
 
 @dataclass(frozen=True)

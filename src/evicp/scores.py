@@ -184,11 +184,17 @@ class ECP(Score):
         """ln phi, the utility of Eq. 8."""
         if self.utility is None:
             return evidence.log_utility(z, self.temperature)
+        with np.errstate(divide="ignore"):
+            return np.log(self.utility_of(z))
+
+    def utility_of(self, z: F64) -> F64:
+        """phi, the utility of Eq. 8."""
+        if self.utility is None:
+            return np.exp(evidence.log_utility(z, self.temperature))
         phi = checks.from_user(self.utility, z, "utility")
         if self.stabilizer == 0 and np.any((phi == 0) & (z > -np.inf)):
             raise ScoreError("utility must be positive where stabilizer is 0; got 0. Use stabilizer=1e-8.")
-        with np.errstate(divide="ignore"):
-            return np.log(phi)
+        return phi
 
     def formula(self, z: F64) -> F64:
         n_classes = z.shape[1]

@@ -65,10 +65,6 @@ def digest(backend: str, block: int) -> str:
             from evicp.kernels import _torch
 
             _torch.BLOCK_LOGITS = block
-        if backend == "numba":
-            from evicp.kernels import _numba
-
-            _numba._ALONE, _numba._BLOCK, _numba._COPIED_BLOCK = 0, block, block
     found = hashlib.sha256()
     with kernels.backend("numpy" if backend == "torch" else backend):
         for score in SCORES:

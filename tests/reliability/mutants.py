@@ -55,7 +55,7 @@ TESTS = {
 }
 
 #: Tests that say nothing about these modules, or that a mutant cannot be seen in because they start other processes.
-LEFT_OUT = "not numba and not killed and not mutations and not truncated and not bit_flip and not plain_write"
+LEFT_OUT = "not native and not killed and not mutations and not truncated and not bit_flip and not plain_write"
 LEFT_OUT += " and not full_disk and not cut_off and not two_writers"
 #: Ranks of two million pairs, where those that doubles get wrong are enough.
 LEFT_OUT += " and not whole_grid"

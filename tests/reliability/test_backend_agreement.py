@@ -71,7 +71,7 @@ def on_torch(score: Score, long_run: bool) -> tuple[np.ndarray, Callable[[float]
     return np.sort(_torch.label_scores(score, fitted, labels).numpy()), sets
 
 
-BACKENDS: dict[str, Any] = {"numba": on_cpu("numba"), "torch": on_torch}
+BACKENDS: dict[str, Any] = {"native": on_cpu("native"), "torch": on_torch}
 
 
 def mask(sets: Sets, shape: tuple[int, int]) -> np.ndarray:

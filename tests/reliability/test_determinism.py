@@ -37,7 +37,7 @@ def digest(backend: str, threads: int, block: int, way: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("backend", ["numpy", "numba", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "native", "torch"])
 def test_one_hash(backend: str, long_run: bool, figure) -> None:
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")

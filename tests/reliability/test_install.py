@@ -14,7 +14,18 @@ import pytest
 pytestmark = pytest.mark.reliability
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TESTS = ("calibration", "scores", "artifact", "files", "sets", "reliability", "shift", "groups", "cli", "kernels_numba")
+TESTS = (
+    "calibration",
+    "scores",
+    "artifact",
+    "files",
+    "sets",
+    "reliability",
+    "shift",
+    "groups",
+    "cli",
+    "kernels_native",
+)
 
 #: What the tests themselves need; the last as old as the NumPy it is built for.
 TOOLS = ("pytest>=8", "hypothesis>=6.100", "mpmath>=1.3", "ml-dtypes==0.4.0", "jsonschema>=4.20", "plotly>=6")

@@ -25,10 +25,10 @@ def test_figures_of_several_tests_become_one():
     text = scoreboard.summary(
         [
             report(case("a", largest_error=0.5, smallest_p=0.25, kills=200)),
-            report(case("b", largest_error=0.125, smallest_p=0.75, kills=100, engine="numba")),
+            report(case("b", largest_error=0.125, smallest_p=0.75, kills=100, engine="native")),
         ]
     )
-    assert text == "largest error 0.5; smallest p 0.25; kills 300; engine numba; 2 tests passed"
+    assert text == "largest error 0.5; smallest p 0.25; kills 300; engine native; 2 tests passed"
 
 
 def test_one_failure_or_error_fails_the_row():

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 import evicp
+from evicp import kernels
 from evicp.cli import streams
 from evicp.cli.bench import bench
 from evicp.cli.calibrate import calibrate
@@ -133,7 +134,7 @@ def _without_command(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        Console().print(evicp.__version__, highlight=False)
+        Console().print(f"{evicp.__version__} (kernels: {kernels.level()})", highlight=False)
         raise typer.Exit
     if context.invoked_subcommand is None:
         Console(stderr=True).print(context.get_help(), markup=False, highlight=False, end="")

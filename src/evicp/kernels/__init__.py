@@ -1,7 +1,7 @@
 """The loops over logits: the same functions, by the same names, in each backend.
 
-`_numpy` is the reference and knows every score; `_numba` is fused and parallel and knows the built-in ones (its
-compiled part is `_compiled`). Each function here picks the fastest backend that knows the score it is given.
+`_numpy` is the reference and knows every score; `_native` is compiled and parallel and knows the built-in ones (its
+C++ is in `native/`). Each function here picks the fastest backend that knows the score it is given.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from numpy.typing import NDArray
 from evicp import checks
 from evicp.arithmetic import MIXED, ROUNDOFF, Arithmetic, arithmetic_of, in_precision, precision_of
 from evicp.arrays import F64, I32, I64, Bools
-from evicp.errors import EvicpWarning, InputError, installed
+from evicp.errors import EvicpWarning, InputError
 from evicp.kernels import _numpy
-from evicp.kernels._loading import undisturbed
 
-_BACKENDS = ("auto", "numba", "numpy")
+_BACKENDS = ("auto", "native", "numpy")
 _chosen = os.environ.get("EVICP_BACKEND", "auto").lower()
 
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Force a backend for CPU arrays inside a block: "numpy", "numba" or "auto" (also: EVICP_BACKEND)."""
+    """Force a backend for CPU arrays inside a block: "numpy", "native" or "auto" (also: EVICP_BACKEND)."""
     global _chosen  # noqa: PLW0603 - a switch for tests and for debugging, read on every call
     if name not in _BACKENDS:
         raise InputError(f"backend must be one of {', '.join(_BACKENDS)}; got {name!r}.")
@@ -42,18 +41,23 @@ def backend(name: str) -> Iterator[None]:
 
 
 @cache
-def _fused() -> ModuleType | None:
-    """The Numba backend, imported on first use; None where Numba is missing, or, with a warning, does not load."""
+def compiled() -> ModuleType | None:
+    """The compiled backend; None, with a warning, where evicp was installed without it."""
     try:
-        with undisturbed():
-            return import_module("evicp.kernels._numba")
+        return import_module("evicp.kernels._native")
     except ImportError as error:
-        if installed("numba"):
-            checks.warn(
-                f"Numba is installed but cannot be used ({error}); scores are computed by NumPy, which takes longer.",
-                EvicpWarning,
-            )
+        checks.warn(
+            f"evicp has no compiled kernels here ({error}); scores are computed by NumPy, which takes longer. "
+            "Install it where there is a C++ compiler, or from a wheel.",
+            EvicpWarning,
+        )
         return None
+
+
+def level() -> str:
+    """The instruction set that the compiled kernels use; "none" where there are none."""
+    fast = compiled()
+    return fast.level() if fast else "none"
 
 
 #: The last score, by itself and not by its value, with the choice and what it led to: a server has one score.
@@ -74,9 +78,9 @@ def _find_backend(score: Any) -> Any:
         return _numpy
     if _chosen not in _BACKENDS:
         raise InputError(f"EVICP_BACKEND must be one of {', '.join(_BACKENDS)}; got {_chosen!r}.")
-    fast = _fused()
-    if fast is None and _chosen == "numba":
-        raise InputError('backend "numba" needs Numba, in working order: pip install numba')
+    fast = compiled()
+    if fast is None and _chosen == "native":
+        raise InputError('backend "native" is not installed here: it takes a wheel, or a C++ compiler at installation.')
     return fast if fast is not None and (score is None or fast.knows(score)) else _numpy
 
 
@@ -110,9 +114,10 @@ def arithmetic(score: Any, logits: Any, precision: str | None = None) -> Arithme
         own = precision or precision_of(logits)
         return arithmetic_of(there.__name__.rpartition("_")[2], there.precision(logits), own)
     own = precision or precision_of(logits)
-    if _backend_for(score) is _numpy:
+    backend = _backend_for(score)
+    if backend is _numpy:
         return arithmetic_of("numpy", "float64", own)
-    return arithmetic_of("numba", "float64" if logits.dtype.char == "d" else "float32", own)
+    return arithmetic_of(backend.__name__.rpartition("_")[2], "float64" if logits.dtype.char == "d" else "float32", own)
 
 
 def comparable(made_by: Arithmetic, score: Any, logits: Any, precision: str) -> tuple[Any, Arithmetic]:
@@ -127,7 +132,7 @@ def comparable(made_by: Arithmetic, score: Any, logits: Any, precision: str) -> 
     if ROUNDOFF[precision] < ROUNDOFF[made_by.logits]:
         logits, precision = in_precision(logits, made_by.logits), made_by.logits
     own = arithmetic(score, logits, precision)
-    if own.backend == "numba" and own.working != made_by.working:
+    if own.backend == "native" and own.working != made_by.working:
         logits = in_precision(logits, made_by.working)
         own = arithmetic(score, logits, precision)
     return logits, own

@@ -1,0 +1,204 @@
+"""The built-in scores on the CPU, compiled: the same functions as the reference, by the same names.
+
+The kernels are C++, in `native/`; `_core` is what a compiler makes of them. They take rows of floats as they lie in
+memory, in any row stride, and share blocks of rows out to threads. A row's result is a function of that row.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from math import inf, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import checks
+from evicp.arrays import F64, I32, I64, Bools
+from evicp.errors import InputError
+from evicp.kernels import _core
+
+level, levels = _core.level, _core.levels
+
+#: As in `job.h`; APS and Base are RAPS without a penalty, and a rank by itself is asked for by `label_ranks`.
+_KINDS = {"ecp": 0, "lac": 1, "aps": 2, "base": 2, "raps": 2, "saps": 3, "topk": 4, "margin": 5}
+_RANK = 6
+_EVIDENCE = {"relu": 0, "softplus": 1, "exp": 2}
+_SCORE = struct.Struct("@iiiidddddQ")
+
+#: Fewer logits than this are worked on by one thread, and nobody need be asked how many there may be.
+_ALONE = 1 << 18
+
+
+def threads() -> int:
+    """How many threads share the work: EVICP_THREADS, or the processors this process may run on."""
+    wanted = os.environ.get("EVICP_THREADS")
+    if wanted is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise InputError(f"EVICP_THREADS must be a whole number of at least 1; got {wanted!r}.")
+    return int(wanted)
+
+
+def _threads_for(logits: NDArray[Any]) -> int:
+    return threads() if logits.size > _ALONE else 1
+
+
+def _readable(logits: NDArray[Any]) -> NDArray[Any]:
+    """Logits as kernels read them: rows contiguous along classes, wherever they lie and however far apart."""
+    return logits if logits.strides[1] == logits.itemsize else np.ascontiguousarray(logits)
+
+
+def _refuse(logits: NDArray[Any], bad: int) -> None:
+    if bad >= 0:
+        checks.raise_bad_row(logits[bad], bad)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The functions every backend has
+
+
+def knows(score: Any) -> bool:
+    """Whether this backend has a score: the built-in ones (not a user's subclass), but for a user's own evidence."""
+    if type(score).__module__ != "evicp.scores" or score.name not in _KINDS or not 1e-30 < score.temperature < 1e30:
+        return False
+    return isinstance(getattr(score, "evidence", "relu"), str)
+
+
+@lru_cache(maxsize=64)
+def _packed(score: Any, n_classes: int) -> bytes:
+    """A score's parameters as kernels take them."""
+    stabilizer = score.epsilon(n_classes) if score.name == "ecp" else 0.0
+    return _SCORE.pack(
+        _KINDS[score.name],
+        _EVIDENCE[getattr(score, "evidence", "relu")],
+        getattr(score, "randomized", False),
+        getattr(score, "randomize_penalty", False),
+        score.temperature,
+        stabilizer,
+        log(stabilizer) if stabilizer else -inf,
+        getattr(score, "lam", 0.0),
+        getattr(score, "k_reg", 0),
+        getattr(score, "seed", 0),
+    )
+
+
+def _plain(kind: int = _RANK, evidence: str = "relu") -> bytes:
+    """A score without parameters."""
+    return _SCORE.pack(kind, _EVIDENCE[evidence], False, False, 1.0, 0.0, -inf, 0.0, 0.0, 0)
+
+
+#: The base rates and the utility of a score, or None.
+_Parts = tuple[F64 | None, F64 | None]
+_NO_PARTS: _Parts = (None, None)
+
+
+def _blocks(score: Any, logits: NDArray[Any]) -> Iterator[tuple[slice, _Parts]]:
+    """All rows at once, or the blocks of rows for which a user's utility is worked out."""
+    if getattr(score, "monotone", True):
+        yield slice(None), _NO_PARTS
+        return
+    rates = score.rates(logits.shape[1])
+    if score.utility is None:
+        yield slice(None), (rates, None)
+        return
+    for rows, block in checks.blocks(logits):
+        yield rows, (rates, np.ascontiguousarray(score.utility_of(block)))
+
+
+def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
+    """Every label's score, (n, K)."""
+    packed, readable, scores = _packed(score, logits.shape[1]), _readable(logits), np.empty(logits.shape)
+    for rows, parts in _blocks(score, logits):
+        _refuse(logits, _core.dense_scores(packed, readable[rows], _threads_for(logits), *parts, scores[rows]))
+    return scores
+
+
+def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
+    """The score of each row's given label, (n,)."""
+    packed, readable, scores = _packed(score, logits.shape[1]), _readable(logits), np.empty(len(logits))
+    labels = np.ascontiguousarray(labels)
+    for rows, parts in _blocks(score, logits):
+        bad = _core.label_scores(packed, readable[rows], _threads_for(logits), *parts, labels[rows], scores[rows])
+        _refuse(logits, bad)
+    return scores
+
+
+def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32, F64]:
+    """All labels with score <= threshold, as (offsets, labels, their scores).
+
+    The threshold is one for all, or broadcasts to (n, K): (1, K) for each label, (n, 1) for each row. Within a row
+    labels ascend by score, then descend by logit, then ascend by index.
+    """
+    return _sets(score, logits, threshold, scored=True)
+
+
+def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32]:
+    """The same labels without their scores, which need not all be worked out then."""
+    return _sets(score, logits, threshold, scored=False)[:2]
+
+
+def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: bool) -> tuple[I64, I32, F64]:
+    limit = np.asarray(threshold, dtype=np.float64)
+    by_label = limit.ndim == 2 and limit.shape[1] > 1
+    limits, by_row = np.ascontiguousarray(limit).ravel(), limit.size > 1 and not by_label
+    packed, readable, many = _packed(score, logits.shape[1]), _readable(logits), _threads_for(logits)
+    offsets = np.zeros(len(logits) + 1, np.int64)
+    pieces: list[tuple[I32, F64]] = []
+    for rows, parts in _blocks(score, logits):
+        ends, own = offsets[1:][rows], limits[rows] if by_row else limits
+        bad, labels, scores = _core.sets(packed, readable[rows], many, *parts, own, by_label, scored, ends)
+        _refuse(logits, bad)
+        ends += sum(len(labels) for labels, _ in pieces)
+        pieces.append((np.frombuffer(labels, np.int32), np.frombuffer(scores, np.float64)))
+    if len(pieces) == 1:
+        return offsets, *pieces[0]
+    nothing = np.empty(0, np.int32), np.empty(0)
+    labels, scores = (np.concatenate(column) for column in zip(nothing, *pieces, strict=True))
+    return offsets, labels, scores
+
+
+def uncertainties(score: Any, logits: NDArray[Any]) -> F64:
+    """Eq. 3: u = K / alpha_0 of each row, with the evidence of the score (relu where it has none)."""
+    packed, result = _plain(_KINDS["ecp"], getattr(score, "evidence", "relu")), np.empty(len(logits))
+    _refuse(logits, _core.uncertainties(packed, _readable(logits), _threads_for(logits), *_NO_PARTS, result))
+    return result
+
+
+def top_labels(score: Any, logits: NDArray[Any]) -> I32:
+    """Each row's most plausible label: lowest score, then highest logit, then lowest index."""
+    packed = _plain() if score is None else _packed(score, logits.shape[1])
+    readable, labels = _readable(logits), np.empty(len(logits), np.int32)
+    for rows, parts in _blocks(score, logits):
+        _refuse(logits, _core.top_labels(packed, readable[rows], _threads_for(logits), *parts, labels[rows]))
+    return labels
+
+
+def label_ranks(logits: NDArray[Any], labels: I64) -> I64:
+    """o: one plus the number of labels with a strictly larger logit than the given one, (n,)."""
+    ranks, labels = np.empty(len(logits)), np.ascontiguousarray(labels)
+    _refuse(logits, _core.label_scores(_plain(), _readable(logits), _threads_for(logits), *_NO_PARTS, labels, ranks))
+    return ranks.astype(np.int64)
+
+
+def _likelihoods(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> F64:
+    result, labels = np.empty((len(logits), 5)), np.ascontiguousarray(labels)
+    many, beta = _threads_for(logits), float(inverse_temperature)
+    _refuse(logits, _core.likelihoods(_plain(), _readable(logits), many, *_NO_PARTS, labels, beta, result))
+    return result
+
+
+def nll_derivatives(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[float, float, float]:
+    """Mean negative log-likelihood of softmax(beta z), its derivative and its curvature in beta."""
+    result = _likelihoods(logits, labels, inverse_temperature)
+    value, slope, curvature = (float(result[:, column].sum()) / len(logits) for column in range(3))
+    return value, slope, curvature
+
+
+def top_confidences(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[F64, Bools]:
+    """The largest probability of each row and whether its label has it, for the calibration error."""
+    result = _likelihoods(logits, labels, inverse_temperature)
+    return result[:, 3].copy(), result[:, 4] == 1.0

@@ -1,0 +1,378 @@
+// Lanes: N numbers that are added, compared and selected side by side.
+//
+// They lie in vectors of the processor's own width, one after the other, and every operation is a loop over these parts.
+// What is done in lanes is done in the order written here, at every level: the width of vectors changes no bit.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+// A level is this source compiled for one instruction set, in a namespace of its own.
+#ifndef EVICP_LEVEL
+#define EVICP_LEVEL portable
+#endif
+
+#if defined(__AVX512F__)
+#define EVICP_WIDTH 64
+#elif defined(__AVX__)
+#define EVICP_WIDTH 32
+#else
+#define EVICP_WIDTH 16
+#endif
+
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMA)
+#define EVICP_HAS_FMA 1
+#else
+#define EVICP_HAS_FMA 0
+#endif
+
+#define INLINE inline __attribute__((always_inline))
+#define NEVER_INLINE __attribute__((noinline))
+#define EACH_PART _Pragma("GCC unroll 16") for (int i = 0; i < kParts; i++)
+
+namespace evicp {
+namespace EVICP_LEVEL {
+
+constexpr int kLanes = 16;
+
+template <class T> struct WholeOf { using type = T; };
+template <> struct WholeOf<float> { using type = int32_t; };
+template <> struct WholeOf<double> { using type = int64_t; };
+template <class T> using Whole = typename WholeOf<T>::type;  // whole numbers of the same size
+template <class T> struct UnsignedOf { using type = uint64_t; };
+template <> struct UnsignedOf<float> { using type = uint32_t; };
+template <class T> using Unsigned = typename UnsignedOf<T>::type;
+
+template <class T, int N> struct Lanes {
+    static constexpr int kBytes = N * int(sizeof(T)) < EVICP_WIDTH ? N * int(sizeof(T)) : EVICP_WIDTH;
+    static constexpr int kParts = N * int(sizeof(T)) / kBytes;
+    typedef T Part __attribute__((vector_size(kBytes)));
+    Part part[kParts];
+
+    Lanes() = default;
+    INLINE Lanes(T x) { EACH_PART part[i] = x - Part{}; }  // x + 0 would lose the sign of -0
+    static INLINE Lanes load(const T *from) {
+        Lanes r;
+        EACH_PART memcpy(&r.part[i], reinterpret_cast<const char *>(from) + i * kBytes, kBytes);
+        return r;
+    }
+    INLINE void store(T *to) const {
+        EACH_PART memcpy(reinterpret_cast<char *>(to) + i * kBytes, &part[i], kBytes);
+    }
+    INLINE T first() const { return part[0][0]; }
+};
+
+#define LANES_BINARY(OPERATOR)                                                     \
+    template <class T, int N>                                                      \
+    INLINE Lanes<T, N> operator OPERATOR(const Lanes<T, N> &x, const Lanes<T, N> &y) { \
+        constexpr int kParts = Lanes<T, N>::kParts;                                \
+        Lanes<T, N> r;                                                             \
+        EACH_PART r.part[i] = x.part[i] OPERATOR y.part[i];                        \
+        return r;                                                                  \
+    }                                                                              \
+    template <class T, int N> INLINE Lanes<T, N> operator OPERATOR(const Lanes<T, N> &x, T y) { \
+        return x OPERATOR Lanes<T, N>(y);                                          \
+    }                                                                              \
+    template <class T, int N> INLINE Lanes<T, N> operator OPERATOR(T x, const Lanes<T, N> &y) { \
+        return Lanes<T, N>(x) OPERATOR y;                                          \
+    }
+LANES_BINARY(+)
+LANES_BINARY(-)
+LANES_BINARY(*)
+LANES_BINARY(/)
+LANES_BINARY(&)
+LANES_BINARY(|)
+LANES_BINARY(^)
+
+// Comparisons give all bits of a whole number set where they hold, none elsewhere.
+template <class T, int N> using Mask = Lanes<Whole<T>, N>;
+#define LANES_COMPARISON(OPERATOR)                                                        \
+    template <class T, int N> INLINE Mask<T, N> operator OPERATOR(const Lanes<T, N> &x, const Lanes<T, N> &y) { \
+        constexpr int kParts = Lanes<T, N>::kParts;                                       \
+        Mask<T, N> r;                                                                     \
+        EACH_PART r.part[i] = (typename Mask<T, N>::Part)(x.part[i] OPERATOR y.part[i]);  \
+        return r;                                                                         \
+    }
+LANES_COMPARISON(>)
+LANES_COMPARISON(>=)
+LANES_COMPARISON(<)
+LANES_COMPARISON(<=)
+LANES_COMPARISON(==)
+LANES_COMPARISON(!=)
+
+template <class T, int N> INLINE Lanes<T, N> select(const Mask<T, N> &mask, const Lanes<T, N> &x, const Lanes<T, N> &y) {
+    constexpr int kParts = Lanes<T, N>::kParts;
+    Lanes<T, N> r;
+    EACH_PART r.part[i] = mask.part[i] ? x.part[i] : y.part[i];
+    return r;
+}
+
+// The same bits, taken as numbers of another type.
+template <class U, class T, int N> INLINE Lanes<U, N> cast(const Lanes<T, N> &x) {
+    static_assert(sizeof(U) == sizeof(T), "as many bits");
+    constexpr int kParts = Lanes<T, N>::kParts;
+    Lanes<U, N> r;
+    EACH_PART r.part[i] = (typename Lanes<U, N>::Part)x.part[i];
+    return r;
+}
+template <class T, int N> INLINE Lanes<T, N> shift_left(const Lanes<T, N> &x, int by) {
+    constexpr int kParts = Lanes<T, N>::kParts;
+    Lanes<T, N> r;
+    EACH_PART r.part[i] = x.part[i] << by;
+    return r;
+}
+template <class T, int N> INLINE Lanes<T, N> shift_right(const Lanes<T, N> &x, int by) {
+    constexpr int kParts = Lanes<T, N>::kParts;
+    Lanes<T, N> r;
+    EACH_PART r.part[i] = x.part[i] >> by;
+    return r;
+}
+
+// x > y ? x : y, of two equal numbers, or with a NaN, the second; and the other way round. So do the processors of x86.
+#if defined(__x86_64__)
+template <int N> struct Extremes;
+#define LANES_EXTREMES(BYTES, PREFIX, SINGLE, DOUBLE)                                                      \
+    template <> struct Extremes<BYTES> {                                                                   \
+        static INLINE SINGLE larger(SINGLE x, SINGLE y) { return PREFIX##_max_ps(x, y); }                  \
+        static INLINE SINGLE smaller(SINGLE x, SINGLE y) { return PREFIX##_min_ps(x, y); }                 \
+        static INLINE DOUBLE larger(DOUBLE x, DOUBLE y) { return PREFIX##_max_pd(x, y); }                  \
+        static INLINE DOUBLE smaller(DOUBLE x, DOUBLE y) { return PREFIX##_min_pd(x, y); }                 \
+    };
+LANES_EXTREMES(16, _mm, __m128, __m128d)
+#if EVICP_WIDTH >= 32
+LANES_EXTREMES(32, _mm256, __m256, __m256d)
+#endif
+#if EVICP_WIDTH >= 64
+LANES_EXTREMES(64, _mm512, __m512, __m512d)
+#endif
+#define LANES_EXTREME(NAME, SIGN)                                                                          \
+    template <class T, int N> INLINE Lanes<T, N> NAME(const Lanes<T, N> &x, const Lanes<T, N> &y) {        \
+        constexpr int kParts = Lanes<T, N>::kParts;                                                        \
+        if constexpr (Lanes<T, N>::kBytes < 16) {                                                          \
+            return select(x SIGN y, x, y);                                                                 \
+        } else {                                                                                           \
+            Lanes<T, N> r;                                                                                 \
+            EACH_PART r.part[i] =                                                                          \
+                (typename Lanes<T, N>::Part)Extremes<Lanes<T, N>::kBytes>::NAME(x.part[i], y.part[i]);     \
+            return r;                                                                                      \
+        }                                                                                                  \
+    }
+#else
+#define LANES_EXTREME(NAME, SIGN)                                                                          \
+    template <class T, int N> INLINE Lanes<T, N> NAME(const Lanes<T, N> &x, const Lanes<T, N> &y) {        \
+        return select(x SIGN y, x, y);                                                                     \
+    }
+#endif
+LANES_EXTREME(larger, >)
+LANES_EXTREME(smaller, <)
+template <class T> INLINE T larger(T x, T y) { return x > y ? x : y; }
+template <class T> INLINE T smaller(T x, T y) { return x < y ? x : y; }
+
+// The lower and the upper half.
+template <class T, int N> INLINE Lanes<T, N / 2> lower(const Lanes<T, N> &x) {
+    Lanes<T, N / 2> r;
+    if constexpr (Lanes<T, N>::kParts > 1) {
+        constexpr int kParts = Lanes<T, N / 2>::kParts;
+        EACH_PART r.part[i] = x.part[i];
+#if EVICP_WIDTH >= 64
+    } else if constexpr (Lanes<T, N>::kBytes == 64) {
+        r.part[0] = (typename Lanes<T, N / 2>::Part)_mm512_castpd512_pd256((__m512d)x.part[0]);
+#endif
+    } else {
+        memcpy(&r.part[0], &x.part[0], sizeof r.part[0]);
+    }
+    return r;
+}
+template <class T, int N> INLINE Lanes<T, N / 2> upper(const Lanes<T, N> &x) {
+    Lanes<T, N / 2> r;
+    if constexpr (Lanes<T, N>::kParts > 1) {
+        constexpr int kParts = Lanes<T, N / 2>::kParts;
+        EACH_PART r.part[i] = x.part[kParts + i];
+#if EVICP_WIDTH >= 64
+    } else if constexpr (Lanes<T, N>::kBytes == 64) {
+        r.part[0] = (typename Lanes<T, N / 2>::Part)_mm512_extractf64x4_pd((__m512d)x.part[0], 1);
+#endif
+    } else {
+        memcpy(&r.part[0], reinterpret_cast<const char *>(&x.part[0]) + sizeof r.part[0], sizeof r.part[0]);
+    }
+    return r;
+}
+
+// Lanes of single precision in double precision, and back.
+template <int N> INLINE Lanes<double, N> widen(const Lanes<double, N> &x) { return x; }
+template <int N> INLINE Lanes<double, N> widen(const Lanes<float, N> &x) {
+    Lanes<double, N> r;
+    if constexpr (2 * Lanes<float, N>::kBytes <= EVICP_WIDTH) {
+        r.part[0] = __builtin_convertvector(x.part[0], typename Lanes<double, N>::Part);
+    } else {
+        constexpr int kParts = Lanes<float, N>::kParts, kPart = N / kParts;
+        EACH_PART {
+            Lanes<float, kPart> one;
+            one.part[0] = x.part[i];
+            r.part[2 * i] = __builtin_convertvector(lower(one).part[0], typename Lanes<double, N>::Part);
+            r.part[2 * i + 1] = __builtin_convertvector(upper(one).part[0], typename Lanes<double, N>::Part);
+        }
+    }
+    return r;
+}
+
+// All lanes combined: halves by halves, so that the order is the same at every level.
+template <class T, int N, class F> INLINE T fold(const Lanes<T, N> &x, F combine) {
+    if constexpr (N == 2) {
+        return combine(x.part[0][0], x.part[Lanes<T, N>::kParts - 1][2 / Lanes<T, N>::kParts - 1]);
+    } else {
+        return fold(combine(lower(x), upper(x)), combine);
+    }
+}
+struct Plus { template <class X> INLINE X operator()(const X &x, const X &y) const { return x + y; } };
+struct Larger { template <class X> INLINE X operator()(const X &x, const X &y) const { return larger(x, y); } };
+struct Smaller { template <class X> INLINE X operator()(const X &x, const X &y) const { return smaller(x, y); } };
+
+template <class T, int N> INLINE T largest(const Lanes<T, N> &x) { return fold(x, Larger()); }
+template <class T, int N> INLINE T smallest(const Lanes<T, N> &x) { return fold(x, Smaller()); }
+template <class T, int N> INLINE int64_t count(const Lanes<T, N> &x) { return fold(x, Plus()); }
+// The sum in double precision, of which single precision adds up the first halves.
+template <class T> INLINE double sum(const Lanes<T, kLanes> &x) { return fold(widen(lower(x) + upper(x)), Plus()); }
+
+// One bit for each lane whose mask is set.
+template <class T, int N> INLINE uint32_t bits(const Lanes<T, N> &mask) {
+    constexpr int kParts = Lanes<T, N>::kParts, kPart = N / kParts;
+    uint32_t r = 0;
+    EACH_PART {
+#if defined(__AVX512DQ__)
+        if constexpr (Lanes<T, N>::kBytes == 64) {
+            r |= uint32_t(sizeof(T) == 4 ? _mm512_movepi32_mask((__m512i)mask.part[i]) : _mm512_movepi64_mask((__m512i)mask.part[i])) << i * kPart;
+            continue;
+        }
+#endif
+#if defined(__AVX__)
+        if constexpr (Lanes<T, N>::kBytes == 32) {
+            r |= uint32_t(sizeof(T) == 4 ? _mm256_movemask_ps((__m256)mask.part[i]) : _mm256_movemask_pd((__m256d)mask.part[i])) << i * kPart;
+            continue;
+        }
+#endif
+#if defined(__x86_64__)
+        if constexpr (Lanes<T, N>::kBytes == 16) {
+            r |= uint32_t(sizeof(T) == 4 ? _mm_movemask_ps((__m128)mask.part[i]) : _mm_movemask_pd((__m128d)mask.part[i])) << i * kPart;
+            continue;
+        }
+#endif
+        for (int k = 0; k < kPart; k++) r |= uint32_t(mask.part[i][k] != 0) << (i * kPart + k);
+    }
+    return r;
+}
+// The same of x >= y, by one instruction where there is one.
+template <class T, int N> INLINE uint32_t bits_at_least(const Lanes<T, N> &x, const Lanes<T, N> &y) {
+#if defined(__AVX512F__)
+    if constexpr (Lanes<T, N>::kBytes == 64) {
+        constexpr int kParts = Lanes<T, N>::kParts, kPart = N / kParts;
+        uint32_t r = 0;
+        EACH_PART {
+            if constexpr (sizeof(T) == 4) {
+                r |= uint32_t(_mm512_cmp_ps_mask(x.part[i], y.part[i], _CMP_GE_OQ)) << i * kPart;
+            } else {
+                r |= uint32_t(_mm512_cmp_pd_mask(x.part[i], y.part[i], _CMP_GE_OQ)) << i * kPart;
+            }
+        }
+        return r;
+    }
+#endif
+    return bits(x >= y);
+}
+constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
+
+// The number of each lane.
+template <class T> INLINE Lanes<T, kLanes> numbers() {
+    alignas(64) static constexpr T each[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return Lanes<T, kLanes>::load(each);
+}
+
+#if EVICP_HAS_FMA
+INLINE float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+INLINE double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
+#if defined(__x86_64__)
+template <int N> struct Fused;
+#define LANES_FUSED(BYTES, PREFIX, SINGLE, DOUBLE)                                                                \
+    template <> struct Fused<BYTES> {                                                                             \
+        static INLINE SINGLE fma(SINGLE x, SINGLE y, SINGLE z) { return PREFIX##_fmadd_ps(x, y, z); }             \
+        static INLINE DOUBLE fma(DOUBLE x, DOUBLE y, DOUBLE z) { return PREFIX##_fmadd_pd(x, y, z); }             \
+    };
+LANES_FUSED(16, _mm, __m128, __m128d)
+LANES_FUSED(32, _mm256, __m256, __m256d)
+#if EVICP_WIDTH >= 64
+LANES_FUSED(64, _mm512, __m512, __m512d)
+#endif
+#endif
+// x y + z, rounded once.
+template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lanes<T, N> &y, const Lanes<T, N> &z) {
+    constexpr int kParts = Lanes<T, N>::kParts;
+    Lanes<T, N> r;
+    EACH_PART {
+#if defined(__x86_64__)
+        r.part[i] = Fused<Lanes<T, N>::kBytes>::fma(x.part[i], y.part[i], z.part[i]);
+#else
+        for (int k = 0; k < N / kParts; k++) r.part[i][k] = fma(x.part[i][k], y.part[i][k], z.part[i][k]);
+#endif
+    }
+    return r;
+}
+#else
+// x + y, rounded to the nearest number whose last bit is 1 where it is not exact: a second rounding then does no harm.
+template <int N> INLINE Lanes<double, N> add_to_odd(const Lanes<double, N> &x, const Lanes<double, N> &y) {
+    Lanes<double, N> s = x + y, t = s - x, error = (x - (s - t)) + (y - t), zero(0.0);
+    Lanes<int64_t, N> whole = cast<int64_t>(s), one(1), minus_one(-1);
+    Lanes<int64_t, N> is_even = (whole & one) - one;  // all bits, or none
+    Lanes<int64_t, N> towards_zero = (error > zero) ^ (s > zero);
+    return cast<double>(whole + (select(towards_zero, minus_one, one) & is_even & (error != zero)));
+}
+// x y + z, rounded once, without an instruction for it (Boldo and Melquiond, 2008).
+template <int N> NEVER_INLINE Lanes<double, N> fma_of(const Lanes<double, N> &x, const Lanes<double, N> &y, const Lanes<double, N> &z) {
+    using D = Lanes<double, N>;
+    D splitter(134217729.0), u = x * splitter, v = y * splitter;
+    D x_high = u - (u - x), x_low = x - x_high, y_high = v - (v - y), y_low = y - y_high;
+    D product = x * y, low = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low);
+    D t = z + low, a = t - z, t_low = (z - (t - a)) + (low - a);
+    D s = product + t, b = s - product, s_low = (product - (s - b)) + (t - b);
+    D exact = s + add_to_odd(t_low, s_low), plain = product + z;
+    return select(exact == exact, exact, plain);  // infinite, or too large to be split
+}
+template <int N> NEVER_INLINE Lanes<float, N> fma_of(const Lanes<float, N> &x, const Lanes<float, N> &y, const Lanes<float, N> &z) {
+    Lanes<double, N> product = widen(x) * widen(y), c = widen(z), s = add_to_odd(product, c), plain = product + c;
+    s = select(s == s, s, plain);
+    Lanes<float, N> r;
+    for (int i = 0; i < N; i++) {
+        constexpr int kWide = N / Lanes<double, N>::kParts, kNarrow = N / Lanes<float, N>::kParts;
+        r.part[i / kNarrow][i % kNarrow] = float(s.part[i / kWide][i % kWide]);
+    }
+    return r;
+}
+template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lanes<T, N> &y, const Lanes<T, N> &z) {
+    constexpr int kParts = Lanes<T, N>::kParts;
+    Lanes<T, N> r;
+    for (int i = 0; i < kParts; i++) {
+        Lanes<T, N / kParts> a, b, c;
+        a.part[0] = x.part[i], b.part[0] = y.part[i], c.part[0] = z.part[i];
+        r.part[i] = fma_of(a, b, c).part[0];
+    }
+    return r;
+}
+#endif
+template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lanes<T, N> &y, T z) { return fma(x, y, Lanes<T, N>(z)); }
+template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, T y, const Lanes<T, N> &z) { return fma(x, Lanes<T, N>(y), z); }
+template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, T y, T z) { return fma(x, Lanes<T, N>(y), Lanes<T, N>(z)); }
+
+// Single precision of double lanes, rounded.
+template <int N> INLINE Lanes<float, N> narrow(const Lanes<float, N> &x) { return x; }
+template <int N> INLINE Lanes<float, N> narrow(const Lanes<double, N> &x) {
+    alignas(64) double wide[N];
+    alignas(64) float single[N];
+    x.store(wide);
+    for (int i = 0; i < N; i++) single[i] = float(wide[i]);
+    return Lanes<float, N>::load(single);
+}
+
+}  // namespace EVICP_LEVEL
+}  // namespace evicp
