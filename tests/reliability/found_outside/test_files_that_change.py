@@ -106,8 +106,7 @@ def test_on_the_way_through(tmp_path: Path, kind: str, what: str) -> None:
                 rewritten(write, path, *data(1))
             elif number == 1:
                 os.truncate(path, path.stat().st_size // 2)
-    except FileError as error:
-        assert str(error).startswith(f"cannot read {path}: it ")  # was changed, is damaged, ends too early
+    except FileError:  # it was changed, is damaged, or ends too early
         return
     assert calibrator.finish() == evicp.calibrate(*data(0), "lac")
 
