@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,10 +80,10 @@ def as_bytes(memory: int | str) -> int:
     >>> as_bytes("256MiB"), as_bytes("1.5 GB"), as_bytes(4096)
     (268435456, 1500000000, 4096)
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", str(memory).lower())
+    match = re.fullmatch(r"\s*(\d{1,99}(?:\.\d+)?)\s*([kmg]i?)?b?\s*", str(memory).lower())
     if isinstance(memory, bool) or match is None:
-        raise InputError(f"memory must be a size such as 256MiB or 2GB; got {memory!r}.")
-    size = int(float(match[1]) * _UNITS[match[2] or ""])
+        raise InputError(f"memory must be a size such as 256MiB or 2GB; got {str(memory)[:99]!r}.")
+    size = min(int(float(match[1]) * _UNITS[match[2] or ""]), sys.maxsize)
     if size < 1:
         raise InputError(f"memory must be more than nothing; got {memory!r}.")
     return size

@@ -271,8 +271,11 @@ def refuse_target(path: Path, suffixes: Sequence[str]) -> None:
     if path.suffix not in suffixes:
         raise FileError(f"cannot write {path}: unknown suffix {path.suffix!r}; known are {', '.join(suffixes)}.")
     _refuse_special(path, "write")
-    if not path.parent.is_dir():
-        raise FileError(f"cannot write {path}: there is no directory {path.parent}. Create it first.")
+    folder = _resolved(path).parent
+    if not folder.is_dir():
+        raise FileError(f"cannot write {path}: there is no directory {folder}. Create it first.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FileError(f"cannot write {path}: the directory {folder} cannot be written to.")
 
 
 def _refuse_special(path: Path, act: str) -> None:

@@ -13,8 +13,8 @@ __all__ = ["bench"]
 
 @examples("evicp bench", "evicp bench --rows 5000 --classes 100 --json")
 def bench(
-    rows: Annotated[int, typer.Option(help="Rows of logits.", min=100)] = 50_000,
-    classes: Annotated[int, typer.Option(help="Classes.", min=2)] = 1000,
+    rows: Annotated[int, typer.Option(help="Rows of logits.", min=100, max=10**9)] = 50_000,
+    classes: Annotated[int, typer.Option(help="Classes.", min=2, max=10**6)] = 1000,
     rounds: Annotated[int, typer.Option(help="Measured rounds; medians are reported.", min=1)] = 7,
     as_json: Json = False,
 ) -> None:

@@ -289,8 +289,12 @@ def say(line: str, *, style: str | None = None) -> None:
     """Print a line on standard error; where that is closed or its disk is full, nothing is said and work goes on."""
     try:
         _Remarks(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True, style=style)
-    except OSError:
-        mute(sys.stderr)
+    except OSError:  # also where no more files can be opened, which Rich does as it goes
+        try:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+        except OSError:
+            mute(sys.stderr)
 
 
 class _Remarks(Console):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +25,8 @@ IMAGE_SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".p
 
 _INTERPOLATIONS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 _MODES = {1: "L", 3: "RGB"}
+#: The largest side of an input.
+_LARGEST = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,12 @@ def _check(transform: Preprocess) -> None:
         raise InputError(
             f"mean and std must have one number for each of 1 or 3 channels; got {transform.mean}, {transform.std}."
         )
+    if not all(map(isfinite, (transform.scale, *transform.mean, *transform.std))):
+        raise InputError(
+            f"mean, std and scale must be finite; got {transform.mean}, {transform.std}, {transform.scale}."
+        )
+    if max(transform.size) > _LARGEST:
+        raise InputError(f"a transform needs sides of at most {_LARGEST:,}; got {transform.size}.")
     if min(transform.size) < 1 or not 0 < transform.fraction <= 1 or 0 in (transform.scale, *transform.std):
         raise InputError(
             f"a transform needs a size of at least 1, 0 < fraction <= 1 and no zero scale; got {transform}."

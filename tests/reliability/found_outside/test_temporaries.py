@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from evicp import paths
+from evicp.errors import FileError
 from evicp.extraction import storage
 from evicp.paths import atomic_path, write_whole
 
@@ -51,6 +52,47 @@ def test_owner_and_group_stay(tmp_path: Path) -> None:
     write_whole(target, "new")
     found = target.stat()
     assert (found.st_uid, found.st_gid, mode(target)) == (12345, 54321, 0o640)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may become another user")
+def test_a_folder_that_may_not_be_listed(tmp_path: Path) -> None:
+    """A file was written there, and then said not to have been."""
+    tmp_path.chmod(0o733)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.chdir(tmp_path)
+            os.setgid(65534)
+            os.setuid(65534)
+            paths.refuse_target(Path("new.csv"), [".csv"])
+            write_whole("new.csv", "content")
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may become another user")
+def test_a_folder_that_may_not_be_written_to_is_said_before_the_work(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.chdir(tmp_path)
+            os.setgid(65534)
+            os.setuid(65534)
+            paths.refuse_target(Path("new.csv"), [".csv"])
+        except FileError as error:
+            code = 0 if "cannot be written to" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    (tmp_path / "link.csv").symlink_to("nowhere/new.csv")
+    with pytest.raises(FileError, match=r"there is no directory .*nowhere"):
+        paths.refuse_target(tmp_path / "link.csv", [".csv"])
 
 
 def test_another_group_gets_no_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
