@@ -652,6 +652,7 @@ def test_what_interrupts_a_row_does_not_use_its_room(monkeypatch):
     assert [calibration.predict(row, 0.9).labels.tolist() for row in logits] == want
 
 
+@pytest.mark.filterwarnings("ignore:the true label")
 @pytest.mark.parametrize("n_classes", [3, 15, 16, 100, 300, 5000])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_rows_by_themselves_whatever_came_before(n_classes, dtype):
