@@ -139,6 +139,7 @@ def test_coverage_follows_the_law_on_tensors(score, long_run, figure):
 
 
 @pytest.mark.filterwarnings("ignore:.*calibration row:evicp.errors.SmallCalibrationWarning")
+@pytest.mark.filterwarnings("ignore:the true label")
 @pytest.mark.parametrize("score", [TopK(), *CONTINUOUS], ids=name_of)
 def test_ties_and_masks_never_cost_coverage(cpu_backend, score, long_run, figure):
     """Rounded logits tie all the time and a tenth of the true labels is masked: at least the coverage, or more."""
@@ -185,6 +186,7 @@ def test_control_predicting_at_another_temperature_is_caught(long_run):
     assert violations(counts, repeats(long_run)[1])
 
 
+@pytest.mark.filterwarnings("ignore:the true label")
 def test_control_a_strict_inequality_is_caught_on_ties(long_run):
     """`score < threshold` loses the whole tied group at the threshold: the one-sided test must see it."""
     counts = covered_counts(
