@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint reliability test-base test-gpu test-pythons bench format docs lock sbom clean
+.PHONY: demo test lint reliability sanitize test-base test-gpu test-pythons bench format docs lock sbom clean
 
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
@@ -34,6 +34,10 @@ docs: $(VENV)/.docs
 # Every row of the scoreboard at full length, under half an hour; writes RELIABILITY.md. ROWS="2 9" runs some of them.
 reliability: $(VENV)/.reliability
 	$(BIN)/python tests/reliability/scoreboard.py $(ROWS)
+
+# The tests of the compiled kernels under sanitizers, at every level; seeded defects must be caught. Ten minutes.
+sanitize: $(VENV)/.test
+	$(BIN)/python tests/reliability/sanitize.py
 
 # On a machine with a CUDA device: the same kernels, for real.
 test-gpu: $(VENV)/.test

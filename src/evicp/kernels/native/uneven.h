@@ -122,7 +122,7 @@ template <class T> struct Uneven {
     double rank_of(int32_t label) const {
         if (!job.rates) return double(count_above(row, row[label]));
         using W = Lanes<double, kLanes>;
-        const W a(alpha[label]), l(lost[label]), z(double(row[label]));
+        const W a(alpha[label]), l(lost[label]), z = double(row[label]);
         Lanes<int64_t, kLanes> above(0), tied(0);
         for (int64_t k = 0; k < n; k += kLanes) {
             W other = W::load(alpha + k);
