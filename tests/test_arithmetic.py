@@ -230,6 +230,7 @@ def test_a_logit_beyond_single_precision_is_refused_where_that_is_the_precision(
 
 
 @pytest.mark.parametrize("logits", ["constant rows", "rounded"])
+@pytest.mark.filterwarnings("ignore:1 band.s. of uncertainty instead of 3")
 def test_bands_of_uncertainty_do_not_depend_on_rounding(logits):
     """Many rows share one u: an edge on it would let each backend say for itself on which side they are."""
     rng, k, n = np.random.default_rng(0), 10, 4000

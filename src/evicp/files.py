@@ -24,7 +24,7 @@ from evicp.arrays import I64
 from evicp.artifact import stored_count, strict_json
 from evicp.classes import as_class_names, as_columns, as_numbered
 from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
-from evicp.paths import as_path, atomic_path, format_of, readable
+from evicp.paths import as_path, atomic_path, format_of, readable, unreadable
 from evicp.sets import PredictionSets, SetsSummary, join_sets, repeated_label
 from evicp.stored import RawArray, Stored
 
@@ -116,7 +116,7 @@ def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any
     try:
         return readers[suffix](file)
     except EvicpError as error:
-        raise (error if isinstance(error, ImportError) else FileError(f"cannot read {file}: {error}")) from error
+        raise (error if isinstance(error, ImportError) else unreadable(file, error)) from error
     except MemoryError as error:
         raise too_large(file, error) from error
     except Exception as error:
@@ -138,7 +138,7 @@ def reading(source: str) -> Iterator[None]:
     except LabelsError:
         raise
     except EvicpError as error:
-        raise FileError(f"cannot read {source}: {error}") from error
+        raise unreadable(source, error) from error
     except MemoryError as error:
         raise too_large(source, error) from error
     except Exception as error:

@@ -28,6 +28,7 @@ __all__ = [
     "readable",
     "refuse_target",
     "remove_unfinished",
+    "unreadable",
     "write_whole",
 ]
 
@@ -214,6 +215,12 @@ def _open_regular(path: str, flags: int) -> int:
         os.close(descriptor)
         raise _special(path, mode, "read")
     return descriptor
+
+
+def unreadable(path: Any, error: Exception) -> FileError:
+    """What was found in a file, as an error that names the file, once."""
+    start = f"cannot read {path}: "
+    return FileError(start + str(error).removeprefix(start))
 
 
 def readable(path: Path) -> Path:

@@ -352,7 +352,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a seed of 33 bits": (lambda: with_score(seed=2**32), "seed must be in [0, 2^32); got 4294967296"),
     "a flag as text": (lambda: with_score(randomized="False"), "randomized must be True or False; got 'False'"),
     "evidence that is code": (lambda: ecp(evidence="__import__('os')"), "evidence must be one of"),
-    "evidence that is a list": (lambda: ecp(evidence=["relu"]), "it is not a calibration"),
+    "evidence that is a list": (lambda: ecp(evidence=["relu"]), "evidence must be one of relu, softplus, exp"),
     "a utility that is code": (lambda: ecp(utility="os.system"), "utility must be a callable"),
     "a stabilizer that is a word": (lambda: ecp(stabilizer="huge"), 'stabilizer must be a number >= 0 or "scaled"'),
     "base rates of another K": (lambda: ecp(base_rates=[0.5, 0.5]), "got 2 for 3 classes"),

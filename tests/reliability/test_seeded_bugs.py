@@ -173,15 +173,15 @@ BUGS = [
     Bug(
         "data not on the disk before its name is",
         "paths.py",
-        "            os.fsync(file.fileno())\n",
-        "            file.flush()\n",
+        "        os.fsync(descriptor)\n",
+        "        pass\n",
         _tests("reliability/test_atomic_save"),
     ),
     Bug(
         "a file written in place",
         "paths.py",
-        'temporary = target.parent / f".evicp-{secrets.token_hex(8)}.tmp"',
-        "temporary = target",
+        "        yield temporary\n        os.fsync",
+        "        yield target\n        os.fsync",
         _tests("reliability/test_atomic_save"),
     ),
     Bug(
@@ -327,7 +327,7 @@ BUGS = [
     Bug(
         "log-probabilities normalised again",
         "evidence.py",
-        "return np.where(is_normalized, z, shifted - log_total)",
+        "return np.where(_is_normalized(z, log_total), z, shifted - log_total)",
         "return shifted - log_total",
         _tests("reliability/found_outside/test_tied_scores"),
     ),

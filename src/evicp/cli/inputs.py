@@ -22,7 +22,7 @@ from evicp.classes import as_class_names, labelled
 from evicp.cli.common import INPUT_SUFFIXES, TORCH_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
 from evicp.files import LogitsFile
-from evicp.paths import as_path, format_of, read_text, readable
+from evicp.paths import as_path, format_of, read_text, readable, unreadable
 
 __all__ = [
     "CalibrationFile",
@@ -139,7 +139,7 @@ def _read_torch(path: Path) -> LogitsFile:
     except MissingExtraError:
         raise
     except FileError as error:
-        raise FileError(f"cannot read {path}: {error}") from error
+        raise unreadable(path, error) from error
     except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
         if type(error).__name__ == "UnpicklingError":  # its text says how to run what is in the file
             raise FileError(

@@ -18,7 +18,7 @@ from evicp import torch_archive
 from evicp.errors import FileError, InputError, need
 from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
-from evicp.paths import readable
+from evicp.paths import readable, unreadable
 
 __all__ = ["Device", "load_weights", "module_network", "open_device", "plain_weights", "seeded"]
 
@@ -149,7 +149,7 @@ def load_weights(module: Any, path: Path, *, installed: bool = False) -> None:
         else:
             state = torch_archive.load_tensors(path, "extract", old=installed)
     except FileError as error:
-        raise FileError(f"cannot read {path}: {error}") from error
+        raise unreadable(path, error) from error
     except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
         raise FileError(f"cannot read {path}: it is not a file of plain weights ({_first_line(error)}).") from error
     try:
