@@ -224,15 +224,18 @@ score = struct.pack("@iiiidddddQ", 1, 0, 0, 0, 1.0, 0.0, -1e300, 0.0, 0.0, 0)
 rows = memoryview(array.array("f", [float(k % 7) for k in range(40)])).cast("B").cast("f", [2, 20])
 out = array.array("d", [0.0, 0.0])
 bad = core.label_scores(score, rows, 1, None, None, array.array("q", [6, 0]), out)
-ends = array.array("q", [0, 0])
-found = core.sets(score, rows, 1, None, None, array.array("d", [2.0]), False, True, ends)
+ends = array.array("q", [0, 0, 0])
+found = core.sets(score, rows, 1, None, None, 2.0, False, True, ends)
 del core
 """
 
 
 def test_subinterpreters_have_modules_of_their_own():
     """And each ends while others go on."""
-    code = ALONE.replace("PATH", repr(native._core.__file__)) + "assert bad == -1 and ends[1] > ends[0] > 0, ends"
+    code = (
+        ALONE.replace("PATH", repr(native._core.__file__))
+        + "assert bad == -1 and ends[2] > ends[1] > ends[0] == 0, ends"
+    )
     script = f"""
 import threading
 try:
@@ -428,5 +431,5 @@ def test_the_module_refuses_what_it_cannot_read():
     with pytest.raises(TypeError, match="takes 7 arguments"):
         core.label_scores(*good[:5])
     with pytest.raises(ValueError, match="thresholds must be"):
-        core.sets(packed, logits, 1, None, None, np.zeros(2), False, True, np.zeros(3, np.int64))
+        core.sets(packed, logits, 1, None, None, np.zeros(2), False, True, np.zeros(4, np.int64))
     assert core.label_scores(*good) == -1

@@ -17,7 +17,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMPILER = os.environ.get("CXX", "g++")
-FLAGS = ["-std=c++17", "-O1", "-g", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-omit-frame-pointer", "-w"]
+FLAGS = ["-std=c++17", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-omit-frame-pointer", "-w"]
 LEVELS = {
     "v2": ["-msse4.2", "-mpopcnt"],
     "v3": ["-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mf16c", "-mpopcnt"],

@@ -20,10 +20,10 @@ def sets(
     threads: int,
     rates: F64 | None,
     utility: F64 | None,
-    thresholds: F64,
+    thresholds: float | F64,
     by_label: bool,
     scored: bool,
-    ends: I64,
+    offsets: I64,
 ) -> tuple[int, Any, Any]: ...
 def uncertainties(
     score: bytes, logits: Logits, threads: int, rates: F64 | None, utility: F64 | None, result: F64

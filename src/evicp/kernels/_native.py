@@ -69,7 +69,7 @@ def knows(score: Any) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _packed(score: Any, n_classes: int) -> bytes:
+def _pack(score: Any, n_classes: int) -> bytes:
     """A score's parameters as kernels take them."""
     stabilizer = score.epsilon(n_classes) if score.name == "ecp" else 0.0
     return _SCORE.pack(
@@ -86,6 +86,19 @@ def _packed(score: Any, n_classes: int) -> bytes:
     )
 
 
+#: The last score, by itself and not by its value, with the classes and what they pack to: a server has one score.
+_last: tuple[Any, int, bytes] = (None, 0, b"")
+
+
+def _packed(score: Any, n_classes: int) -> bytes:
+    global _last  # noqa: PLW0603 - replaced as a whole, so that threads see one or the other
+    last, width, packed = _last
+    if last is not score or width != n_classes:
+        packed = _pack(score, n_classes)
+        _last = score, n_classes, packed
+    return packed
+
+
 def _plain(kind: int = _RANK, evidence: str = "relu") -> bytes:
     """A score without parameters."""
     return _SCORE.pack(kind, _EVIDENCE[evidence], False, False, 1.0, 0.0, -inf, 0.0, 0.0, 0)
@@ -94,12 +107,13 @@ def _plain(kind: int = _RANK, evidence: str = "relu") -> bytes:
 #: The base rates and the utility of a score, or None.
 _Parts = tuple[F64 | None, F64 | None]
 _NO_PARTS: _Parts = (None, None)
+_ALL = slice(None)
 
 
 def _blocks(score: Any, logits: NDArray[Any]) -> Iterator[tuple[slice, _Parts]]:
     """All rows at once, or the blocks of rows for which a user's utility is worked out."""
     if getattr(score, "monotone", True):
-        yield slice(None), _NO_PARTS
+        yield _ALL, _NO_PARTS
         return
     rates = score.rates(logits.shape[1])
     if score.utility is None:
@@ -141,24 +155,41 @@ def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> t
     return _sets(score, logits, threshold, scored=False)[:2]
 
 
+_NO_SCORES = np.empty(0)
+
+
 def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: bool) -> tuple[I64, I32, F64]:
-    limit = np.asarray(threshold, dtype=np.float64)
-    by_label = limit.ndim == 2 and limit.shape[1] > 1
-    limits, by_row = np.ascontiguousarray(limit).ravel(), limit.size > 1 and not by_label
+    by_label = by_row = False
+    limits: float | F64
+    if isinstance(threshold, float):
+        limits = threshold
+    else:
+        limits = np.asarray(threshold, dtype=np.float64)
+        by_label = limits.ndim == 2 and limits.shape[1] > 1
+        by_row = limits.size > 1 and not by_label
+        limits = np.ascontiguousarray(limits).ravel()
     packed, readable, many = _packed(score, logits.shape[1]), _readable(logits), _threads_for(logits)
-    offsets = np.zeros(len(logits) + 1, np.int64)
-    pieces: list[tuple[I32, F64]] = []
+    pieces: list[tuple[I64, I32, F64]] = []
     for rows, parts in _blocks(score, logits):
-        ends, own = offsets[1:][rows], limits[rows] if by_row else limits
-        bad, labels, scores = _core.sets(packed, readable[rows], many, *parts, own, by_label, scored, ends)
+        block, own = readable[rows], limits[rows] if by_row else limits  # type: ignore[index]
+        offsets = np.empty(len(block) + 1, np.int64)
+        bad, labels, scores = _core.sets(packed, block, many, *parts, own, by_label, scored, offsets)
         _refuse(logits, bad)
-        ends += sum(len(labels) for labels, _ in pieces)
-        pieces.append((np.frombuffer(labels, np.int32), np.frombuffer(scores, np.float64)))
-    if len(pieces) == 1:
-        return offsets, *pieces[0]
-    nothing = np.empty(0, np.int32), np.empty(0)
-    labels, scores = (np.concatenate(column) for column in zip(nothing, *pieces, strict=True))
-    return offsets, labels, scores
+        found = np.frombuffer(labels, np.int32), np.frombuffer(scores, np.float64) if scored else _NO_SCORES
+        pieces.append((offsets, *found))
+    return pieces[0] if len(pieces) == 1 else _joined(pieces)
+
+
+def _joined(pieces: list[tuple[I64, I32, F64]]) -> tuple[I64, I32, F64]:
+    """The sets of blocks of rows, one after the other."""
+    used, ends = 0, [np.zeros(1, np.int64)]
+    for offsets, labels, _ in pieces:
+        ends.append(offsets[1:] + used)
+        used += len(labels)
+    nothing = np.empty(0, np.int32), _NO_SCORES
+    found = (np.concatenate(column) for column in zip(nothing, *(piece[1:] for piece in pieces), strict=True))
+    labels, scores = found
+    return np.concatenate(ends), labels, scores
 
 
 def uncertainties(score: Any, logits: NDArray[Any]) -> F64:

@@ -11,7 +11,7 @@ namespace EVICP_LEVEL {
 
 constexpr int kSlots = 128, kMost = 64;  // candidates of several rows that are scored side by side, and those of one row
 constexpr int kFlags = 32;               // labels of a turned row that are flagged in one number
-constexpr int64_t kConverted = 1 << 13;  // logits of a batch that are converted first and should stay in the cache
+constexpr int64_t kConverted = 1 << 12;  // logits of a batch that are converted first and should stay in the cache
 // How far ln of the sum of log-probabilities e^z may be from 0: in double precision, and where all fit into single.
 constexpr double kNormalized = 0x1p-42, kNormalizedSingle = 0x1p-20;
 constexpr int kFew = 128;                // up to so many candidates are sorted by comparing all with all

@@ -266,29 +266,42 @@ PyObject *likelihoods(PyObject *module, Arguments arguments, Py_ssize_t count) {
     return call.job.values ? call.end(call.run(state_of(module)->level->likelihoods)) : call.fail();
 }
 
-// sets(score, logits, threads, rates, utility, thresholds, by_label, scored, ends) gives the first unusable row, labels and scores.
+// sets(score, logits, threads, rates, utility, thresholds, by_label, scored, offsets) gives the first unusable
+// row, labels, and scores or None; thresholds are one number or an array.
 PyObject *sets(PyObject *module, Arguments arguments, Py_ssize_t count) {
     Call call;
     State *state = state_of(module);
     if (!call.begin(arguments, count, 9)) return call.fail();
     Job &job = call.job;
     job.by_label = PyObject_IsTrue(arguments[6]) > 0, call.result.scored = PyObject_IsTrue(arguments[7]) > 0;
-    job.thresholds = static_cast<const double *>(call.numbers(arguments[5], 8, -1, false));
-    if (job.thresholds == nullptr) return call.fail();
-    job.n_thresholds = call.views[call.n_views - 1].len / 8;
+    double one = 0.0;
+    if (PyFloat_Check(arguments[5])) {
+        one = PyFloat_AsDouble(arguments[5]);
+        job.thresholds = &one, job.n_thresholds = 1;
+    } else {
+        job.thresholds = static_cast<const double *>(call.numbers(arguments[5], 8, -1, false));
+        if (job.thresholds == nullptr) return call.fail();
+        job.n_thresholds = call.views[call.n_views - 1].len / 8;
+    }
     if (job.n_thresholds != (job.by_label ? job.n_classes : job.n) && (job.by_label || job.n_thresholds != 1)) {
         PyErr_SetString(PyExc_ValueError, "thresholds must be one for all, for each row, or for each label");
         return call.fail();
     }
-    job.ends = static_cast<int64_t *>(call.numbers(arguments[8], 8, job.n, true));
-    if (job.ends == nullptr) return call.fail();
+    int64_t *offsets = static_cast<int64_t *>(call.numbers(arguments[8], 8, job.n + 1, true));
+    if (offsets == nullptr) return call.fail();
+    offsets[0] = 0, job.ends = offsets + 1;
     int64_t bad = call.run(state->level->sets, true);
     if (bad < kUsable) return call.fail();
     Sets &made = call.result;
     PyObject *labels = as_object(state, reinterpret_cast<void **>(&made.labels), 4 * made.used);
-    PyObject *scores = labels ? as_object(state, reinterpret_cast<void **>(&made.scores), made.scored ? 8 * made.used : 0) : nullptr;
-    PyObject *result = scores ? Py_BuildValue("LNN", static_cast<long long>(bad), labels, scores) : nullptr;
-    if (scores == nullptr) Py_XDECREF(labels);
+    PyObject *scores = Py_NewRef(Py_None);
+    if (labels && made.scored) {
+        Py_DECREF(scores);
+        scores = as_object(state, reinterpret_cast<void **>(&made.scores), 8 * made.used);
+    }
+    PyObject *result = labels && scores ? Py_BuildValue("LOO", static_cast<long long>(bad), labels, scores) : nullptr;
+    Py_XDECREF(labels);
+    Py_XDECREF(scores);
     call.finish();
     return result;
 }

@@ -259,10 +259,20 @@ inline void convert(const char *from, int32_t type, int64_t n, float *to) {
         return;
     }
     auto read = [type](const char *sixteen) __attribute__((always_inline)) {
+#if EVICP_WIDTH == 64
+        if (type == kHalf) {  // the same numbers, by one instruction
+            Row16<float> r;
+            r.part[0] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(sixteen)));
+            return r;
+        }
+#endif
         return type == kHalf ? from_half(load_short(sixteen)) : from_bfloat(load_short(sixteen));
     };
     int64_t k = 0;
-    for (; k + kLanes <= n; k += kLanes) read(from + 2 * k).store(to + k);
+    for (; k + kLanes <= n; k += kLanes) {
+        __builtin_prefetch(from + 2 * (k + kAhead));
+        read(from + 2 * k).store(to + k);
+    }
     if (k == n) return;
     char rest[2 * kLanes] = {};
     float last[kLanes];
