@@ -173,8 +173,8 @@ BUGS = [
     Bug(
         "data not on the disk before its name is",
         "paths.py",
-        "        os.fsync(descriptor)\n",
-        "        pass\n",
+        "        yield temporary\n        os.fsync(descriptor)\n",
+        "        yield temporary\n",
         _tests("reliability/test_atomic_save"),
     ),
     Bug(

@@ -12,9 +12,17 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src"
 
 
+#: An editable installation finds the package before the path does, in every process; a copy must be found instead.
+WITHOUT_EDITABLE = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
+"""
+
+
 def copied(folder: Path) -> Path:
     """A copy of the sources, without what was compiled from them."""
     shutil.copytree(SOURCE, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "src" / "sitecustomize.py").write_text(WITHOUT_EDITABLE, encoding="utf-8")
     return folder / "src"
 
 
