@@ -174,6 +174,7 @@ def test_the_reference_has_every_module() -> None:
         "experiments",
         "kernels",
         "limits",
+        "parquet_rows",
         "paths",
         "shards",
         "stored",
