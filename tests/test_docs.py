@@ -180,6 +180,7 @@ def test_the_reference_has_every_module() -> None:
         "limits",
         "locks",
         "monitor_state",
+        "parquet_rows",
         "paths",
         "shards",
         "splits",
