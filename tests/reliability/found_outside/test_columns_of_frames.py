@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -280,14 +279,7 @@ def test_features_numbered_in_another_order_are_refused() -> None:
     assert evicp.estimate_density_ratio(x, x.rename(columns=str)).columns is None
 
 
-def test_arrays_are_taken_without_a_word() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        calibration = evicp.calibrate(FRAME, LABELS, "lac")
-        assert calibration.predict(NEW, 0.9) == calibration.predict(NEW.tolist(), 0.9)
-
-
-def test_folds_of_one_row_at_a_time() -> None:
+def test_one_row_of_a_frame_has_no_index_of_rows() -> None:
     """A row of a frame has the classes for an index, which is none of rows."""
     calibration = evicp.calibrate(FRAME, LABELS, by=np.arange(N) % 2)
     row = pd.DataFrame(NEW, columns=NAMES).iloc[0]

@@ -32,7 +32,3 @@ def test_a_threshold_alone_is_refused(score: str) -> None:
     given: Any = calibration.score
     with pytest.raises(InputTypeError, match="only the evidential score can be explained"):
         evicp.explain(LOGITS[0], given, threshold=calibration.threshold(0.9))
-
-
-def test_a_row_alone_is_explained_as_ever() -> None:
-    assert evicp.explain(LOGITS[0]).in_set is None
