@@ -74,7 +74,7 @@ def test_import_loads_nothing_heavy() -> None:
 
 
 def test_the_first_calibration_and_sets_load_nothing_optional() -> None:
-    """The base needs NumPy, SciPy's special functions and (if present) Numba; no more."""
+    """The base needs NumPy, SciPy's special functions and the compiled kernels (if present); no more."""
     code = """
         import sys, evicp
         calibration = evicp.calibrate([[2.0, 0.0], [0.0, 3.0], [1.0, 0.5]], [0, 1, 0])

@@ -87,7 +87,7 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "4",
-            "backend agreement: NumPy, Numba, torch, Triton (interpreted), every kernel line run",
+            "backend agreement: NumPy, native, torch, Triton (interpreted), every kernel line run",
             "ranks identical; memberships differ <= 1 in 10^6, above 0.99 only within 1e-5 of the threshold",
             (*_own("backend_agreement"), "tests/test_kernels_triton.py"),
             alone=True,

@@ -76,7 +76,6 @@ def test_the_oldest_dependencies_are_enough(tmp_path: Path, figure) -> None:
     said = run(
         *(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *tests),
         PYTHONPATH=str(REPOSITORY / "src"),
-        NUMBA_CACHE_DIR=str(tmp_path / "cache"),
         PYTHONDONTWRITEBYTECODE="1",
     )
     figure("oldest", ", ".join(pins))
