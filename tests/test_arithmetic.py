@@ -211,6 +211,19 @@ def test_half_precision_is_read_as_single():
     assert half.origin.digest == single.origin.digest
 
 
+def test_the_digest_is_of_all_rows_in_their_order_however_they_come():
+    z, y = sure(100)
+    whole = calibrate(z, y, "lac").origin.digest
+    parts = [Calibrator("lac").update(z[rows], y[rows]) for rows in (slice(0, 30), slice(30, 31), slice(31, 100))]
+    assert parts[0].merge(*parts[1:]).finish().origin.digest == whole
+    assert calibrate(z[:40], y[:40], "lac").extended(z[40:], y[40:]).origin.digest == whole
+    assert calibrate(z[::-1], y[::-1], "lac").origin.digest != whole
+    z[:50] = z[0]
+    y[:50] = y[0]
+    swapped = np.r_[np.arange(49), 60, np.arange(50, 60), 49, np.arange(61, 100)]
+    assert calibrate(z[swapped], y[swapped], "lac").origin.digest != calibrate(z, y, "lac").origin.digest
+
+
 def test_the_file_knows_how_scores_were_made(tmp_path):
     z, y = sure(100)
     calibration = calibrate(z.astype(np.float32), y, "lac")

@@ -1,8 +1,5 @@
 """evicp: prediction sets with a coverage guarantee from any classifier's logits."""
 
-import sys
-from types import ModuleType
-
 TYPE_CHECKING = False  # as type checkers know it; the module typing takes longer to load than all that is here
 if TYPE_CHECKING:
     from typing import Any
@@ -13,7 +10,7 @@ if TYPE_CHECKING:
     from evicp.density import DensityRatio, estimate_density_ratio
     from evicp.errors import EvicpError, EvicpWarning
     from evicp.evidence import Opinion, opinion
-    from evicp.explain import Explanation, explain
+    from evicp.explanation import Explanation, explain
     from evicp.extraction import Extraction, extract
     from evicp.groups import ByClass, ByGroup, ByUncertainty
     from evicp.metrics import Evaluation, evaluate
@@ -97,7 +94,7 @@ _LAZY = {
     "density": ("DensityRatio", "estimate_density_ratio"),
     "errors": ("EvicpError", "EvicpWarning"),
     "evidence": ("Opinion", "opinion"),
-    "explain": ("Explanation", "explain"),
+    "explanation": ("Explanation", "explain"),
     "extraction": ("Extraction", "extract"),
     "files": (),
     "groups": ("ByClass", "ByGroup", "ByUncertainty"),
@@ -117,17 +114,6 @@ _LAZY = {
     "tuning": ("Tuned", "Tuning", "tune"),
     "versions": ("show_versions",),
 }
-
-
-class _Package(ModuleType):
-    """The package, in which `explain` is the function, also once the module of that name has been imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Importing a module would put it in the function's place."""
-        super().__setattr__(name, value.explain if name == "explain" and isinstance(value, ModuleType) else value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> "Any":

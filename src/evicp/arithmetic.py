@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from operator import or_
 from types import MappingProxyType
@@ -127,38 +127,43 @@ def bits_of(numbers: NDArray[Any]) -> NDArray[np.uint64]:
     return (np.asarray(numbers, np.float64) + 0.0).view(np.uint64)
 
 
+def row_hashes(logits: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A hash of each calibration row, (n,), from its true label and the logit of that."""
+    hashes: NDArray[np.uint64] = mix64(bits_of(logits) + mix64(labels.astype(np.uint64) + np.uint64(1)))
+    return hashes
+
+
+def digest_of(hashes: NDArray[np.uint64], start: int = 0) -> int:
+    """64 bits of rows in their order, the first of which is number `start`; those of parts add up, modulo 2^64.
+
+    The order tells calibration sets apart that hold the same few different rows: it is as random as the rows are
+    exchangeable.
+    """
+    places = mix64(np.arange(start + 1, start + 1 + len(hashes), dtype=np.uint64))
+    return int(mix64(hashes ^ places).sum(dtype=np.uint64))
+
+
 @dataclass(frozen=True)
 class Origin:
     """What made the scores of calibration rows, and what is kept of these rows themselves.
-
-    Nothing in it depends on the order of rows, or on the batches they came in.
 
     Parameters
     ----------
     arithmetic : what made the scores
     largest : the largest logit of a true label, -inf if none is possible: how large logits are
-    digest : 64 bits of all true labels and their logits, which tell one calibration set from another; None if unknown
+    digest : 64 bits of all true labels and their logits, in order, which tell one calibration set from another; None
+        if unknown. Nothing but the random numbers of smoothed sets depends on it
     """
 
     arithmetic: Arithmetic
     largest: float
-    digest: int | None
+    digest: int | None = field(compare=False)
 
     @classmethod
-    def of(cls, arithmetic: Arithmetic, logits: NDArray[Any], labels: NDArray[np.int64]) -> Origin:
-        """The origin of rows, given the logit of each true label, (n,), and these labels."""
-        rows = mix64(bits_of(logits) + mix64(labels.astype(np.uint64) + np.uint64(1)))
-        return cls(arithmetic, float(logits.max(initial=-np.inf)), int(rows.sum(dtype=np.uint64)))
-
-    @classmethod
-    def joined(cls, origins: Sequence[Origin]) -> Origin:
-        """The origin of the rows of several batches together."""
-        digests = [one.digest for one in origins]
-        return cls(
-            reduce(or_, (one.arithmetic for one in origins)),
-            max(one.largest for one in origins),
-            None if None in digests else sum(map(int, digests)) % 2**64,  # type: ignore[arg-type]
-        )
+    def joined(cls, origins: Sequence[Origin], digest: int | None) -> Origin:
+        """The origin of the rows of several batches together, which have this digest."""
+        arithmetic = reduce(or_, (one.arithmetic for one in origins))
+        return cls(arithmetic, max(one.largest for one in origins), digest)
 
     def to_dict(self) -> dict[str, Any]:
         """The origin as plain values, for files; what is unknown is left out."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, frames, kernels, limits, shift
-from evicp.arithmetic import UNKNOWN, Arithmetic, Origin, arithmetic_of, precision_of
+from evicp.arithmetic import UNKNOWN, Arithmetic, Origin, arithmetic_of, digest_of, precision_of, row_hashes
 from evicp.arrays import F64, I64, Coverage, Coverages
 from evicp.certificates import certify
 from evicp.classes import ClassAxis, ClassNames, in_class_order, labelled
@@ -131,8 +131,10 @@ class Batch(NamedTuple):
     #: What the grouping needs of each row.
     keys: NDArray[Any]
     weights: F64 | None
-    #: What made the scores, and of which rows.
+    #: What made the scores.
     origin: Origin
+    #: Of each row, of which the digest is made; None of rows whose origin has their digest.
+    hashes: NDArray[np.uint64] | None = None
     #: The rows whose true label is impossible by its logit.
     masked: I64 = np.empty(0, np.int64)
     #: How many rows have two possible labels, of which the less plausible is true.
@@ -222,8 +224,10 @@ class Calibrator:
         self.n_classes, self._classes = array.shape[1], classes
         # Copies: whoever reads rows in blocks fills the same buffers again.
         kept = None if row_weights is None else row_weights.copy()
-        origin, masked = Origin.of(arithmetic, own, truth), np.flatnonzero(own == -np.inf)
-        self._batches.append(Batch(scores, keys.copy(), kept, origin, masked, _second_of_two(array, scores)))
+        origin = Origin(arithmetic, float(own.max(initial=-np.inf)), None)
+        batch = Batch(scores, keys.copy(), kept, origin, row_hashes(own, truth))
+        masked, second = np.flatnonzero(own == -np.inf), _second_of_two(array, scores)
+        self._batches.append(batch._replace(masked=masked, second_of_two=second))
         return self
 
     def learned(self, logits: Any, n_classes: int) -> ClassAxis:
@@ -266,12 +270,22 @@ class Calibrator:
         kept = None if weights[0] is None else np.concatenate(weights)
         joined = np.concatenate(some) if some else keys[0]
         second = sum(batch.second_of_two for batch in self._batches)
-        return Batch(np.concatenate(scores), joined, kept, self._origin(), second_of_two=second)
+        hashes = [batch.hashes for batch in self._batches if batch.hashes is not None]
+        whole = np.concatenate(hashes) if len(hashes) == len(self._batches) else None
+        return Batch(np.concatenate(scores), joined, kept, self._origin(), whole, second_of_two=second)
 
     def _origin(self) -> Origin:
-        """What made the scores of all batches; one without rows has no say in it."""
-        origins = [batch.origin for batch in self._batches if len(batch.scores)]
-        return Origin.joined(origins) if origins else UNKNOWN
+        """What made the scores of all batches, one without rows aside, and the digest of all rows in their order."""
+        some = [batch for batch in self._batches if len(batch.scores)]
+        if not some:
+            return UNKNOWN
+        digest, row = 0, 0
+        for batch in some:
+            own = batch.origin.digest if batch.hashes is None else digest_of(batch.hashes, row)
+            if own is None:
+                return Origin.joined([one.origin for one in some], None)
+            digest, row = (digest + own) % 2**64, row + len(batch.scores)
+        return Origin.joined([one.origin for one in some], digest)
 
     def restore(self, batch: Batch, n_classes: int) -> Calibrator:
         """Add the content of a calibrator that was made as this one, elsewhere."""

@@ -198,11 +198,12 @@ def _score_batch(
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         _, noted = _noting(calibrator.update, made, _column(batch, labels), groups=given)
-    scores, keys, _, origin = calibrator.content()[:4]
+    scores, keys, _, origin, hashes = calibrator.content()[:5]
     scored = {
         "score": pa.array(scores),
         "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
-        "origin": pa.array([json.dumps(origin.to_dict()), *[None] * len(scores)][: len(scores)], pa.string()),
+        "origin": pa.repeat(json.dumps(replace(origin, digest=0).to_dict()), len(scores)).dictionary_encode(),
+        "hash": pa.array(np.empty(0, np.uint64) if hashes is None else hashes),
         "noted": pa.repeat(json.dumps(noted), len(scores)).dictionary_encode(),
     }
     return pa.table(scored if calibrator.by is None else {**scored, "key": pa.array(keys)})
@@ -212,11 +213,12 @@ def _restore(calibrator: Calibrator, table: Any) -> None:
     """Add a table of scores, which may come from several batches."""
     keys = table["key"].to_numpy() if "key" in table.column_names else np.empty(0)
     keys = keys.astype(str) if keys.dtype == object else keys
-    origins = [Origin.from_dict(json.loads(text)) or UNKNOWN for text in table["origin"].drop_null().to_pylist()]
+    origins = [Origin.from_dict(json.loads(text)) or UNKNOWN for text in table["origin"].unique().to_pylist()]
+    origin, hashes = Origin.joined(origins, None), table["hash"].to_numpy()
     first, *others = table["n_classes"].unique().to_pylist()
     if others:
         raise LogitsError(f"logits must have {first} classes in every batch; got {others[0]}.")
-    calibrator.restore(Batch(table["score"].to_numpy(), keys, None, Origin.joined(origins)), first)
+    calibrator.restore(Batch(table["score"].to_numpy(), keys, None, origin, hashes), first)
 
 
 def predict(

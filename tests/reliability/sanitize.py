@@ -108,7 +108,19 @@ def run(source: Path, sanitizer: Sanitizer, level: str) -> tuple[bool, str]:
     ).stdout.strip()
     environment = os.environ | sanitizer.options
     environment |= {"PYTHONPATH": str(source), "LD_PRELOAD": runtime, "EVICP_LEVEL": level, "PYTHONMALLOC": "malloc"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *sanitizer.tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        *sanitizer.tests,
+    ]
     command += ["-k", sanitizer.chosen]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     return done.returncode == 0, (done.stdout + done.stderr)[-4000:]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.arrays import F64, I64
-from evicp.explain import explain
+from evicp.explanation import explain
 from evicp.report.curves import Curves, alike
 from evicp.scores import ECP
 

@@ -12,7 +12,7 @@ import pytest
 import evicp
 from evicp import blocks, metrics, report
 from evicp.errors import EvicpError, InputError, LogitsError
-from evicp.explain import explain_set
+from evicp.explanation import explain_set
 from evicp.slices import worst_slice
 
 pytestmark = pytest.mark.reliability

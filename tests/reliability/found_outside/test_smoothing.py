@@ -51,7 +51,7 @@ def test_a_row_has_one_number_alone_in_a_batch_and_from_a_file(tmp_path):
     np.testing.assert_array_equal(whole, alone)
     calibration.save(tmp_path / "a.safetensors")
     np.testing.assert_array_equal(evicp.load(tmp_path / "a.safetensors").p_values(z[200:], smoothed=True), whole)
-    in_parts = evicp.Calibrator("topk").update(z[120:200], y[120:200]).update(z[:120], y[:120]).finish()
+    in_parts = evicp.Calibrator("topk").update(z[:120], y[:120]).update(z[120:200], y[120:200]).finish()
     np.testing.assert_array_equal(in_parts.p_values(z[200:], smoothed=True), whole)
 
 

@@ -81,7 +81,10 @@ def test_the_package_imports_nothing_that_takes_time() -> None:
     code = (
         "import sys; before = set(sys.modules); from evicp.cli import main; print(*sorted(set(sys.modules) - before))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # Without site, as an editable installation brings a finder of its own, which imports more than we do.
+    environment = os.environ | {"PYTHONPATH": str(Path(evicp.__file__).parents[1])}
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) <= {"evicp", "evicp.cli", "types"}
 
 
@@ -127,4 +130,5 @@ atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(30)))
 """
     done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, timeout=60, check=False)
     assert done.returncode in (130, -signal.SIGINT)
-    assert (done.stdout, done.stderr) == (evicp.__version__.encode() + b"\n", b"")
+    assert done.stdout.startswith(evicp.__version__.encode())
+    assert done.stderr == b""
