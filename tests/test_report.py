@@ -164,7 +164,7 @@ def test_the_checksum_is_the_files_whoever_scores(native_available: bool) -> Non
     with kernels.backend("numpy"):
         calibration = evicp.calibrate(logits[:200], labels[:200])
     with kernels.backend("native"):
-        assert calibration.alike(logits[200:])[0] != calibration
+        assert calibration.comparable(logits[200:], "float64")[0] != calibration
         page = report.build(logits[200:], labels[200:], calibration)
     assert page.data["methods"][0]["checksum"] == calibration.certificate(0.9).checksum
 
