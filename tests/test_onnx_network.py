@@ -56,7 +56,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """The network as torch exports it, for a batch of any length."""
     package = pytest.importorskip("efficientnet_lite_pytorch")
     module = package.EfficientNet.from_name("efficientnet-lite1")
-    load_weights(module, _lite_weights(1))
+    load_weights(module, _lite_weights(1), installed=True)
     path = tmp_path_factory.mktemp("model") / "model.onnx"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's: that this exporter is the older one, that shapes are traced
