@@ -80,6 +80,19 @@ def native_available() -> bool:
     return True
 
 
+@pytest.fixture(scope="session")
+def require_backend(native_available: bool) -> Callable[[str], None]:
+    """Skip the test where a backend is not installed."""
+
+    def require(name: str) -> None:
+        if name == "torch":
+            pytest.importorskip("torch")
+        elif name == "native" and not native_available:
+            pytest.skip("the compiled backend cannot be imported here")
+
+    return require
+
+
 @pytest.fixture(params=["numpy", "native"])
 def cpu_backend(request: pytest.FixtureRequest, native_available: bool) -> Iterator[str]:
     """Run the test once under each CPU backend."""

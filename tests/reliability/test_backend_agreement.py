@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -83,10 +82,9 @@ def mask(sets: Sets, shape: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("score", SCORES, ids=lambda score: score.describe())
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_sets_are_the_references(backend: str, score: Score, long_run: bool, figure) -> None:
+def test_the_sets_are_the_references(backend: str, score: Score, long_run: bool, figure, require_backend) -> None:
     """Each backend calibrates and predicts by itself, from the same single-precision logits."""
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+    require_backend(backend)
     own, sets = BACKENDS[backend](score, long_run)
     reference, reference_sets = on_cpu("numpy")(score, long_run)
     new = problem(long_run)[2]
@@ -109,9 +107,8 @@ def test_the_sets_are_the_references(backend: str, score: Score, long_run: bool,
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_ranks_are_identical(backend: str, long_run: bool, figure) -> None:
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+def test_ranks_are_identical(backend: str, long_run: bool, figure, require_backend) -> None:
+    require_backend(backend)
     fitted, labels, _ = problem(long_run)
     if backend == "torch":
         import torch

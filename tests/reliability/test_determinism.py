@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -38,9 +37,8 @@ def digest(backend: str, threads: int, block: int, way: str) -> str:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "native", "torch"])
-def test_one_hash(backend: str, long_run: bool, figure) -> None:
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+def test_one_hash(backend: str, long_run: bool, figure, require_backend) -> None:
+    require_backend(backend)
     # Threads of OpenMP, which torch uses, do not survive a fork.
     ways = [way for way in WAYS if backend != "torch" or way[2] != "fork"]
     ways = ways if long_run else ways[:2]
