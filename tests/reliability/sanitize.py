@@ -7,22 +7,17 @@ must be caught, or the sanitizers look the other way. Needs GCC or Clang with it
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-COMPILER = os.environ.get("CXX", "g++")
-FLAGS = ["-std=c++17", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-omit-frame-pointer", "-w"]
-LEVELS = {
-    "v2": ["-msse4.2", "-mpopcnt"],
-    "v3": ["-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mf16c", "-mpopcnt"],
-}
-LEVELS["v4"] = [*LEVELS["v3"], "-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl"]
+import native_builds
+from native_builds import COMPILER
+from trees import REPOSITORY
+
+FLAGS = ["-O1", "-g1", "-fno-omit-frame-pointer"]
 
 #: Interpreters and processes of their own, and limits of memory, are for builds without a sanitizer's runtime.
 LEFT_OUT = "not subinterpreters and not memory and not spawned and not daemon and not forked and not every_level"
@@ -77,28 +72,10 @@ SEEDS = (
 
 def build(folder: Path, sanitizer: Sanitizer, seed: Seed | None = None) -> Path:
     """A copy of the package whose kernels are compiled for a sanitizer."""
-    source = shutil.copytree(REPOSITORY / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    native = source / "evicp" / "kernels" / "native"
+    source = native_builds.copy_source(folder)
     if seed is not None:
-        file = native / seed.file
-        text = file.read_text(encoding="utf-8")
-        assert text.count(seed.right) == 1, f"{seed.name}: the line to change is not there once"
-        file.write_text(text.replace(seed.right, seed.wrong), encoding="utf-8")
-    is_x86 = os.uname().machine == "x86_64"
-    include = f"-I{sysconfig.get_paths()['include']}"
-    parts = [("module", ["module.cpp", include, *(["-DEVICP_X86"] if is_x86 else [])]), ("threads", ["threads.cpp"])]
-    levels = LEVELS if is_x86 else {"portable": []}
-    parts += [(level, ["level.cpp", f"-DEVICP_LEVEL={level}", *flags]) for level, flags in levels.items()]
-    check = f"-fsanitize={sanitizer.checks}"
-    compiling = [
-        subprocess.Popen([COMPILER, *FLAGS, check, "-c", *arguments, "-o", f"{folder}/{name}.o"], cwd=native)
-        for name, arguments in parts
-    ]
-    assert all(process.wait() == 0 for process in compiling), "the kernels do not compile"
-    objects = [f"{folder}/{name}.o" for name, _ in parts]
-    module = source / "evicp" / "kernels" / "_core.abi3.so"
-    subprocess.run([COMPILER, "-shared", check, *objects, "-o", str(module), "-pthread"], check=True)
-    return source
+        native_builds.replace_line(source, seed.file, seed.right, seed.wrong)
+    return native_builds.compile_kernels(source, [*FLAGS, f"-fsanitize={sanitizer.checks}"])
 
 
 def run(source: Path, sanitizer: Sanitizer, level: str) -> tuple[bool, str]:

@@ -227,6 +227,19 @@ ROWS: dict[str, Row] = {
             ("tests/test_arithmetic.py",),
         ),
         Row(
+            "24*",
+            "instruction sets: one hash at every level the machine has, by GCC and Clang; the reference, the "
+            "metamorphic relations and the kernels' tests at each",
+            "one hash; a build that may fuse products and sums is caught",
+            _own("levels"),
+        ),
+        Row(
+            "25*",
+            "sanitizers: the kernels' tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer",
+            "0 reports; a read beyond a row and a race, put there on purpose, are caught",
+            _own("sanitizers"),
+        ),
+        Row(
             "26",
             "silently wrong, found from outside: every such input as a test of its own",
             "0 left",
@@ -238,6 +251,13 @@ ROWS: dict[str, Row] = {
             "abs(z) < 3 where coverage is exact, z > -3 where ties may raise it; random numbers that rows share and "
             "thresholds without room are caught",
             _own("ties_law"),
+        ),
+        Row(
+            "29",
+            "first call and footprint: empty home, read-only site-packages, no compiler, 20 processes at once",
+            "the same answer, at once, nothing written",
+            _own("first_call"),
+            alone=True,
         ),
     )
 }
