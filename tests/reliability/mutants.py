@@ -49,12 +49,6 @@ TESTS = {
         "test_pac",
         "reliability/test_exact_rank",
     ),
-        "test_reliability",
-        "test_groups",
-        "test_shift",
-        "test_pac",
-        "reliability/test_exact_rank",
-    ),
     "io/artifact": ("test_artifact", "reliability/test_hostile_artifact", "test_groups", "test_shift"),
     "io/files": ("test_files", "test_sets", "test_blocks", "reliability/test_bad_input"),
     "io/paths": (
