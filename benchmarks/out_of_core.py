@@ -19,7 +19,7 @@ import numpy as np
 import evicp
 from evicp import blocks, kernels
 from evicp.bench import Timing, Timings, imagenet_like, peak_memory
-from evicp.metrics import Evaluator
+from evicp.evaluation.metrics import Evaluator
 
 #: The yardstick is one read of the file through the block reader, plus what the kernels take of the work.
 FLOOR = "one read of the file + kernels"

@@ -9,23 +9,29 @@ import griffe
 
 #: By module or class, what is public to evicp only. All else that a module's `__all__` names is shown.
 INNER: Mapping[str, tuple[str, ...]] = {
-    "evicp.artifact": ("strict_json",),
+    "evicp.io.artifact": ("strict_json",),
     "evicp.blocks": ("hold",),
-    "evicp.calibration.Calibration": ("classes", "comparable", "compared_with", "no_sets", "predict_levels"),
-    "evicp.calibration.Calibrator": ("called", "content", "empty", "learned", "restore"),
-    "evicp.device": ("dense_scores", "label_ranks", "label_scores", "p_values", "predict"),
+    "evicp.calibration.calibration.Calibration": (
+        "classes",
+        "comparable",
+        "compared_with",
+        "no_sets",
+        "predict_levels",
+    ),
+    "evicp.calibration.calibration.Calibrator": ("called", "content", "empty", "learned", "restore"),
+    "evicp.calibration.device": ("dense_scores", "label_ranks", "label_scores", "p_values", "predict"),
     "evicp.errors": ("installed", "missing_extra", "need", "unusable"),
-    "evicp.groups": ("Partition", "as_groups"),
-    "evicp.groups.ByClass": ("fit", "fitted", "keys", "names", "numbers", "of_labels"),
-    "evicp.groups.ByGroup": ("fit", "fitted", "keys", "names", "numbers"),
-    "evicp.groups.ByUncertainty": ("fit", "fitted", "keys", "names", "numbers"),
-    "evicp.scores.ECP": ("epsilon", "evidence_of", "log_utility_of", "monotone", "rates"),
-    "evicp.selection": ("as_row_count",),
+    "evicp.calibration.laws.groups": ("Partition", "as_groups"),
+    "evicp.calibration.laws.groups.ByClass": ("fit", "fitted", "keys", "names", "numbers", "of_labels"),
+    "evicp.calibration.laws.groups.ByGroup": ("fit", "fitted", "keys", "names", "numbers"),
+    "evicp.calibration.laws.groups.ByUncertainty": ("fit", "fitted", "keys", "names", "numbers"),
+    "evicp.method.scores.ECP": ("epsilon", "evidence_of", "log_utility_of", "monotone", "rates"),
+    "evicp.evaluation.compare": ("as_row_count",),
     "evicp.sets": ("join_sets",),
     "evicp.sets.PredictionSets": ("about", "classes", "holds", "numbers", "replaced"),
     "evicp.torch.SetPredictor": ("get_extra_state", "set_extra_state"),
-    "evicp.tuning.Auto": ("choose",),
-    "evicp.tuning.Tuned": ("choose",),
+    "evicp.evaluation.tuning.Auto": ("choose",),
+    "evicp.evaluation.tuning.Tuned": ("choose",),
 }
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import evicp
 from evicp import APS, LAC, RAPS, SAPS, ByUncertainty, Calibrator, calibrate, kernels
-from evicp.arithmetic import Arithmetic
 from evicp.errors import ArtifactError, LogitsError
+from evicp.kernels.arithmetic import Arithmetic
 
 WAYS = [*product(["native", "numpy"], [np.float16, np.float32, np.float64])]
 SCORES = [

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import artifact, report
+from evicp import report
 from evicp.errors import ArtifactError, InputError, InputTypeError, ScoreError, SuspiciousInputWarning
-from evicp.paths import atomic_path
+from evicp.io import artifact
+from evicp.io.paths import atomic_path
 
 K = 4
 

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import blocks, columns, files
+from evicp import blocks
 from evicp.errors import EvicpError, FileError, InputError, InputTypeError, LabelsError, LogitsError
-from evicp.metrics import Evaluator
-from evicp.stored import PackedArray, RawArray, companion
+from evicp.evaluation.metrics import Evaluator
+from evicp.input import columns
+from evicp.io import files
+from evicp.io.stored import PackedArray, RawArray, companion
 
 N, K = 1100, 13
 STEPS = (1, 7, 1024, N)

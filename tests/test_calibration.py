@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 
 import evicp
-from evicp import APS, ECP, LAC, RAPS, Calibration, Calibrator, Margin, TopK, artifact, calibrate
+from evicp import APS, ECP, LAC, RAPS, Calibration, Calibrator, Margin, TopK, calibrate
 from evicp.errors import (
     CoverageError,
     EvicpError,
@@ -27,6 +27,7 @@ from evicp.errors import (
     SmallCalibrationWarning,
     SuspiciousInputWarning,
 )
+from evicp.io import artifact
 from oracles import reference_rank
 
 K = 6
@@ -96,7 +97,7 @@ def test_too_few_rows_name_the_smallest_n_that_would_do(coverage):
         assert Calibration(LAC(), np.zeros(1), 2).threshold(coverage) == np.inf
     assert len(caught) == 1
     needed = int(re.fullmatch(r"1 calibration row.* at least (\d+) rows\.", str(caught[0].message))[1])
-    exact = evicp.checks.as_coverage(coverage)
+    exact = evicp.input.checks.as_coverage(coverage)
     assert reference_rank(needed, exact) <= needed
     assert reference_rank(needed - 1, exact) > needed - 1
 
@@ -298,7 +299,7 @@ def test_labels_by_name_are_labels_by_number(by):
     sets = calibration.predict(z, 0.5)
     assert sets.contains(named).tolist() == sets.contains(y).tolist()
     assert repr(evicp.evaluate(sets, named, z)) == repr(evicp.evaluate(sets, y, z))
-    found, expected = (evicp.metrics.class_coverage(sets, truth) for truth in (named, y))
+    found, expected = (evicp.evaluation.metrics.class_coverage(sets, truth) for truth in (named, y))
     assert found.coverage.tobytes() == expected.coverage.tobytes()
 
 

@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evicp
-from evicp import checks, report
-from evicp.classes import ClassAxis, as_class_names
+from evicp import report
 from evicp.errors import (
     InputError,
     InputTypeError,
@@ -28,7 +27,9 @@ from evicp.errors import (
     LogitsError,
     ScoreError,
 )
-from evicp.frames import columns_of
+from evicp.input import checks
+from evicp.input.classes import ClassAxis, as_class_names
+from evicp.input.frames import columns_of
 
 K = 5
 

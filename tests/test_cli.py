@@ -29,7 +29,7 @@ from evicp.blocks import located
 from evicp.cli import app, common, inputs
 from evicp.cli.common import plain
 from evicp.errors import EvicpError
-from evicp.files import read_sets, write_sets
+from evicp.io.files import read_sets, write_sets
 
 SCHEMAS = Path(__file__).parent / "schemas"
 #: Names that would do harm if anything took them for markup, paths or code.
@@ -795,7 +795,7 @@ def test_a_signal_ends_a_command_and_leaves_nothing(folder: Path, tmp_path: Path
     words = ["predict", str(folder / "cal.safetensors"), str(folder / "unlabelled.npz"), "-o", "sets.jsonl"]
     code = """
 import os, signal, time
-from evicp.files import SetsWriter
+from evicp.io.files import SetsWriter
 signal.signal(signal.SIGINT, signal.default_int_handler)  # programs in the background are born deaf to it
 SetsWriter.append = lambda *_: (os.kill(os.getpid(), signal.{0}), time.sleep(60))  # another thread may get it first
 from evicp.cli import main

@@ -41,8 +41,8 @@ def crossed(
 
 def by_definition(score, logits, labels, fold, new, together) -> tuple[np.ndarray, np.ndarray]:
     """How many rows are at least as odd as each label of each new row, of how many it is compared with; one by one."""
-    scores = [evicp.scores.as_score(score).scores(own) for own in logits]
-    new_scores = [evicp.scores.as_score(score).scores(own) for own in new]
+    scores = [evicp.method.scores.as_score(score).scores(own) for own in logits]
+    new_scores = [evicp.method.scores.as_score(score).scores(own) for own in new]
     at_least, n = np.zeros(new.shape[1:], int), np.zeros(new.shape[1:], int)
     for x in range(new.shape[1]):
         for y in range(K):

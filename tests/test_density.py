@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import calibrate, density, estimate_density_ratio
+from evicp import calibrate, estimate_density_ratio
+from evicp.calibration.laws import density
 from evicp.errors import InputError, InputTypeError, SuspiciousInputWarning
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import checks
+from evicp.input import checks
 
 torch = pytest.importorskip("torch")
 
-from evicp.device import DeviceSets  # noqa: E402
+from evicp.calibration.device import DeviceSets  # noqa: E402
 
 
 @pytest.fixture

@@ -279,11 +279,14 @@ def tables(page: Path, name: str = "") -> list[list[str]]:
 
 def test_parameters_have_a_type_a_description_and_a_default(site: Path) -> None:
     """Names that share an entry have their own type and default; a wrapped entry is one text."""
-    rows = {row[0]: row[1:] for row in tables(site / "reference" / "calibration.html", "evicp.calibration.Calibrator")}
+    rows = {
+        row[0]: row[1:]
+        for row in tables(site / "reference" / "calibration.html", "evicp.calibration.calibration.Calibrator")
+    }
     assert rows["score"] == ["ScoreLike", "as for calibrate", "'ecp'"]
     assert rows["class_weights"] == ["Any", "as for calibrate", "None"]
     assert rows["by"][1].startswith('"class", "group", "uncertainty", or an instance with parameters. "group" takes')
-    rows = {row[0]: row[1:] for row in tables(site / "reference" / "files.html", "evicp.artifact.load")}
+    rows = {row[0]: row[1:] for row in tables(site / "reference" / "files.html", "evicp.io.artifact.load")}
     assert rows["score"][0] == "Score | Callable[..., Any] | None"
     assert rows["score"][1].endswith('the file only says "custom", so supply it again')
     for page in (site / "reference").glob("*.html"):

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import evicp
-from evicp import ECP, evidence
+from evicp import ECP
 from evicp.errors import InputError, LogitsError, ScoreError
+from evicp.method import evidence
 from oracles import FAMILIES, adversarial_row, reference_mpmath_ecp
 
 K = 7

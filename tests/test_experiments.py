@@ -19,11 +19,11 @@ from scipy.optimize import minimize_scalar
 
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError
-from evicp.experiments import figures as drawing
-from evicp.experiments.findings import FINDINGS, Finding, Logits, into, read, restrict
-from evicp.experiments.published import NETWORKS, TABLES, figures, lookup, paper_name
-from evicp.experiments.reproduction import as_network, refuse_existing, reproduce
-from evicp.experiments.trials import LEAKS, RAPS_GRID, Method, Network, run_trials
+from evicp.paper import figures as drawing
+from evicp.paper.findings import FINDINGS, Finding, Logits, into, read, restrict
+from evicp.paper.published import NETWORKS, TABLES, figures, lookup, paper_name
+from evicp.paper.reproduction import as_network, refuse_existing, reproduce
+from evicp.paper.trials import LEAKS, RAPS_GRID, Method, Network, run_trials
 from oracles import reference_murmur_uniform
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import evicp
 from evicp import ECP, LAC, explain, kernels
 from evicp.errors import EvicpError, InputError, InputTypeError, LogitsError
-from evicp.explanation import explain_set
+from evicp.evaluation.explain import explain_set
 from oracles import FAMILIES, adversarial_row, reference_mpmath_ecp
 
 INGREDIENTS = (

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import blocks, files
+from evicp import blocks
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError, MissingExtraError
 from evicp.extraction import Network, Preprocess, Source, extract, open_source
 from evicp.extraction.classes import imagenet_names, imagenet_synsets, match_classes
@@ -26,6 +26,7 @@ from evicp.extraction.described import code_digest
 from evicp.extraction.ground_truth import read_ground_truth
 from evicp.extraction.network import choose_transform
 from evicp.extraction.sources import network_labels
+from evicp.io import files
 
 N_LETTERS = 26
 

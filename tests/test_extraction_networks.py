@@ -19,10 +19,10 @@ import evicp
 from evicp.cli import main
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError
-from evicp.experiments.published import NETWORKS
 from evicp.extraction import PAPER, Preprocess, extract, open_network, open_source
 from evicp.extraction.classes import imagenet_names
 from evicp.extraction.torch_models import _preset
+from evicp.paper.published import NETWORKS
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import files
 from evicp.errors import FileError, InputError
-from evicp.paths import atomic_path
+from evicp.io import files
+from evicp.io.paths import atomic_path
 
 K = 4
 

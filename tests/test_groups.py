@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 
 import evicp
-from evicp import APS, ECP, LAC, ByClass, ByGroup, ByUncertainty, Calibrator, artifact, calibrate, clusters, groups
+from evicp import APS, ECP, LAC, ByClass, ByGroup, ByUncertainty, Calibrator, calibrate
+from evicp.calibration.laws import clusters, groups
+from evicp.calibration.reliability import rows_needed
 from evicp.errors import (
     ArtifactError,
     InputError,
@@ -20,8 +22,8 @@ from evicp.errors import (
     SmallCalibrationWarning,
     SuspiciousInputWarning,
 )
+from evicp.io import artifact
 from evicp.kernels import uncertainties
-from evicp.reliability import rows_needed
 from oracles import reference_rank
 
 K = 7
@@ -881,7 +883,7 @@ def test_a_certificate_judges_every_class_and_cluster():
         assert certificate.groups[0].observed["coverage"] == pytest.approx(sets.contains(truth)[rows].mean())
         hard = calibrate(z, y).predict(new, 0.8)  # marginal sets do not keep the promise of a class
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("evicp.certificates._check_same", lambda *_: None)
+            patch.setattr("evicp.calibration.certificate._check_same", lambda *_: None)
             assert not calibration.certificate(0.8, evicp.evaluate(hard, truth)).observed["compatible"]
 
 

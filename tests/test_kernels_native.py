@@ -86,7 +86,7 @@ def nasty_rows(n_classes: int, dtype: type, seed: int = 0) -> np.ndarray:
     return np.concatenate([rows, extreme])
 
 
-def assert_agrees_with_reference(score: evicp.scores.Score, logits: np.ndarray) -> None:
+def assert_agrees_with_reference(score: evicp.method.scores.Score, logits: np.ndarray) -> None:
     got, want = native.dense_scores(score, logits), reference.dense_scores(score, logits)
     assert not np.isnan(got).any()
     np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
@@ -106,7 +106,7 @@ def as_mask(offsets: np.ndarray, labels: np.ndarray, shape: tuple[int, int]) -> 
     return mask
 
 
-def assert_sets_are_the_scores(score: evicp.scores.Score, logits: np.ndarray, threshold: float) -> None:
+def assert_sets_are_the_scores(score: evicp.method.scores.Score, logits: np.ndarray, threshold: float) -> None:
     """Membership, order and scores of sets are exactly those of the backend's own dense scores."""
     dense = native.dense_scores(score, logits)
     offsets, labels, scores = native.ragged_sets(score, logits, threshold)
@@ -536,7 +536,7 @@ def test_what_the_backend_knows():
         evicp.ECP(evidence=np.abs),
         evicp.LAC(temperature=1e-31),
         evicp.LAC(temperature=1e31),
-        evicp.scores.as_score(lambda z: -z),
+        evicp.method.scores.as_score(lambda z: -z),
     ]
     assert not any(native.knows(score) for score in unknown)
 
@@ -648,7 +648,7 @@ def per_class(z: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(2 * np.sin(np.arange(z.shape[1])) - np.clip(z, -50, 50)))
 
 
-def uneven(n_classes: int) -> list[evicp.scores.Score]:
+def uneven(n_classes: int) -> list[evicp.method.scores.Score]:
     """ECP where scores need not fall as logits rise."""
     rng = np.random.default_rng(n_classes)
     rates = rng.dirichlet(np.full(n_classes, 3.0)) + 1e-6
@@ -665,7 +665,7 @@ def uneven(n_classes: int) -> list[evicp.scores.Score]:
     ]
 
 
-def assert_sets_within_limits(score: evicp.scores.Score, logits: np.ndarray, limits: np.ndarray) -> None:
+def assert_sets_within_limits(score: evicp.method.scores.Score, logits: np.ndarray, limits: np.ndarray) -> None:
     dense = native.dense_scores(score, logits)
     row, column = np.nonzero(dense <= limits)
     order = np.lexsort((column, -logits[row, column].astype(np.float64), dense[row, column], row))
@@ -677,7 +677,7 @@ def assert_sets_within_limits(score: evicp.scores.Score, logits: np.ndarray, lim
         np.testing.assert_array_equal(ours, same)
 
 
-def some_limits(score: evicp.scores.Score, logits: np.ndarray) -> list[np.ndarray]:
+def some_limits(score: evicp.method.scores.Score, logits: np.ndarray) -> list[np.ndarray]:
     """Limits of labels: close together, far apart, with none and with -inf; and one for each row."""
     rng = np.random.default_rng(logits.shape[1])
     dense = native.dense_scores(score, logits)

@@ -137,7 +137,7 @@ def test_what_it_does_not_know() -> None:
     assert not _torch.knows(Mine())
     assert not _torch.knows(evicp.ECP(utility=np.exp))
     assert not _torch.knows(evicp.ECP(evidence=np.abs))
-    assert not _torch.knows(evicp.scores.Custom(lambda z: -z))
+    assert not _torch.knows(evicp.method.scores.Custom(lambda z: -z))
     assert _torch.knows(evicp.ECP(base_rates=(0.3, 0.7)))
 
 

@@ -47,4 +47,4 @@ def test_what_it_does_not_know() -> None:
     assert not _triton.knows(evicp.ECP(base_rates=(0.3, 0.7)))
     assert not _triton.knows(evicp.ECP(evidence=np.abs))
     assert not _triton.knows(evicp.LAC(temperature=1e-40))
-    assert not _triton.knows(evicp.scores.Custom(np.negative))
+    assert not _triton.knows(evicp.method.scores.Custom(np.negative))

@@ -7,8 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK, kernels, limits
-from evicp.scores import as_score
+from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK, kernels
+from evicp.calibration import limits
+from evicp.method.scores import as_score
 
 SCORES = [
     ECP(),

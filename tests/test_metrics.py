@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evicp
-from evicp import PredictionSets, metrics
+from evicp import PredictionSets
 from evicp.errors import InputError, InputTypeError
+from evicp.evaluation import metrics
 
 
 def sets_of(

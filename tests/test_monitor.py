@@ -16,7 +16,8 @@ import pytest
 import scipy.stats
 
 import evicp
-from evicp import AdaptiveLevel, ByClass, Monitor, calibrate, monitor
+from evicp import AdaptiveLevel, ByClass, Monitor, calibrate
+from evicp.calibration import monitor
 from evicp.errors import InputError, InputTypeError
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import blocks, files
+from evicp import blocks
 from evicp.errors import (
     EvicpError,
     EvicpWarning,
@@ -27,6 +27,7 @@ from evicp.errors import (
     LogitsError,
     SmallCalibrationWarning,
 )
+from evicp.io import files
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = [

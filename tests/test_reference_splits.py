@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK, checks
+from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK
+from evicp.input import checks
 from evicp.kernels import _numpy
 from oracles import reference_numpy_scores, reference_rank
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from evicp import ECP, RAPS, SAPS, Reliability, TopK, plan, reliability
+from evicp import ECP, RAPS, SAPS, Reliability, TopK, plan
+from evicp.calibration import reliability
+from evicp.calibration.reliability import beta_binomial_cdf, share_within
 from evicp.errors import CoverageError, InputError, InputTypeError
-from evicp.reliability import beta_binomial_cdf, share_within
 from oracles import reference_rank
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99, Fraction(2, 3))

@@ -20,14 +20,14 @@ import scipy.stats
 
 import evicp
 from evicp import kernels, report
+from evicp.calibration.reliability import weakest
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import EvicpError, EvicpWarning
-from evicp.metrics import clopper_pearson
-from evicp.reliability import weakest
+from evicp.evaluation.metrics import clopper_pearson
+from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges
 from evicp.report import payload
 from evicp.report.curves import GRID, Curves, curves_of
 from evicp.report.explorer import explore
-from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges
 
 pytest.importorskip("plotly")
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK, checks
+from evicp import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
 from evicp.errors import InputTypeError, ScoreError
+from evicp.input import checks
 from evicp.kernels import _numpy
-from evicp.scores import as_score
+from evicp.method.scores import as_score
 from oracles import (
     FAMILIES,
     adversarial_row,

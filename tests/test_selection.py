@@ -265,9 +265,11 @@ def test_tuned_never_sees_calibration_or_test_rows(rows: Any) -> None:
 def steady_merit(lam: float, logits: Any, labels: Any, level: Fraction, by: str) -> float:
     """What tuning maximises: as in the paper, but a size range of five rows counts half in SSCV."""
     sets = evicp.calibrate(logits, labels, evicp.RAPS(lam=lam)).predict(logits, level)
-    strata = [s for s in evicp.metrics.size_strata(sets, labels, evicp.metrics.SSCV_ENDS) if s.count]
+    strata = [
+        s for s in evicp.evaluation.metrics.size_strata(sets, labels, evicp.evaluation.metrics.SSCV_ENDS) if s.count
+    ]
     sscv = max(abs(s.coverage - float(level)) * s.count / (s.count + 5) for s in strata)
-    non_empty = evicp.metrics.mean_size(sets, non_empty=True)
+    non_empty = evicp.evaluation.metrics.mean_size(sets, non_empty=True)
     return {"size": -sets.sizes.mean(), "sscv": -sscv, "sat": (1 - sscv) / non_empty}[by]
 
 

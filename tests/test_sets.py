@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evicp
-from evicp import PredictionSets, files
+from evicp import PredictionSets
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, RowError
+from evicp.io import files
 
 NAMES = ("cat", "dog", "<b>", 'naïve, "quoted"', "日本")
 

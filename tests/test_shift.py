@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 
 import evicp
-from evicp import LAC, Calibrator, calibrate, estimate_class_frequencies, label_shift_weights, shift
+from evicp import LAC, Calibrator, calibrate, estimate_class_frequencies, label_shift_weights
+from evicp.calibration.laws import weighted as shift
 from evicp.errors import ArtifactError, InputError, InputTypeError, LabelsError, SmallCalibrationWarning
 
 K = 4

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from evicp import PredictionSets, metrics, slices, worst_slice
+from evicp import PredictionSets, worst_slice
 from evicp.errors import InputError, InputTypeError
+from evicp.evaluation import metrics, slices
 
 
 def sets_that_cover(covered: np.ndarray, coverage: float = 0.9) -> tuple[PredictionSets, np.ndarray]:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given
 
 import evicp
-from evicp import APS, LAC, ByClass, ByUncertainty, Margin, TopK, calibrate, kernels, limits
+from evicp import APS, LAC, ByClass, ByUncertainty, Margin, TopK, calibrate, kernels
+from evicp.calibration import limits
 from evicp.errors import EvicpError, InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
 
 K, STEPS = 6, 1 << 24
@@ -301,7 +302,7 @@ def test_few_rows_give_some_full_sets_and_say_so():
         sets = calibration.predict(z[4:], 0.9, smoothed=True)
     assert abs(np.mean(sets.sizes == K) - 0.5) < 0.2
     with pytest.warns(SmallCalibrationWarning):
-        assert evicp.limits.smoothed_limit(np.empty(0), Fraction(9, 10), np.array([1, STEPS])).tolist() == [
+        assert evicp.calibration.limits.smoothed_limit(np.empty(0), Fraction(9, 10), np.array([1, STEPS])).tolist() == [
             -np.inf,
             np.inf,
         ]
@@ -327,13 +328,13 @@ def test_sets_remember_that_they_are_smoothed(tmp_path, suffix):
     calibration = calibrate(z[:200], y[:200], "topk")
     plain, smoothed = (calibration.predict(z[200:], 0.7, smoothed=which) for which in (False, True))
     assert (plain.smoothed, smoothed.smoothed) == (False, True)
-    evicp.files.write_sets(smoothed, tmp_path / f"sets{suffix}")
+    evicp.io.files.write_sets(smoothed, tmp_path / f"sets{suffix}")
     if suffix != ".jsonl":  # which holds sets alone
-        assert evicp.files.read_sets(tmp_path / f"sets{suffix}") == smoothed
+        assert evicp.io.files.read_sets(tmp_path / f"sets{suffix}") == smoothed
     assert evicp.evaluate(smoothed, y[200:]).smoothed
     assert not evicp.evaluate(plain, y[200:]).smoothed
     with pytest.raises(InputError, match="one calibration and one coverage"):
-        evicp.metrics.Evaluator().update(plain, y[200:]).update(smoothed, y[200:])
+        evicp.evaluation.metrics.Evaluator().update(plain, y[200:]).update(smoothed, y[200:])
 
 
 @pytest.mark.filterwarnings("ignore::evicp.errors.SmallCalibrationWarning")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from evicp.strata import Ranges, intervals, violation
+from evicp.evaluation.strata import Ranges, intervals, violation
 
 
 def test_intervals_are_clopper_pearson() -> None:

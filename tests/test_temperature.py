@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 
 from evicp import fit_temperature, kernels
 from evicp.errors import InputTypeError, LabelsError, LogitsError, SuspiciousInputWarning
-from evicp.temperature import TemperatureFit
+from evicp.method.temperature import TemperatureFit
 
 
 def sample(n: int, n_classes: int, sharpness: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -15,8 +15,8 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import evicp  # noqa: E402
-from evicp import limits  # noqa: E402
-from evicp.arithmetic import arithmetic_of  # noqa: E402
+from evicp.calibration import limits  # noqa: E402
+from evicp.kernels.arithmetic import arithmetic_of  # noqa: E402
 from evicp.torch import SetPredictor, calibrate, evaluate, evidential_loss, logits_of, pipeline_logits  # noqa: E402
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import evicp
 from evicp.errors import ArtifactError, InputError, InputTypeError, LogitsError, ScoreError, SuspiciousInputWarning
-from evicp.tuning import AUTO, GRIDS, Auto, Candidate, Tuning, auto, split_off
+from evicp.evaluation.tuning import AUTO, GRIDS, Auto, Candidate, Tuning, auto, split_off
 
 LEVELS = [Fraction(n, 100) for n in (88, 89, 90, 91, 92)]
 
@@ -278,11 +278,11 @@ def test_auto_keeps_the_promise_and_would_break_it_on_its_own_rows(
 ) -> None:
     """Scores that differ in their random numbers only: a choice among them can gain nothing but luck."""
     scores = tuple(evicp.APS(seed=seed) for seed in range(25))
-    monkeypatch.setattr("evicp.tuning.AUTO", scores)
-    monkeypatch.setattr("evicp.tuning._DEFAULTS", scores)
+    monkeypatch.setattr("evicp.evaluation.tuning.AUTO", scores)
+    monkeypatch.setattr("evicp.evaluation.tuning._DEFAULTS", scores)
     for reuse in (False, True):
         if reuse:
-            monkeypatch.setattr("evicp.tuning.split_off", lambda n: (np.arange(n), np.arange(n)))
+            monkeypatch.setattr("evicp.evaluation.tuning.split_off", lambda n: (np.arange(n), np.arange(n)))
         observed = coverage_of_auto(80)
         z = observed.mean() / (observed.std(ddof=1) / len(observed) ** 0.5)
         figure("z if it chose on the calibration rows" if reuse else "z of auto", round(float(z), 2))

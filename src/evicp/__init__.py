@@ -4,25 +4,25 @@ TYPE_CHECKING = False  # as type checkers know it; the module typing takes longe
 if TYPE_CHECKING:
     from typing import Any
 
-    from evicp.artifact import load
-    from evicp.calibration import Calibration, Calibrator, calibrate
-    from evicp.cross import CrossCalibration
-    from evicp.density import DensityRatio, estimate_density_ratio
+    from evicp.calibration.calibration import Calibration, Calibrator, calibrate
+    from evicp.calibration.laws.cross import CrossCalibration
+    from evicp.calibration.laws.density import DensityRatio, estimate_density_ratio
+    from evicp.calibration.laws.groups import ByClass, ByGroup, ByUncertainty
+    from evicp.calibration.laws.weighted import estimate_class_frequencies, label_shift_weights
+    from evicp.calibration.monitor import AdaptiveLevel, Monitor
+    from evicp.calibration.reliability import Certificate, Reliability, conformal_rank, pac_rank, plan
     from evicp.errors import EvicpError, EvicpWarning
-    from evicp.evidence import Opinion, opinion
-    from evicp.explanation import Explanation, explain
+    from evicp.evaluation.compare import Comparison, compare
+    from evicp.evaluation.explain import Explanation, explain
+    from evicp.evaluation.metrics import Evaluation, evaluate
+    from evicp.evaluation.slices import WorstSlice, worst_slice
+    from evicp.evaluation.tuning import Tuned, Tuning, tune
     from evicp.extraction import Extraction, extract
-    from evicp.groups import ByClass, ByGroup, ByUncertainty
-    from evicp.metrics import Evaluation, evaluate
-    from evicp.monitor import AdaptiveLevel, Monitor
-    from evicp.reliability import Certificate, Reliability, conformal_rank, pac_rank, plan
-    from evicp.scores import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
-    from evicp.selection import Comparison, compare
+    from evicp.io.artifact import load
+    from evicp.method.evidence import Opinion, opinion
+    from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
+    from evicp.method.temperature import TemperatureFit, fit_temperature
     from evicp.sets import PredictionSets
-    from evicp.shift import estimate_class_frequencies, label_shift_weights
-    from evicp.slices import WorstSlice, worst_slice
-    from evicp.temperature import TemperatureFit, fit_temperature
-    from evicp.tuning import Tuned, Tuning, tune
     from evicp.versions import show_versions
 
 __version__ = "0.1.0"
@@ -81,52 +81,47 @@ __all__ = [
     "worst_slice",
 ]
 
-#: Modules, imported when first asked for, and the public names they hold. Ctrl-C while `evicp` starts is then a matter
-#: of the command line, which imports what it needs where it handles that.
+#: Where each public name is defined; its module is imported when the name is first used. Ctrl-C while `evicp` starts is
+#: then a matter of the command line, which imports what it needs where it handles that.
 _LAZY = {
-    "arrays": (),
-    "artifact": ("load",),
-    "calibration": ("Calibration", "Calibrator", "calibrate"),
-    "certificates": (),
-    "checks": (),
-    "clusters": (),
-    "cross": ("CrossCalibration",),
-    "density": ("DensityRatio", "estimate_density_ratio"),
+    "calibration.calibration": ("Calibration", "Calibrator", "calibrate"),
+    "calibration.laws.cross": ("CrossCalibration",),
+    "calibration.laws.density": ("DensityRatio", "estimate_density_ratio"),
+    "calibration.laws.groups": ("ByClass", "ByGroup", "ByUncertainty"),
+    "calibration.laws.weighted": ("estimate_class_frequencies", "label_shift_weights"),
+    "calibration.monitor": ("AdaptiveLevel", "Monitor"),
+    "calibration.reliability": ("Certificate", "Reliability", "conformal_rank", "pac_rank", "plan"),
     "errors": ("EvicpError", "EvicpWarning"),
-    "evidence": ("Opinion", "opinion"),
-    "explanation": ("Explanation", "explain"),
+    "evaluation.compare": ("Comparison", "compare"),
+    "evaluation.explain": ("Explanation", "explain"),
+    "evaluation.metrics": ("Evaluation", "evaluate"),
+    "evaluation.slices": ("WorstSlice", "worst_slice"),
+    "evaluation.tuning": ("Tuned", "Tuning", "tune"),
     "extraction": ("Extraction", "extract"),
-    "files": (),
-    "groups": ("ByClass", "ByGroup", "ByUncertainty"),
-    "kernels": (),
-    "limits": (),
-    "metrics": ("Evaluation", "evaluate"),
-    "monitor": ("AdaptiveLevel", "Monitor"),
-    "reliability": ("Certificate", "Reliability", "conformal_rank", "pac_rank", "plan"),
-    "scores": ("APS", "ECP", "LAC", "RAPS", "SAPS", "SCORES", "Base", "Custom", "Margin", "Score", "TopK"),
-    "selection": ("Comparison", "compare"),
+    "io.artifact": ("load",),
+    "method.evidence": ("Opinion", "opinion"),
+    "method.scores": ("APS", "ECP", "LAC", "RAPS", "SAPS", "SCORES", "Base", "Custom", "Margin", "Score", "TopK"),
+    "method.temperature": ("TemperatureFit", "fit_temperature"),
     "sets": ("PredictionSets",),
-    "shift": ("estimate_class_frequencies", "label_shift_weights"),
-    "slices": ("WorstSlice", "worst_slice"),
-    "strata": (),
-    "tables": (),
-    "temperature": ("TemperatureFit", "fit_temperature"),
-    "tuning": ("Tuned", "Tuning", "tune"),
     "versions": ("show_versions",),
 }
+
+#: Modules that `import evicp` alone makes available.
+_MODULES = ("blocks", "errors", "kernels", "report", "sets", "tables")
 
 
 def __getattr__(name: str) -> "Any":
     from importlib import import_module
 
     for module_name, names in _LAZY.items():
-        if name == module_name or name in names:
-            module = import_module(f"evicp.{module_name}")
-            value = getattr(module, name) if name in names else module
+        if name in names:
+            value = getattr(import_module(f"evicp.{module_name}"), name)
             globals()[name] = value
             return value
+    if name in _MODULES:
+        return import_module(f"evicp.{name}")
     raise AttributeError(f"module 'evicp' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LAZY})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import __version__, calibrate, fit_temperature
-from evicp.arrays import I64
 from evicp.datasets import load_imagenet_sample
-from evicp.scores import USUAL
+from evicp.method.scores import USUAL
 from evicp.tables import text_table
+from evicp.types import I64
 
 __all__ = ["FLOOR", "Timing", "Timings", "imagenet_like", "interleave", "machine", "measure_ours", "peak_memory"]
 

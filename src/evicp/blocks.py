@@ -22,12 +22,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
-from evicp.arrays import Coverage
-from evicp.calibration import Calibration, Calibrator
-from evicp.classes import ClassAxis, ClassNames
+from evicp.calibration.calibration import Calibration, Calibrator
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
-from evicp.files import (
+from evicp.evaluation.metrics import Evaluation, Evaluator
+from evicp.input import checks
+from evicp.input.classes import ClassAxis, ClassNames
+from evicp.io.files import (
     LOGITS_SUFFIXES,
     LogitsFile,
     SetsFile,
@@ -40,13 +40,10 @@ from evicp.files import (
     scan_sets,
     typed,
 )
-from evicp.metrics import Evaluation, Evaluator
-from evicp.parquet_rows import ParquetPart, open_parquet
-from evicp.paths import as_path, format_of, readable
-from evicp.scores import ScoreLike
-from evicp.sets import PredictionSets, SetsSummary
-from evicp.shards import files_of_logits, refuse_copies
-from evicp.stored import (
+from evicp.io.parquet_rows import ParquetPart, open_parquet
+from evicp.io.paths import as_path, format_of, readable
+from evicp.io.shards import files_of_logits, refuse_copies
+from evicp.io.stored import (
     HeldArray,
     RawArray,
     Stored,
@@ -54,6 +51,9 @@ from evicp.stored import (
     open_npy,
     open_npz,
 )
+from evicp.method.scores import ScoreLike
+from evicp.sets import PredictionSets, SetsSummary
+from evicp.types import Coverage
 
 __all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict"]
 

@@ -8,7 +8,7 @@ from importlib.resources import as_file, files
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.arrays import I64
+from evicp.types import I64
 
 __all__ = ["LogitsSample", "load_imagenet_sample"]
 

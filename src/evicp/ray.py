@@ -23,9 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, columns, errors
-from evicp.arithmetic import UNKNOWN, Origin
-from evicp.arrays import Coverage
+from evicp import errors
 from evicp.blocks import (
     ArrayPart,
     Part,
@@ -41,13 +39,16 @@ from evicp.blocks import (
     same_names,
     write_sets,
 )
-from evicp.calibration import Batch, Calibration, Calibrator
-from evicp.classes import ClassNames
+from evicp.calibration.calibration import Batch, Calibration, Calibrator
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
-from evicp.files import SetsFile, typed
-from evicp.scores import ScoreLike
+from evicp.input import checks, columns
+from evicp.input.classes import ClassNames
+from evicp.io.files import SetsFile, typed
+from evicp.io.stored import HeldArray, RawArray, Stored
+from evicp.kernels.arithmetic import UNKNOWN, Origin
+from evicp.method.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary, join_sets
-from evicp.stored import HeldArray, RawArray, Stored
+from evicp.types import Coverage
 
 try:
     import pyarrow as pa

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
-from evicp.arrays import I32, I64, Bools, Coverage
-from evicp.classes import ClassAxis, ClassNames
 from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
+from evicp.input import checks
+from evicp.input.classes import ClassAxis, ClassNames
 from evicp.tables import html_table, rows_text
+from evicp.types import I32, I64, Bools, Coverage
 
 if TYPE_CHECKING:
     import pandas as pd

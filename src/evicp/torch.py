@@ -9,14 +9,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from evicp.arrays import Coverage
-from evicp.calibration import Calibration, Calibrator
-from evicp.checks import LARGEST_LOGIT, as_coverage, as_device_logits, warn_if_probabilities
-from evicp.classes import ClassNames
+from evicp.calibration.calibration import Calibration, Calibrator
+from evicp.calibration.laws.groups import ByGroup
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
-from evicp.groups import ByGroup
-from evicp.metrics import Evaluation, Evaluator
-from evicp.scores import ECP, Score, ScoreLike
+from evicp.evaluation.metrics import Evaluation, Evaluator
+from evicp.input.checks import LARGEST_LOGIT, as_coverage, as_device_logits, warn_if_probabilities
+from evicp.input.classes import ClassNames
+from evicp.method.scores import ECP, Score, ScoreLike
+from evicp.types import Coverage
 
 try:
     import torch
@@ -118,7 +118,7 @@ def evaluate(
     if calibration.weights is not None and calibration.weights.classes is None:
         raise InputError(
             "batches have no weights, which this calibration needs of new rows; predict(logits, coverage, weights=) "
-            "each batch and update an evicp.metrics.Evaluator with the sets."
+            "each batch and update an evicp.evaluation.metrics.Evaluator with the sets."
         )
     exact, evaluator = as_coverage(coverage), Evaluator(min_count=min_count)
     with _evaluating(model):

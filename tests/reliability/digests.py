@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 import evicp
-from evicp import checks, kernels
+from evicp import kernels
+from evicp.input import checks
 
 SCORES = (
     evicp.ECP(),

@@ -3,7 +3,7 @@
 Each mutant changes one thing: a comparison, an operator, a constant, a condition, a direction, or leaves a statement
 out. Annotations, decorators, documentation and the text of messages are left alone.
 
-    python tests/reliability/mutants.py evidence 40 [seed]     # what survives of a sample of 40
+    python tests/reliability/mutants.py method/evidence 40 [seed]     # what survives of a sample of 40
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ import trees
 
 #: What must catch the mutants of a module, the quickest first.
 TESTS = {
-    "evidence": ("test_scores", "test_evidence", "test_explain"),
-    "scores": ("test_scores", "test_evidence", "test_calibration", "reliability/test_bad_input"),
-    "calibration": (
+    "method/evidence": ("test_scores", "test_evidence", "test_explain"),
+    "method/scores": ("test_scores", "test_evidence", "test_calibration", "reliability/test_bad_input"),
+    "calibration/calibration": (
         "test_calibration",
         "test_groups",
         "test_smoothed",
@@ -42,10 +42,16 @@ TESTS = {
         "test_device",
         "test_tuning",
     ),
-    "reliability": ("test_reliability", "test_groups", "test_shift", "test_pac", "reliability/test_exact_rank"),
-    "artifact": ("test_artifact", "reliability/test_hostile_artifact", "test_groups", "test_shift"),
-    "files": ("test_files", "test_sets", "test_blocks", "reliability/test_bad_input"),
-    "paths": (
+    "calibration/reliability": (
+        "test_reliability",
+        "test_groups",
+        "test_shift",
+        "test_pac",
+        "reliability/test_exact_rank",
+    ),
+    "io/artifact": ("test_artifact", "reliability/test_hostile_artifact", "test_groups", "test_shift"),
+    "io/files": ("test_files", "test_sets", "test_blocks", "reliability/test_bad_input"),
+    "io/paths": (
         "test_artifact",
         "test_files",
         "reliability/test_bad_input",

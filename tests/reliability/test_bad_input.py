@@ -25,7 +25,6 @@ import pytest
 import scipy.sparse
 
 import evicp
-from evicp import files, metrics
 from evicp.errors import (
     ArtifactError,
     CoverageError,
@@ -40,6 +39,8 @@ from evicp.errors import (
     SmallCalibrationWarning,
     SuspiciousInputWarning,
 )
+from evicp.evaluation import metrics
+from evicp.io import files
 
 pytestmark = pytest.mark.reliability
 
@@ -135,7 +136,7 @@ WRONG_KIND = [
     (
         "file name",
         lambda: "val.npz",
-        "logits must be an array; got 'val.npz'. Read a file with evicp.files.read_logits.",
+        "logits must be an array; got 'val.npz'. Read a file with evicp.io.files.read_logits.",
     ),
     (
         "masked",
@@ -1080,7 +1081,7 @@ def test_files_that_are_not_permitted() -> None:
         (folder / "secret.safetensors").chmod(0)
         code = """
             import os, sys, evicp, safetensors.numpy
-            from evicp import files
+            from evicp.io import files
             calibration = evicp.load("open.safetensors")
             if os.geteuid() == 0:
                 os.seteuid(65534)

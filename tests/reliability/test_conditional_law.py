@@ -17,8 +17,8 @@ import scipy.stats
 
 import evicp
 from evicp import ByClass, ByUncertainty, Calibration, Custom, calibrate, conformal_rank, label_shift_weights, pac_rank
+from evicp.calibration.laws.groups import divide
 from evicp.errors import SmallCalibrationWarning
-from evicp.groups import divide
 
 pytestmark = [pytest.mark.reliability, pytest.mark.filterwarnings("ignore::evicp.errors.SmallCalibrationWarning")]
 
@@ -100,7 +100,8 @@ def test_control_one_threshold_for_all_breaks_the_law_of_groups(way, long_run):
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_control_a_rank_off_by_one_is_noticed(shift, monkeypatch):
     monkeypatch.setattr(
-        "evicp.groups.threshold_rank", lambda n, coverage, _: min(max(conformal_rank(n, coverage) + shift, 1), n)
+        "evicp.calibration.laws.groups.threshold_rank",
+        lambda n, coverage, _: min(max(conformal_rank(n, coverage) + shift, 1), n),
     )
     z, _ = experiment("class", evicp.ECP(), 0.9, 120)
     assert z * shift > 4

@@ -8,9 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from evicp import Calibration, checks, conformal_rank, pac_rank
-from evicp.checks import as_coverage
-from evicp.scores import LAC
+from evicp import Calibration, conformal_rank, pac_rank
+from evicp.input import checks
+from evicp.input.checks import as_coverage
+from evicp.method.scores import LAC
 from oracles import reference_rank
 
 pytestmark = pytest.mark.reliability

@@ -27,7 +27,8 @@ WORK = """
     import json, sys
     import numpy as np
     import evicp
-    from evicp import bench, blocks, files
+    from evicp import bench, blocks
+    from evicp.io import files
 
     which, path, memory = sys.argv[1:]
     rng = np.random.default_rng(0)

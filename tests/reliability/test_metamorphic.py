@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import evicp
-from evicp import APS, ECP, LAC, RAPS, SAPS, Calibration, Calibrator, Margin, Score, TopK, checks, kernels
+from evicp import APS, ECP, LAC, RAPS, SAPS, Calibration, Calibrator, Margin, Score, TopK, kernels
+from evicp.input import checks
 
 pytestmark = [
     pytest.mark.reliability,
@@ -97,7 +98,7 @@ def fixed_problem(score, dtype=np.float64) -> Problem:
     """One problem with many ties, for the controls."""
     rng = np.random.default_rng(0)
     calibration, new = rng.integers(-1, 4, (40, 5)).astype(dtype), rng.integers(-1, 4, (30, 5)).astype(dtype)
-    return Problem(calibration, rng.integers(0, 5, 40), new, evicp.scores.as_score(score), 0.7)
+    return Problem(calibration, rng.integers(0, 5, 40), new, evicp.method.scores.as_score(score), 0.7)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -382,7 +383,7 @@ def test_control_randomisation_by_call_is_caught_by_row_order():
 
 
 def test_control_a_threshold_one_bit_too_low_is_caught(monkeypatch):
-    from evicp import limits
+    from evicp.calibration import limits
 
     exact = limits.threshold
     monkeypatch.setattr(limits, "threshold", lambda *given: np.nextafter(exact(*given), -np.inf))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from evicp import Monitor, conformal_rank, monitor
+from evicp import Monitor, conformal_rank
+from evicp.calibration import monitor
 
 pytestmark = pytest.mark.reliability
 

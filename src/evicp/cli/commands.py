@@ -32,7 +32,7 @@ from evicp.cli.report import report
 from evicp.cli.reproduce import reproduce
 from evicp.cli.tune import tune
 from evicp.errors import MissingExtraError
-from evicp.paths import remove_unfinished
+from evicp.io.paths import remove_unfinished
 
 __all__ = ["app", "run"]
 

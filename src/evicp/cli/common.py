@@ -29,9 +29,9 @@ from rich.table import Table
 
 from evicp.cli.streams import output_is_closed
 from evicp.errors import FileError, ScoreError
-from evicp.files import LOGITS_SUFFIXES
-from evicp.paths import as_path, format_of, refuse_target
-from evicp.scores import SCORES, Score, as_score
+from evicp.io.files import LOGITS_SUFFIXES
+from evicp.io.paths import as_path, format_of, refuse_target
+from evicp.method.scores import SCORES, Score, as_score
 
 if TYPE_CHECKING:
     from evicp.report import Report

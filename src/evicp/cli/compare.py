@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 import evicp
-from evicp import checks
 from evicp.blocks import Rows, names_for
 from evicp.cli.common import (
     ClassNames,
@@ -35,9 +34,10 @@ from evicp.cli.common import (
 )
 from evicp.cli.inputs import labels_of, read_class_names, read_rows
 from evicp.errors import InputError
-from evicp.paths import write_whole
-from evicp.scores import USUAL
-from evicp.selection import Comparison
+from evicp.evaluation.compare import Comparison
+from evicp.input import checks
+from evicp.io.paths import write_whole
+from evicp.method.scores import USUAL
 from evicp.tables import csv_table
 
 __all__ = ["CalibrationRows", "Temperature", "compare", "parse_row_count", "parse_temperature"]

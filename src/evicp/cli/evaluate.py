@@ -10,7 +10,8 @@ import typer
 import evicp
 from evicp import blocks
 from evicp.blocks import Rows, same_names
-from evicp.calibration import Calibration
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.reliability import verdict_line
 from evicp.cli.common import (
     CalibrationCoverage,
     Force,
@@ -37,9 +38,8 @@ from evicp.cli.inputs import (
 )
 from evicp.cli.outputs import metric_rows
 from evicp.errors import FileError, InputError
-from evicp.metrics import Evaluation
-from evicp.paths import format_of, write_whole
-from evicp.reliability import verdict_line
+from evicp.evaluation.metrics import Evaluation
+from evicp.io.paths import format_of, write_whole
 from evicp.report.page import require_plotly
 from evicp.tables import csv_table
 

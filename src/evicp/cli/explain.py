@@ -11,8 +11,8 @@ from evicp.blocks import same_names
 from evicp.cli.common import Coverage, Json, LogitsFiles, examples, print_json, print_text
 from evicp.cli.inputs import CalibrationFile, load_calibration, read_rows
 from evicp.errors import InputError
-from evicp.explanation import explain_set
-from evicp.scores import ECP
+from evicp.evaluation.explain import explain_set
+from evicp.method.scores import ECP
 
 __all__ = ["explain"]
 

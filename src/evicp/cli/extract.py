@@ -11,7 +11,7 @@ import typer
 from evicp.cli.common import ClassNames, Force, Json, examples, print_json, print_text, refuse_inputs
 from evicp.cli.inputs import read_class_names
 from evicp.errors import InputError
-from evicp.stored import companions
+from evicp.io.stored import companions
 
 __all__ = ["extract"]
 

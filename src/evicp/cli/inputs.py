@@ -14,15 +14,17 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from evicp import artifact, blocks, checks, files, stored, torch_archive
-from evicp.arrays import I64
+from evicp import blocks
 from evicp.blocks import Rows
-from evicp.calibration import Calibration
-from evicp.classes import as_class_names, labelled
+from evicp.calibration.calibration import Calibration
 from evicp.cli.common import INPUT_SUFFIXES, TORCH_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
-from evicp.files import LogitsFile
-from evicp.paths import as_path, format_of, read_text, readable, unreadable
+from evicp.input import checks
+from evicp.input.classes import as_class_names, labelled
+from evicp.io import artifact, files, stored, torch_archive
+from evicp.io.files import LogitsFile
+from evicp.io.paths import as_path, format_of, read_text, readable, unreadable
+from evicp.types import I64
 
 __all__ = [
     "CalibrationFile",

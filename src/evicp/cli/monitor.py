@@ -13,10 +13,9 @@ import typer
 from numpy.typing import NDArray
 
 import evicp
-from evicp import checks
-from evicp.artifact import checksum
 from evicp.blocks import located, same_names
-from evicp.calibration import Calibration
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.laws.groups import ByClass
 from evicp.cli.common import (
     STREAM,
     Coverage,
@@ -39,8 +38,9 @@ from evicp.cli.inputs import (
     require_groups,
 )
 from evicp.errors import FileError, InputError
-from evicp.groups import ByClass
-from evicp.paths import locked, read_text, refuse_target, write_whole
+from evicp.input import checks
+from evicp.io.artifact import checksum
+from evicp.io.paths import locked, read_text, refuse_target, write_whole
 
 __all__ = ["monitor"]
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from evicp.cli.common import STREAM, json_text
-from evicp.files import SETS, SetsFile, set_lines, write_set_lines
+from evicp.io.files import SETS, SetsFile, set_lines, write_set_lines
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.tables import csv_line, csv_text
 

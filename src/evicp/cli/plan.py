@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 import evicp
+from evicp.calibration.reliability import Reliability, rows_needed, share_within
 from evicp.cli.common import Coverage, Json, examples, print_json, print_table, print_text, progress
-from evicp.reliability import Reliability, rows_needed, share_within
 
 __all__ = ["plan"]
 

@@ -36,7 +36,7 @@ from evicp.cli.inputs import (
 )
 from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines
 from evicp.errors import InputError
-from evicp.files import set_lines
+from evicp.io.files import set_lines
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 
 __all__ = ["predict"]

@@ -35,9 +35,9 @@ from evicp.cli.inputs import (
     require_groups,
 )
 from evicp.errors import InputError
+from evicp.method.scores import USUAL
 from evicp.report import Report, build, split
 from evicp.report.page import require_plotly
-from evicp.scores import USUAL
 
 __all__ = ["report"]
 

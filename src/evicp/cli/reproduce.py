@@ -50,7 +50,7 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Reproduce the paper's Tables 1 to 8 and Figures 2 and 3 under its released protocol and a clean one."""
-    from evicp.experiments import reproduction
+    from evicp.paper import reproduction
 
     if figures:
         _require_matplotlib()
@@ -75,7 +75,7 @@ def reproduce(
 
 def _require_matplotlib() -> None:
     """Raise, before the work, where figures cannot be drawn."""
-    from evicp.experiments.figures import require_matplotlib
+    from evicp.paper.figures import require_matplotlib
 
     try:
         require_matplotlib()
@@ -85,7 +85,7 @@ def _require_matplotlib() -> None:
 
 def _expand(arguments: list[str]) -> list[tuple[str, str]]:
     """(data set, path) of every file; a path without "val=" or "v2=" belongs to the one before it."""
-    from evicp.experiments.reproduction import DATASETS
+    from evicp.paper.reproduction import DATASETS
 
     result, dataset = [], "val"
     for argument in arguments:

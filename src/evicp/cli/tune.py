@@ -47,7 +47,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Tune a score on rows of their own: do not calibrate or test on them afterwards."""
-    from evicp import tuning
+    from evicp.evaluation import tuning
 
     rows = read_rows(logits, labels, labelled=True)
     chosen: Any = score if score.lower() == "auto" else parse_score(score)

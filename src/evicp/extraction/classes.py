@@ -9,8 +9,8 @@ from importlib.resources import as_file, files
 
 import numpy as np
 
-from evicp.arrays import I64
 from evicp.errors import LabelsError
+from evicp.types import I64
 
 __all__ = ["imagenet_names", "imagenet_synsets", "match_classes"]
 

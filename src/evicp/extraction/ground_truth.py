@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from evicp.errors import FileError, LabelsError
-from evicp.paths import open_file, read_text
+from evicp.io.paths import open_file, read_text
 
 __all__ = ["read_ground_truth"]
 

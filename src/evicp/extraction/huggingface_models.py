@@ -20,8 +20,8 @@ from evicp.extraction.torch_modules import (
     plain_weights,
     to_logits,
 )
-from evicp.paths import open_file
-from evicp.torch_archive import require_plain
+from evicp.io.paths import open_file
+from evicp.io.torch_archive import require_plain
 
 __all__ = ["huggingface_network"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, need
-from evicp.paths import as_path, open_file
+from evicp.io.paths import as_path, open_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -12,7 +12,7 @@ from evicp.errors import FileError, InputError, need
 from evicp.extraction.images import PAPER, Preprocess
 from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
 from evicp.extraction.storage import file_digest
-from evicp.paths import readable
+from evicp.io.paths import readable
 
 __all__ = ["onnx_network"]
 

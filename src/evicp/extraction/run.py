@@ -18,9 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
-from evicp.arrays import I64
-from evicp.classes import ClassAxis, as_class_names
 from evicp.errors import FileError, InputError, LogitsError, MissingExtraError
 from evicp.extraction import storage
 from evicp.extraction.network import Network, Transform
@@ -28,7 +25,10 @@ from evicp.extraction.networks import open_network
 from evicp.extraction.progress import progress_bar
 from evicp.extraction.sources import Source, network_labels, open_source
 from evicp.extraction.storage import Parts, Shard, Stacked
-from evicp.paths import refuse_target
+from evicp.input import checks
+from evicp.input.classes import ClassAxis, as_class_names
+from evicp.io.paths import refuse_target
+from evicp.types import I64
 
 __all__ = ["Extraction", "Unreadable", "extract"]
 

@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evicp import checks
-from evicp.arrays import I64
 from evicp.errors import FileError, InputError, LabelsError, need
 from evicp.extraction.classes import match_classes
 from evicp.extraction.ground_truth import read_ground_truth
 from evicp.extraction.images import IMAGE_SUFFIXES, read_image
-from evicp.paths import natural_key, open_file
+from evicp.input import checks
+from evicp.io.paths import natural_key, open_file
+from evicp.types import I64
 
 __all__ = ["Modality", "Source", "network_labels", "open_source"]
 

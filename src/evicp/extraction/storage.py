@@ -22,10 +22,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.arrays import I64
 from evicp.errors import FileError
-from evicp.paths import atomic_path, open_file, read_text, write_whole
-from evicp.stored import companion, companions
+from evicp.io.paths import atomic_path, open_file, read_text, write_whole
+from evicp.io.stored import companion, companions
+from evicp.types import I64
 
 __all__ = ["SUFFIXES", "UNKNOWN", "Parts", "Shard", "Stacked", "read_manifest", "write_arrays", "write_manifest"]
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from evicp import checks
 from evicp.errors import FileError, InputError, InputTypeError, MissingExtraError, need
 from evicp.extraction.classes import imagenet_names, is_imagenet
 from evicp.extraction.images import Preprocess
@@ -21,6 +20,7 @@ from evicp.extraction.torch_modules import (
     plain_weights,
     seeded,
 )
+from evicp.input import checks
 
 __all__ = ["factory_network", "lite_network", "timm_network", "torchvision_network"]
 

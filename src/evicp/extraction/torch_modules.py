@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import torch_archive
 from evicp.errors import FileError, InputError, need
 from evicp.extraction.images import Preprocess
 from evicp.extraction.network import Network, Transform, choose_transform, probe_classes
-from evicp.paths import readable, unreadable
+from evicp.io import torch_archive
+from evicp.io.paths import readable, unreadable
 
 __all__ = ["Device", "load_weights", "module_network", "open_device", "plain_weights", "seeded"]
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
-from evicp.arithmetic import MIXED, ROUNDOFF, Arithmetic, arithmetic_of, in_precision, precision_of
-from evicp.arrays import F64, I32, I64, Bools
 from evicp.errors import EvicpWarning, InputError
+from evicp.input import checks
 from evicp.kernels import _numpy
+from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic, arithmetic_of, in_precision, precision_of
+from evicp.types import F64, I32, I64, Bools
 
 _BACKENDS = ("auto", "native", "numpy")
 _chosen = os.environ.get("EVICP_BACKEND", "auto").lower()

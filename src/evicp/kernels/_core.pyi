@@ -4,7 +4,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from evicp.arrays import F64, I32, I64
+from evicp.types import F64, I32, I64
 
 Logits = NDArray[Any]
 

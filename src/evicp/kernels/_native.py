@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
-from evicp.arrays import F64, I32, I64, Bools
 from evicp.errors import InputError
+from evicp.input import checks
 from evicp.kernels import _core
+from evicp.types import F64, I32, I64, Bools
 
 level, levels = _core.level, _core.levels
 
@@ -63,7 +63,11 @@ def _refuse(logits: NDArray[Any], bad: int) -> None:
 
 def knows(score: Any) -> bool:
     """Whether this backend has a score: the built-in ones (not a user's subclass), but for a user's own evidence."""
-    if type(score).__module__ != "evicp.scores" or score.name not in _KINDS or not 1e-30 < score.temperature < 1e30:
+    if (
+        type(score).__module__ != "evicp.method.scores"
+        or score.name not in _KINDS
+        or not 1e-30 < score.temperature < 1e30
+    ):
         return False
     return isinstance(getattr(score, "evidence", "relu"), str)
 

@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks
-from evicp.arrays import F64, I32, I64, Bools
-from evicp.evidence import activate, dirichlet, log_utility, ranks, uncertainty
+from evicp.input import checks
+from evicp.method.evidence import activate, dirichlet, log_utility, ranks, uncertainty
+from evicp.types import F64, I32, I64, Bools
 
 
 class Formula(Protocol):

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evicp import checks
-from evicp.evidence import NORMALIZED, NORMALIZED_SINGLE
+from evicp.input import checks
+from evicp.method.evidence import NORMALIZED, NORMALIZED_SINGLE
 
 __all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "ragged_sets", "top_labels"]
 
@@ -28,7 +28,7 @@ _NAMES = ("aps", "base", "ecp", "lac", "margin", "raps", "saps", "topk")
 
 def knows(score: Any) -> bool:
     """Whether this backend has a score: the built-in ones, without a user's function in them."""
-    if type(score).__module__ != "evicp.scores" or score.name not in _NAMES:
+    if type(score).__module__ != "evicp.method.scores" or score.name not in _NAMES:
         return False
     return score.name != "ecp" or (score.utility is None and isinstance(score.evidence, str))
 

@@ -84,7 +84,11 @@ def tiling_for(n_classes: int, rule: str) -> Tiling:
 
 def knows(score: Any) -> bool:
     """Whether this backend has a score: the built-in ones (not a user's subclass), where they are monotone."""
-    if type(score).__module__ != "evicp.scores" or score.name not in RULES or not 1e-30 < score.temperature < 1e30:
+    if (
+        type(score).__module__ != "evicp.method.scores"
+        or score.name not in RULES
+        or not 1e-30 < score.temperature < 1e30
+    ):
         return False
     return score.name != "ecp" or score.monotone
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from evicp import artifact
-from evicp.arrays import Coverage
-from evicp.calibration import Calibration
+from evicp.calibration.calibration import Calibration
 from evicp.errors import FileError, InputError, InputTypeError, need
+from evicp.io import artifact
+from evicp.io.paths import as_path, readable, write_whole
 from evicp.onnx.fit import check_meaning, check_reach
 from evicp.onnx.head import Head
 from evicp.onnx.outputs import LOGITS, PROBABILITIES, meaning, precision
-from evicp.paths import as_path, readable, write_whole
+from evicp.types import Coverage
 
 if TYPE_CHECKING:
     import onnx

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from evicp.arrays import F64
-from evicp.calibration import Calibration
-from evicp.checks import SMALLEST_PROBABILITY, warn
+from evicp.calibration.calibration import Calibration
 from evicp.errors import InputError, SuspiciousInputWarning
+from evicp.input.checks import SMALLEST_PROBABILITY, warn
+from evicp.method.scores import ECP, LAC
 from evicp.onnx.outputs import FRACTIONS, LOG_PROBABILITIES, LOGITS, PROBABILITIES, SHARES, UNCLEAR, Meaning
-from evicp.scores import ECP, LAC
+from evicp.types import F64
 
 __all__ = ["check_meaning", "check_reach"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.arrays import F64
-from evicp.checks import LARGEST_LOGIT, SMALLEST_PROBABILITY
 from evicp.errors import ScoreError
+from evicp.input.checks import LARGEST_LOGIT, SMALLEST_PROBABILITY
+from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 from evicp.onnx.outputs import OFF_ONE
-from evicp.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
+from evicp.types import F64
 
 __all__ = ["Head"]
 

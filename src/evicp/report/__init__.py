@@ -20,22 +20,23 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evicp import checks, kernels
-from evicp.arrays import Coverage
-from evicp.calibration import Calibration, calibrate
-from evicp.classes import ClassAxis, ClassNames, as_class_names, labelled
+from evicp import kernels
+from evicp.calibration.calibration import Calibration, calibrate
 from evicp.errors import InputError, InputTypeError
-from evicp.frames import same_labels, same_rows
-from evicp.metrics import Evaluation
-from evicp.paths import write_whole
+from evicp.evaluation.compare import as_row_count
+from evicp.evaluation.metrics import Evaluation
+from evicp.evaluation.tuning import with_temperature
+from evicp.input import checks
+from evicp.input.classes import ClassAxis, ClassNames, as_class_names, labelled
+from evicp.input.frames import same_labels, same_rows
+from evicp.io.paths import write_whole
+from evicp.method.scores import USUAL, Base, Score, ScoreLike, as_score
+from evicp.method.temperature import fit_temperature
 from evicp.report import payload
 from evicp.report.curves import Method, curves_of, position
 from evicp.report.explorer import LISTED, explore
 from evicp.report.page import assemble
-from evicp.scores import USUAL, Base, Score, ScoreLike, as_score
-from evicp.selection import as_row_count
-from evicp.temperature import fit_temperature
-from evicp.tuning import with_temperature
+from evicp.types import Coverage
 
 __all__ = ["Report", "build", "of_evaluation", "split"]
 

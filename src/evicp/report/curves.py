@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import checks, kernels
-from evicp.arrays import F64, I64, Coverage
-from evicp.calibration import Calibration
+from evicp import kernels
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.laws.groups import group_thresholds
 from evicp.errors import InputError
-from evicp.groups import group_thresholds
-from evicp.scores import Base, Score
-from evicp.strata import SIZE_ENDS, SSCV_ENDS, Ranges, trade_off, violation
+from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, trade_off, violation
+from evicp.input import checks
+from evicp.method.scores import Base, Score
+from evicp.types import F64, I64, Coverage
 
 __all__ = ["GRID", "Curves", "Limits", "Method", "alike", "curves_of", "position"]
 

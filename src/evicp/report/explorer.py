@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.arrays import F64, I64
-from evicp.explanation import explain
+from evicp.evaluation.explain import explain
+from evicp.method.scores import ECP
 from evicp.report.curves import Curves, alike
-from evicp.scores import ECP
+from evicp.types import F64, I64
 
 __all__ = ["INGREDIENTS", "Explored", "explore"]
 

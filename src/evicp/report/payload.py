@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import __version__, artifact
-from evicp.arrays import F64, I64
-from evicp.calibration import Calibration
-from evicp.metrics import Evaluation
-from evicp.reliability import Reliability, caveat, conformal_rank, score_line
+from evicp import __version__
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.reliability import Reliability, caveat, conformal_rank, score_line
+from evicp.calibration.ties import is_tied
+from evicp.evaluation.metrics import Evaluation
+from evicp.evaluation.strata import SIZE_ENDS, Ranges, intervals
+from evicp.io import artifact
 from evicp.report.curves import GRID, Curves, Method
 from evicp.report.explorer import Explored
-from evicp.strata import SIZE_ENDS, Ranges, intervals
-from evicp.ties import is_tied
+from evicp.types import F64, I64
 
 __all__ = ["of_curves", "of_evaluation", "pack", "planned_rows"]
 

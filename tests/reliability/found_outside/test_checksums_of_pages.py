@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evicp import blocks, files
+from evicp import blocks
 from evicp.errors import FileError
+from evicp.io import files
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

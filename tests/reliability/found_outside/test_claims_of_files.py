@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import blocks, files, stored
+from evicp import blocks
 from evicp.errors import ArtifactError, FileError, InputError
+from evicp.io import files, stored
 
 # ---------------------------------------------------------------------------------------------------------------
 # Calibrations
@@ -121,7 +122,8 @@ MEASURE = """
     import sys
     from pathlib import Path
     import evicp
-    from evicp import blocks, files
+    from evicp import blocks
+    from evicp.io import files
 
     def status(name):
         return int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1]) * 1024

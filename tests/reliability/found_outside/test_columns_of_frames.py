@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import blocks, metrics, report
+from evicp import blocks, report
 from evicp.errors import EvicpError, InputError, LogitsError
-from evicp.explanation import explain_set
-from evicp.slices import worst_slice
+from evicp.evaluation import metrics
+from evicp.evaluation.explain import explain_set
+from evicp.evaluation.slices import worst_slice
 
 pytestmark = pytest.mark.reliability
 

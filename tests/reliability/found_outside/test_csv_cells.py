@@ -11,7 +11,7 @@ import pytest
 
 import evicp
 from evicp.cli.outputs import CsvSets
-from evicp.experiments.reproduction import as_network, reproduce
+from evicp.paper.reproduction import as_network, reproduce
 from evicp.tables import csv_table
 
 pytestmark = pytest.mark.reliability

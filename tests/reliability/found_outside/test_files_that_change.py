@@ -129,7 +129,7 @@ def test_a_file_that_nobody_touched_can_be_read_again_and_again(tmp_path: Path) 
 
 
 def test_sets_that_change(tmp_path: Path) -> None:
-    from evicp import files
+    from evicp.io import files
 
     for suffix in ("npz",):
         path = tmp_path / f"sets.{suffix}"

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import Monitor, paths
+from evicp import Monitor
 from evicp.errors import InputError
+from evicp.io import paths
 
 pytestmark = pytest.mark.reliability
 
@@ -54,7 +55,7 @@ def test_no_labels_are_lost_between_processes(folder: Path, monkeypatch: pytest.
 
 def test_a_killed_process_holds_nobody_up(folder: Path) -> None:
     code = (
-        "import sys, time; from evicp.paths import locked\nwith locked('state.json'): print(flush=True); time.sleep(60)"
+        "import time; from evicp.io.paths import locked\nwith locked('state.json'): print(flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import blocks, files
+from evicp import blocks
 from evicp.errors import EvicpError, FileError, InputError, InputTypeError
+from evicp.io import files
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -95,7 +96,7 @@ def test_labels(tmp_path: Path, kind: str, reader: str) -> None:
 
 def test_a_null_behind_a_valid_code() -> None:
     """A dictionary's code may be valid and stand for null; Arrow counts no null then."""
-    from evicp import columns
+    from evicp.input import columns
 
     coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), pa.array([5, None]))
     assert coded.null_count == 0

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import metrics, report
+from evicp import report
 from evicp.errors import InputError, LabelsError, SuspiciousInputWarning
-from evicp.slices import worst_slice
+from evicp.evaluation import metrics
+from evicp.evaluation.slices import worst_slice
 
 pytestmark = pytest.mark.reliability
 

@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import blocks, checks, files
-from evicp.classes import as_class_names
+from evicp import blocks
 from evicp.errors import FileError, InputTypeError, LabelsError, LogitsError
+from evicp.input import checks
+from evicp.input.classes import as_class_names
+from evicp.io import files
 
 K = 4
 

@@ -7,7 +7,7 @@ import pytest
 
 import evicp
 from evicp.errors import EvicpError, ScoreError
-from evicp.scores import SCORES, as_score
+from evicp.method.scores import SCORES, as_score
 
 pytestmark = pytest.mark.reliability
 

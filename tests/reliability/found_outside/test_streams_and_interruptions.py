@@ -56,7 +56,7 @@ def test_a_closed_standard_error_changes_nothing(folder: Path, words: str) -> No
 def test_no_file_takes_the_place_of_a_closed_stream(folder: Path) -> None:
     """What a library prints would be written into it."""
     code = (
-        "import os; from evicp.files import SetsWriter as W\n"
+        "import os; from evicp.io.files import SetsWriter as W\n"
         "act = W.append\n"
         "W.append = lambda *a: (act(*a), os.system('echo from a library; echo from another >&2'))\n"
         f"{RUN}"

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evicp import paths
 from evicp.errors import FileError
 from evicp.extraction import storage
-from evicp.paths import atomic_path, write_whole
+from evicp.io import paths
+from evicp.io.paths import atomic_path, write_whole
 
 pytestmark = [
     pytest.mark.reliability,
@@ -125,7 +125,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> N
     """Of the same target; a writer that lives, and what belongs to others, is left alone."""
     code = """
 import sys, time
-from evicp.paths import atomic_path
+from evicp.io.paths import atomic_path
 with atomic_path("target") as temporary:
     temporary.write_text("half")
     print("begun", flush=True)
@@ -157,7 +157,7 @@ with atomic_path("target") as temporary:
 
 def test_killed_at_any_instant_nothing_piles_up(tmp_path: Path) -> None:
     code = """
-from evicp.paths import write_whole
+from evicp.io.paths import write_whole
 print("begun", flush=True)
 while True:
     write_whole("target", b"x" * 10**6)

@@ -201,7 +201,7 @@ def test_parts_of_tensors_are_still_read(tmp_path: Path) -> None:
     ],
 )
 def test_versions_that_a_file_can_make_run_code(version: str, fine: bool) -> None:
-    from evicp import torch_archive
+    from evicp.io import torch_archive
 
     module = types.SimpleNamespace(__version__=version)
     if fine:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import files, paths
 from evicp.cli import demo, inputs
 from evicp.errors import FileError
 from evicp.extraction import ground_truth, images, sources, storage, torch_modules
+from evicp.io import files, paths
 
 pytestmark = [
     pytest.mark.reliability,

@@ -1,0 +1,1191 @@
+"""Calibration: from the scores of true labels to thresholds, for any coverage, afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from functools import cached_property, reduce
+from hashlib import blake2b
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import kernels
+from evicp.calibration import limits
+from evicp.calibration.certificate import certify
+from evicp.calibration.laws import weighted as shift
+from evicp.calibration.laws.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
+from evicp.calibration.laws.weighted import Weights
+from evicp.calibration.reliability import Certificate, Reliability
+from evicp.calibration.ties import is_tied, ties_of, warn_of_ties
+from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
+from evicp.input import checks, frames
+from evicp.input.classes import ClassAxis, ClassNames, in_class_order, labelled
+from evicp.kernels.arithmetic import UNKNOWN, Arithmetic, Origin, arithmetic_of, digest_of, precision_of, row_hashes
+from evicp.method.scores import ECP, SCORES, Score, ScoreLike, as_score
+from evicp.outer import outer
+from evicp.sets import PredictionSets
+from evicp.tables import html_table
+from evicp.types import F64, I64, Coverage, Coverages
+
+if TYPE_CHECKING:
+    from evicp.evaluation.metrics import Evaluation
+
+__all__ = ["Calibration", "Calibrator", "calibrate"]
+
+
+#: Nobody asks for so little coverage alone: it is more likely the share of misses.
+_LOW_COVERAGE = Fraction(1, 5)
+
+#: The group of every label of every row, where there are none.
+_ONE_GROUP = checks.frozen(np.zeros((1, 1), np.int64))
+
+#: What ties do at this many coverages is kept at hand.
+_REMEMBERED = 64
+
+#: Of fewer new rows than this no evidence in most is no sign that they are not logits.
+_ENOUGH_TO_JUDGE = 32
+
+
+def calibrate(
+    logits: Any,
+    labels: Any,
+    score: ScoreLike = "ecp",
+    *,
+    by: Any = None,
+    weights: Any = None,
+    class_weights: Any = None,
+    class_names: ClassNames | None = None,
+) -> Calibration:
+    """Score the true labels of calibration rows; any coverage can be asked for afterwards.
+
+    Parameters
+    ----------
+    logits : (n, K) array of any kind
+        Raw classifier outputs. -inf marks a class as impossible.
+    labels : (n,) integers in [0, K); or names, where class_names are given
+        Rows are paired by their place; an index that says otherwise is an error.
+    score : a name, a score, or a callable of (n, K) logits to (n, K) scores
+        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": a part of the rows chooses the score
+        with the best SAT at coverage 0.9 and is used up, the others are calibrated, so that the guarantee holds.
+        `tune` says why a score is chosen, and chooses by other metrics and at other coverages.
+    by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or (n,) groups, optional
+        Where the coverage asked for must hold: in every class, in every band of evidential uncertainty, or in every
+        group of rows, given here and at prediction.
+    weights : (n,) numbers >= 0, optional
+        For known covariate shift: how much more frequent rows like each one are among new rows; `predict` then needs
+        the new rows' weights, on the same scale.
+    class_weights : (K,) numbers >= 0, optional
+        For label shift: the weight of each class, from `label_shift_weights`.
+    class_names : K names in the order of the logits, or by class number, optional
+        Travel with the calibration and its sets. Labels may then be names, here and wherever labels are taken. Names
+        that are whole numbers, as scikit-learn's `classes_` may be, are what labels are looked up among.
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 4, 500)
+    >>> logits = rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels]
+    >>> calibration = calibrate(logits, labels)
+    >>> calibration
+    Calibration(ecp, 500 rows, 4 classes)
+    >>> calibration.predict([[4.0, 0.5, 0.1, -1.0], [1.0, 1.1, 0.9, -2.0]], coverage=0.95).to_lists()
+    [[0], [1, 0, 2]]
+    >>> calibrate(logits, labels, by="class").thresholds(0.9).shape
+    (4,)
+    """
+    given = None if by is None or isinstance(by, str | type | Groups) else by
+    own: dict[str, Any] = {"by": by if given is None else ByGroup(), "class_weights": class_weights}
+    own["class_names"] = tuple(class_names) if isinstance(class_names, Iterator) else class_names
+    if isinstance(score, str) and score.lower() == "auto":
+        return _calibrate_best(logits, labels, given, weights, own)
+    return Calibrator(score, **own).update(logits, labels, groups=given, weights=weights).finish()
+
+
+def _calibrate_best(logits: Any, labels: Any, groups: Any, weights: Any, how: dict[str, Any]) -> Calibration:
+    """A part of the rows chooses the score, the others are calibrated; `how` is what else a calibrator takes."""
+    frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+    array, truth = labelled(logits, labels, class_names=how["class_names"])
+    if len(truth) < 30:
+        raise LogitsError(f'score="auto" needs at least 30 rows, some to choose with; got {len(truth)}. Name a score.')
+    best, rest = outer("choose_score")(array, truth)
+    calibrator = Calibrator(best, **how)
+    classes = calibrator._classes = calibrator.learned(logits, array.shape[1])
+    own = {what: _part(values, what, rest, len(truth)) for what, values in (("groups", groups), ("weights", weights))}
+    calibrator.update(array[rest], classes.labels(truth[rest]), **own)
+    return replace(calibrator.finish(), chosen_on=len(truth) - len(rest))
+
+
+def _part(values: Any, what: str, rows: I64, n: int) -> NDArray[Any] | None:
+    """The entries of some of n rows."""
+    given = None if values is None else checks.as_array(values, what)
+    if given is not None and given.shape != (n,):
+        raise InputError(f"{what} must have one entry per row; got shape {given.shape} for {n} rows.")
+    return None if given is None else given[rows]
+
+
+class Batch(NamedTuple):
+    """What is kept of a batch of calibration rows: their scores, and what else is needed of them."""
+
+    scores: F64
+    #: What the grouping needs of each row.
+    keys: NDArray[Any]
+    weights: F64 | None
+    #: What made the scores.
+    origin: Origin
+    #: Of each row, of which the digest is made; None of rows whose origin has their digest.
+    hashes: NDArray[np.uint64] | None = None
+    #: The rows whose true label is impossible by its logit.
+    masked: I64 = np.empty(0, np.int64)
+    #: How many rows have two possible labels, of which the less plausible is true.
+    second_of_two: int = 0
+
+
+class Calibrator:
+    """Calibration in batches or shards: only the scores are kept (with the rows' groups and weights, if any).
+
+    It is for one thread at a time: give each its own, and `merge` them.
+
+    Parameters
+    ----------
+    score, class_weights, class_names : as for `calibrate`
+    by : "class", "group", "uncertainty", or an instance with parameters
+        "group" takes the rows' groups at each `update`.
+
+    Attributes
+    ----------
+    n_classes : K; None before the first batch
+
+    >>> first, second = Calibrator("lac"), Calibrator("lac")
+    >>> _ = first.update([[2.0, 0.0], [0.5, 1.0]], [0, 1])
+    >>> _ = second.update([[0.0, 3.0]], [1])
+    >>> first.merge(second).finish().n
+    3
+    """
+
+    def __init__(
+        self,
+        score: ScoreLike = "ecp",
+        *,
+        by: Any = None,
+        class_weights: Any = None,
+        class_names: ClassNames | None = None,
+    ) -> None:
+        self.score = as_score(score)
+        self.by = as_groups(by)
+        self.n_classes: int | None = None
+        self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
+        in_order = in_class_order(class_weights, "class_weights", self._class_names)
+        self._class_weights = None if class_weights is None else shift.as_weights(in_order, what="class_weights")
+        self._classes: ClassAxis | None = None
+        self._batches: list[Batch] = []
+        if self.by is not None and class_weights is not None:
+            raise InputError("weights and groups cannot be combined; pass by= or class_weights=, not both.")
+
+    @property
+    def n(self) -> int:
+        """Rows seen so far."""
+        return sum(len(batch.scores) for batch in self._batches)
+
+    def update(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibrator:
+        """Add a batch of labelled rows; a batch that raises leaves the calibrator as it was.
+
+        Parameters
+        ----------
+        logits, labels : (n, K) and (n,); labels are numbers, or names where class names were given
+        groups : (n,) groups of the rows, for by="group"
+        weights : (n,) weights of the rows, in every batch or in none
+        """
+        frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+        checks.same_device(logits, labels)
+        stays = kernels.on_device(self.score, logits) is not None
+        array: Any = (checks.as_device_logits if stays else checks.as_logits)(logits, self.n_classes)
+        classes = self.learned(logits, array.shape[1])
+        truth = classes.numbers(labels, len(array))
+        frames.same_labels(logits, labels, array, truth)
+        before = next((batch.origin for batch in self._batches if len(batch.scores)), None)
+        precision = precision_of(logits, None if stays else array)
+        arithmetic = kernels.arithmetic(self.score, array, precision)
+        if before is not None:
+            array, arithmetic = kernels.comparable(before.arithmetic, self.score, array, precision)
+        if before is None:
+            warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
+        row_weights = self._row_weights(weights, truth, array.shape[1])
+        if self.by is None and groups is not None:
+            raise InputError('groups are only taken by a calibration by="group".')
+        if stays:
+            from evicp.calibration import device
+
+            scores, own = device.label_scores(self.score, array, truth), device.logits_at(array, truth)
+        else:
+            scores = kernels.label_scores(self.score, array, truth)
+            own = array[np.arange(len(truth)), truth]
+        keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
+        self.n_classes, self._classes = array.shape[1], classes
+        # Copies: whoever reads rows in blocks fills the same buffers again.
+        kept = None if row_weights is None else row_weights.copy()
+        origin = Origin(arithmetic, float(own.max(initial=-np.inf)), None)
+        batch = Batch(scores, keys.copy(), kept, origin, row_hashes(own, truth))
+        masked, second = np.flatnonzero(own == -np.inf), _second_of_two(array, scores)
+        self._batches.append(batch._replace(masked=masked, second_of_two=second))
+        return self
+
+    def learned(self, logits: Any, n_classes: int) -> ClassAxis:
+        """What is known of the classes with these logits, refused if that is contradictory."""
+        known = self._classes
+        if known is None or known.n_classes != n_classes:
+            known = ClassAxis.of(self._class_names, n_classes)
+        return known.learned(logits)
+
+    def called(self, columns: tuple[str, ...] | None) -> Calibrator:
+        """The same calibrator, for logits whose columns have these names where they come from."""
+        if columns is not None:
+            self._classes = replace(ClassAxis.of(self._class_names, len(columns)), columns=columns)
+        return self
+
+    def _row_weights(self, weights: Any, labels: I64, n_classes: int) -> F64 | None:
+        """The rows' weights, given or of their classes."""
+        if self._class_weights is not None:
+            if weights is not None:
+                raise InputError("pass the rows' weights or class_weights, not both.")
+            return shift.as_weights(self._class_weights, n_classes, "class_weights")[labels]
+        if weights is not None and self.by is not None:
+            raise InputError("weights and groups cannot be combined; pass by= or weights=, not both.")
+        if self._batches and (weights is None) != (self._batches[0].weights is None):
+            raise InputError("weights must be given with every batch or with none.")
+        return None if weights is None else shift.as_weights(weights, len(labels))
+
+    def empty(self) -> Calibrator:
+        """A calibrator made as this one, without its rows: for a worker that sends its `content` back."""
+        made = copy(self)
+        made._batches = []
+        return made
+
+    def content(self) -> Batch:
+        """What is kept so far, to be sent elsewhere, as one batch."""
+        if not self._batches:
+            return Batch(np.empty(0), np.empty(0), None, UNKNOWN)
+        scores, keys, weights = zip(*(batch[:3] for batch in self._batches), strict=True)
+        some = [part for part in keys if len(part)]
+        kept = None if weights[0] is None else np.concatenate(weights)
+        joined = np.concatenate(some) if some else keys[0]
+        second = sum(batch.second_of_two for batch in self._batches)
+        hashes = [batch.hashes for batch in self._batches if batch.hashes is not None]
+        whole = np.concatenate(hashes) if len(hashes) == len(self._batches) else None
+        return Batch(np.concatenate(scores), joined, kept, self._origin(), whole, second_of_two=second)
+
+    def _origin(self) -> Origin:
+        """What made the scores of all batches, one without rows aside, and the digest of all rows in their order."""
+        some = [batch for batch in self._batches if len(batch.scores)]
+        if not some:
+            return UNKNOWN
+        digest, row = 0, 0
+        for batch in some:
+            own = batch.origin.digest if batch.hashes is None else digest_of(batch.hashes, row)
+            if own is None:
+                return Origin.joined([one.origin for one in some], None)
+            digest, row = (digest + own) % 2**64, row + len(batch.scores)
+        return Origin.joined([one.origin for one in some], digest)
+
+    def restore(self, batch: Batch, n_classes: int) -> Calibrator:
+        """Add the content of a calibrator that was made as this one, elsewhere."""
+        if self.n_classes not in (None, n_classes):
+            raise LogitsError(f"logits must have {self.n_classes} classes in every batch; got {n_classes}.")
+        self.n_classes = n_classes
+        own = SCORES.get(self.score.name) is type(self.score)  # of other scores +inf may mean another thing
+        masked = np.flatnonzero(np.isposinf(batch.scores)) if own else np.empty(0, np.int64)
+        self._batches.append(batch._replace(masked=masked))
+        return self
+
+    def merge(self, *others: Calibrator) -> Calibrator:
+        """Add the scores of other calibrators (other shards, other machines)."""
+        for other in others:
+            if not isinstance(other, Calibrator):
+                raise InputTypeError(
+                    f"only a Calibrator can be merged; got a {type(other).__name__}. "
+                    "Merge the calibrators before finish()."
+                )
+        batches = [id(batch) for one in (self, *others) for batch in one._batches]
+        if self in others or len(set(batches)) < len(batches):
+            raise InputError("a calibrator cannot be merged twice: its rows would count twice.")
+        whole = copy(self)  # so that one that does not fit changes nothing
+        whole._batches = [*self._batches]
+        for other in others:
+            whole._check_mergeable(other)
+            whole._classes = whole._agreed(other)
+            whole.n_classes = whole.n_classes or other.n_classes
+            whole._class_names = whole._class_names if whole._class_names is not None else other._class_names
+            whole._batches.extend(other._batches)
+        self.__dict__.update(whole.__dict__)
+        return self
+
+    def _check_mergeable(self, other: Calibrator) -> None:
+        if other.score != self.score:
+            raise InputError(f"only calibrators of one score can be merged; got {self.score} and {other.score}.")
+        if None not in (self.n_classes, other.n_classes) and self.n_classes != other.n_classes:
+            raise InputError(
+                f"only calibrators of one K can be merged; got {self.n_classes} and {other.n_classes} classes."
+            )
+        if other.by != self.by:
+            raise InputError(f"only calibrators with the same groups can be merged; got {self.by} and {other.by}.")
+        weighted = {batch.weights is not None for batch in (*self._batches[:1], *other._batches[:1])}
+        if len(weighted) > 1 or not np.array_equal(self._class_weights, other._class_weights):  # type: ignore[arg-type]
+            raise InputError("only calibrators with the same kind of weights can be merged.")
+
+    def _warn_of_masked_labels(self, known: int = 0) -> None:
+        """Warn of true labels that are impossible by their logits, in all but so many first batches."""
+        batches = self._batches[known:]
+        starts = np.cumsum([0, *(len(batch.scores) for batch in batches)])
+        rows = np.concatenate([start + batch.masked for start, batch in zip(starts, batches, strict=False)])
+        if not rows.size:
+            return
+        n = int(starts[-1])
+        checks.warn(
+            f"the true label is masked (its logit is -inf) in {rows.size:,} of {n:,} calibration rows: "
+            f"{checks.some_of(rows.tolist())}. They count as never covered, so sets are full above a coverage of about "
+            f"{(n - rows.size) / (n + 1):.3f}. Check the mask and the labels; leave such rows out if there are none "
+            "among new ones.",
+            SuspiciousInputWarning,
+        )
+
+    def _warn_of_scales(self) -> None:
+        """Warn where rows have weights of their own, on different scales in different batches."""
+        if self._class_weights is None:
+            shift.warn_of_scales_between([batch.weights for batch in self._batches if batch.weights is not None])
+
+    def _agreed(self, other: Calibrator) -> ClassAxis | None:
+        """What both know of the classes; None where neither has seen any."""
+        n_classes = self.n_classes or other.n_classes
+        if n_classes is None:
+            return self._classes
+        mine, theirs = (one._classes or ClassAxis.of(one._class_names, n_classes) for one in (self, other))
+        return mine.agreed(theirs)
+
+    def finish(self) -> Calibration:
+        """Group and sort the scores."""
+        if self.n_classes is None or self.n == 0:
+            raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
+        classes = self.learned(None, self.n_classes)
+        scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
+        _warn_of_seconds_of_two(self.score, sum(batch.second_of_two for batch in self._batches) / len(scores))
+        self._warn_of_masked_labels()
+        self._warn_of_scales()
+        if self._batches[0].weights is not None:
+            weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
+            order = np.argsort(scores, kind="stable")
+            scores, row_weights = scores[order], Weights(weights[order], self._class_weights)
+        elif self.by is None:
+            scores = np.sort(scores)
+        else:
+            keys = [batch.keys for batch in self._batches if len(batch.scores)]
+            if len({part.dtype.kind for part in keys}) > 1:
+                raise InputTypeError("groups must be whole numbers in every batch, or strings in every one; got both.")
+            scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, classes.names)
+        return Calibration(
+            self.score,
+            checks.frozen(scores),
+            self.n_classes,
+            classes.names,
+            groups,
+            row_weights,
+            origin=self._origin(),
+            columns=classes.other_columns,
+            numbered=classes.numbered,
+        )
+
+
+class _Asked(NamedTuple):
+    """What is asked of prediction sets, checked, whatever the rows."""
+
+    levels: Sequence[Fraction]
+    #: For each level sets of no rows, with all that the sets at this level remember.
+    like: list[PredictionSets]
+    allow_empty: bool
+    many: bool
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration:
+    """The sorted scores of n calibration rows: thresholds, sets, p-values and certificates for any coverage.
+
+    Parameters
+    ----------
+    score : the score that made the scores
+    scores : (n,) float64, ascending; where there are groups, group after group, each ascending
+    n_classes : K
+    class_names : K names, optional
+    groups : how scores are divided into groups with a threshold each, optional
+    weights : the weight of each score, optional
+    chosen_on : how many other rows chose the score, used up, where it was "auto"
+    origin : what made the scores, and of which rows; None if that is not known
+    folds : in how many folds the rows were scored, by other models than the one that predicts, fitted on all of them;
+        None where that is one and the same, as the guarantee needs it
+    columns : the names of the columns, where the logits were a frame with others than the class names: new frames must
+        have these, or the class names
+    numbered : class names were given as whole numbers: labels that are such are looked up among them
+    """
+
+    score: Score
+    scores: F64
+    n_classes: int
+    class_names: tuple[str, ...] | None = None
+    groups: Partition | None = None
+    weights: Weights | None = None
+    chosen_on: int | None = None
+    origin: Origin | None = None
+    folds: int | None = None
+    columns: tuple[str, ...] | None = field(default=None, compare=False)
+    numbered: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", checks.owned(self.scores))
+
+    __setstate__ = checks.restore_frozen
+
+    @cached_property
+    def classes(self) -> ClassAxis:
+        """What is known of the classes: their names, and the columns they came in."""
+        return ClassAxis(self.n_classes, self.class_names, self.columns, self.numbered)
+
+    @property
+    def n(self) -> int:
+        """Calibration rows."""
+        return len(self.scores)
+
+    @property
+    def guarantee(self) -> str:
+        """Where coverage holds: "marginal" (over all rows), by "class", "group" or "uncertainty", or "weighted"."""
+        if self.weights is not None:
+            return "weighted"
+        return "marginal" if self.groups is None else self.groups.by.kind
+
+    @property
+    def effective_n(self) -> float:
+        """(sum w)^2 / sum w^2, the number of equally weighted rows that say as much; n without weights."""
+        return float(self.n) if self.weights is None else shift.effective_sample_size(self.weights.rows)
+
+    def threshold(self, coverage: Coverage, confidence: float | None = None) -> float:
+        """The k-th smallest calibration score, k = ceil((n + 1) coverage); +inf (with a warning) if k > n.
+
+        Parameters
+        ----------
+        coverage : strictly between 0 and 1
+        confidence : of training-conditional sets: k is then `pac_rank`
+        """
+        if self.groups is not None or self.weights is not None:
+            what = "weights" if self.groups is None else f"a threshold per {self.groups.by.kind}"
+            raise InputError(f"this calibration has {what}, not one threshold; use thresholds() or predict().")
+        return float(self.thresholds(coverage, confidence)[0])
+
+    def thresholds(self, coverage: Coverage, confidence: float | None = None) -> F64:
+        """The threshold of each group, (G,), or of each label where there are class weights; (1,) otherwise.
+
+        Parameters
+        ----------
+        coverage, confidence : as for `threshold`
+        """
+        exact, confidence = checks.as_coverage(coverage), self._as_confidence(confidence)
+        if self.weights is not None:
+            return self.weights.limit(self.scores, exact, confidence, self.weights.of_new(0, None))[0]
+        if self.groups is not None:
+            return self.groups.thresholds(self.scores, exact, confidence)
+        return np.array([limits.threshold(self.scores, exact, confidence)])
+
+    def label_thresholds(
+        self, coverage: Coverage, confidence: float | None = None, *, precision: str | None = None
+    ) -> F64:
+        """The threshold of each label, (K,), or of all, (1,): for graphs that cannot know a row's group or weight.
+
+        Parameters
+        ----------
+        coverage, confidence : as for `threshold`
+        precision : of the logits that such a graph scores ("float64", "float32", "float16", "bfloat16"): thresholds are
+            raised past what rounding can do there, so that coverage can only rise
+        """
+        if precision is not None:
+            graph = arithmetic_of("graph", "float64", precision)
+            return self._raised(self.origin or UNKNOWN, graph).label_thresholds(coverage, confidence)
+        by = None if self.groups is None else self.groups.by
+        if self.weights is not None or not isinstance(by, ByClass | None):
+            raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
+        warn_of_low_coverage(checks.as_coverage(coverage))
+        thresholds = self.thresholds(coverage, confidence)
+        self._warn_of_ties(checks.as_coverage(coverage), confidence, can_smooth=False)
+        return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
+
+    @overload
+    def predict(
+        self,
+        logits: Any,
+        coverage: Coverage,
+        *,
+        confidence: float | None = ...,
+        groups: Any = ...,
+        weights: Any = ...,
+        allow_empty: bool = ...,
+        smoothed: Any = ...,
+    ) -> PredictionSets: ...
+    @overload
+    def predict(
+        self,
+        logits: Any,
+        coverage: Coverages,
+        *,
+        confidence: float | None = ...,
+        groups: Any = ...,
+        weights: Any = ...,
+        allow_empty: bool = ...,
+        smoothed: Any = ...,
+    ) -> list[PredictionSets]: ...
+    def predict(
+        self,
+        logits: Any,
+        coverage: Coverage | Coverages,
+        *,
+        confidence: float | None = None,
+        groups: Any = None,
+        weights: Any = None,
+        allow_empty: bool = True,
+        smoothed: Any = False,
+    ) -> PredictionSets | list[PredictionSets]:
+        """The prediction sets of new rows: all labels whose score is at most the threshold.
+
+        Parameters
+        ----------
+        logits : (n, K), or one (K,) row. Of a tensor on an accelerator the sets stay there, as `DeviceSets`
+        coverage : strictly between 0 and 1; a sequence gives a list of sets from one pass over the logits
+        confidence : training-conditional (PAC) sets: with this confidence over the draw of the calibration rows,
+            coverage is at least what was asked. Without it, coverage is so on average over calibrations
+        groups : (n,) groups of the rows, for a calibration by="group"
+        weights : (n,) weights of the rows, for a weighted calibration
+        allow_empty : if False, an empty set gets its top label, which can only raise coverage
+        smoothed : True for sets of the labels whose smoothed p-value (see `p_values`) is above 1 - coverage: coverage
+            is then what was asked on average, also where scores are tied and plain sets cover more. A random
+            generator, or (n,) random numbers in [0, 1], in place of the numbers made from each row's logits and the
+            calibration rows, which rows of equal logits share. Smoothed sets are made on the CPU
+
+        Returns
+        -------
+        PredictionSets
+            One set per row; a list of them, one per coverage, where several were asked for.
+
+        >>> rng = np.random.default_rng(0)
+        >>> labels = rng.integers(0, 4, 500)
+        >>> logits = rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels]
+        >>> calibration = calibrate(logits[:400], labels[:400])
+        >>> sets = calibration.predict(logits[400:], coverage=0.9)
+        >>> sets
+        PredictionSets(100 rows of 4 classes, coverage 0.9; mean size 1.07, 9 empty, 75 of one label, largest 2)
+        >>> [sets.to_lists()[:3] for sets in calibration.predict(logits[400:], coverage=[0.9, 0.99])]
+        [[[3], [1], [3]], [[3, 2], [1], [3, 2]]]
+        """
+        asked = self._asked(coverage, confidence, allow_empty, smoothed)
+        results = self._predict(asked, logits, groups, weights, smoothed)
+        return results if asked.many else results[0]
+
+    def predict_levels(
+        self,
+        logits: Any,
+        levels: Sequence[Fraction],
+        coverages: Sequence[Fraction],
+        *,
+        confidence: float | None = None,
+        groups: Any = None,
+        weights: Any = None,
+        allow_empty: bool = True,
+    ) -> list[PredictionSets]:
+        """As `predict`, at levels that an adaptive method has moved away from the coverages the sets remember.
+
+        A level of 1 or more gives full sets, one of 0 or less empty ones.
+        """
+        asked = self._checked(coverages, confidence, allow_empty)._replace(levels=levels)
+        return self._predict(asked, logits, groups, weights)
+
+    def _asked(self, coverage: Any, confidence: Any, allow_empty: Any, smoothed: Any) -> _Asked:
+        """What `predict` is asked for, checked; the last is remembered: a server asks for the same all day."""
+        plain = type(coverage) is float and smoothed is False
+        last = self.__dict__.get("_last_asked") if plain else None
+        if last is not None and last[0] == coverage and last[1] is confidence and last[2] is allow_empty:
+            return last[3]
+        wanted = checks.as_coverages(coverage)
+        asked = self._checked(wanted, confidence, allow_empty, smoothed, many=checks.is_many(coverage))
+        warned = [warn_of_low_coverage(max(wanted))]
+        warned += [self._warn_of_ties(sets.coverage, sets.confidence) for sets in asked.like if not sets.smoothed]
+        if plain and not any(warned):
+            self.__dict__["_last_asked"] = coverage, confidence, allow_empty, asked
+        return asked
+
+    def _checked(
+        self,
+        coverages: Sequence[Fraction],
+        confidence: Any,
+        allow_empty: Any,
+        smoothed: Any = False,
+        *,
+        many: bool = True,
+    ) -> _Asked:
+        checks.as_flag(allow_empty, "allow_empty")
+        confidence = self._as_confidence(confidence)
+        is_smoothed = self._is_smoothed(smoothed)
+        if is_smoothed:
+            self._check_smoothed(confidence)
+        like = [self.no_sets(exact, confidence, smoothed=is_smoothed) for exact in coverages]
+        return _Asked(coverages, like, allow_empty, many)
+
+    def _predict(
+        self, asked: _Asked, logits: Any, groups: Any, weights: Any, smoothed: Any = False
+    ) -> list[PredictionSets]:
+        levels, like, allow_empty, _ = asked
+        confidence, is_smoothed = like[0].confidence, like[0].smoothed
+        if not isinstance(logits, np.ndarray) or groups is not None or weights is not None or is_smoothed:
+            frames.same_rows(logits=logits, groups=groups, weights=weights, smoothed=smoothed)
+        if not (isinstance(logits, np.ndarray) or is_smoothed) and kernels.on_device(self.score, logits) is not None:
+            return self._predict_there(asked, logits, groups, weights)
+        own, array = self._scored_with(logits)
+        steps = None
+        if is_smoothed:
+            own._warn_of_lost_ties(self)
+            steps = self._steps(smoothed, array)
+        asked_for = own._limits(array, levels, confidence, groups, weights, steps)
+        self._warn_suspicious(array)
+        if len(asked_for) == 1:
+            found = [kernels.ragged_labels(self.score, array, asked_for[0])]
+        else:
+            loosest = kernels.ragged_sets(self.score, array, reduce(np.maximum, asked_for))
+            found = [limits.within(loosest, limit)[:2] for limit in asked_for]
+        results = [about.replaced(*ragged) for about, ragged in zip(like, found, strict=True)]
+        if not allow_empty:
+            top = kernels.top_labels(self.score, array)
+            results = [limits.fill_empty(sets, top) for sets in results]
+        return results
+
+    def _predict_there(self, asked: _Asked, logits: Any, groups: Any, weights: Any) -> Any:
+        """Sets of tensors on an accelerator, where they stay."""
+        from evicp.calibration import device
+
+        tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
+        checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
+        own, tensor = self.comparable(tensor, precision_of(tensor))
+        within = own._limits(tensor, asked.levels, asked.like[0].confidence, groups, weights)
+        like = [replace(sets, filled=not asked.allow_empty) for sets in asked.like]
+        return device.predict(self.score, tensor, within, like)
+
+    def _warn_suspicious(self, logits: NDArray[Any]) -> None:
+        """Warn of new rows that are very likely not what was meant."""
+        if len(logits) < _ENOUGH_TO_JUDGE:
+            checks.warn_if_probabilities(logits)
+        else:
+            warn_suspicious([self.score], logits)
+
+    def _as_logits(self, logits: Any) -> NDArray[Any]:
+        """New rows, in the order of the calibration's classes."""
+        array = checks.as_logits(logits, self.n_classes, row_allowed=True)
+        if not isinstance(logits, np.ndarray):
+            self.classes.check(logits)
+        return array
+
+    def _scored_with(self, logits: Any) -> tuple[Calibration, NDArray[Any]]:
+        """The calibration, and checked logits of new rows, such that their scores can be compared."""
+        array = self._as_logits(logits)
+        return self.comparable(array, precision_of(logits, array))
+
+    def comparable(self, array: Any, precision: str) -> tuple[Calibration, Any]:
+        """The calibration, and new logits, such that their scores can be compared: see `evicp.kernels.arithmetic`.
+
+        Parameters
+        ----------
+        array : checked logits, an array or a tensor
+        precision : of the logits as they were given
+        """
+        if self.origin is None:
+            return self, array
+        array, new = kernels.comparable(self.origin.arithmetic, self.score, array, precision)
+        return self.compared_with(new), array
+
+    def compared_with(self, new: Arithmetic) -> Calibration:
+        """The calibration with scores raised past the rounding of another arithmetic that scores new rows."""
+        if self.origin is None or new is self.origin.arithmetic or new == self.origin.arithmetic:
+            return self
+        known = self.__dict__.setdefault("_raised_for", {})
+        if new not in known:
+            known[new] = self._raised(self.origin, new)
+        return known[new]
+
+    def _raised(self, origin: Origin, new: Arithmetic) -> Calibration:
+        """The calibration with raised scores, which are compared as they are."""
+        scores, groups, weights = self.scores, self.groups, self.weights
+        how = self.score, self.n_classes, origin.arithmetic, new, origin.largest
+        if groups is not None:
+            groups = replace(groups)  # whose thresholds are others
+            parts = np.split(scores, np.cumsum(groups.counts)[:-1])
+            scores = np.concatenate([np.sort(limits.raised(part, *how)) for part in parts])
+        else:
+            higher = limits.raised(scores, *how)
+            order = np.argsort(higher, kind="stable")
+            scores = higher[order]
+            weights = None if weights is None else replace(weights, rows=weights.rows[order])
+        return replace(self, scores=checks.frozen(scores), groups=groups, weights=weights, origin=None)
+
+    def _steps(self, smoothed: Any, logits: NDArray[Any]) -> I64:
+        """u of each new row, in steps."""
+        known = None if self.origin is None else self.origin.digest
+        digest = int.from_bytes(blake2b(self.scores.tobytes(), digest_size=8).digest()) if known is None else known
+        return limits.as_steps(smoothed, getattr(self.score, "seed", 0), digest, logits)
+
+    def no_sets(
+        self, coverage: Fraction, confidence: float | None, *, filled: bool = False, smoothed: bool = False
+    ) -> PredictionSets:
+        """Sets of no rows, with all that this calibration's sets remember."""
+        return PredictionSets(
+            np.zeros(1, np.int64),
+            np.empty(0, np.int32),
+            n_classes=self.n_classes,
+            coverage=coverage,
+            score=self.score.name,
+            n_calibration=self.n if self.folds is None else None,
+            filled=filled,
+            class_names=self.class_names,
+            confidence=confidence,
+            guarantee=self.guarantee,
+            smoothed=smoothed,
+            tied=not smoothed and self._is_tied(coverage, confidence),
+            columns=self.columns,
+            numbered=self.numbered,
+        )
+
+    def _is_tied(self, coverage: Fraction, confidence: float | None) -> bool:
+        """Whether other scores equal the threshold, where there is one for all rows."""
+        alone = self.groups is None and self.weights is None
+        return alone and is_tied(self.scores, Reliability(self.n, coverage, confidence).k)
+
+    def _warn_of_ties(self, coverage: Fraction, confidence: float | None, *, can_smooth: bool = True) -> bool:
+        """Warn where scores that tie at the threshold make sets (nearly) full; whether they do."""
+        known = self.__dict__.setdefault("_ties", {})
+        if (coverage, confidence) not in known:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[coverage, confidence] = ties_of(self, coverage, confidence)
+        by_class = self.groups is not None and isinstance(self.groups.by, ByClass)
+        can_smooth = can_smooth and self.weights is None and not by_class and confidence is None
+        return warn_of_ties(known[coverage, confidence], coverage, can_smooth=can_smooth)
+
+    def _as_confidence(self, confidence: Any) -> float | None:
+        """The confidence of training-conditional sets, if they are asked for."""
+        if confidence is None:
+            return None
+        self.require_law("confidence")
+        return checks.as_probability(confidence, "confidence")
+
+    def require_law(self, what: str) -> None:
+        """Refuse what rests on the law of coverage given the calibration rows, where these do not have it."""
+        if self.folds is not None:
+            raise InputError(
+                f"{what} needs the law of coverage given the calibration rows, which is not known here: they were "
+                f"scored in {self.folds:,} folds, by other models than the one that predicts. Hold out a share of them."
+            )
+
+    def _is_smoothed(self, smoothed: Any) -> bool:
+        """Whether smoothed p-values are asked for, which weights cannot have."""
+        if smoothed is False or (isinstance(smoothed, np.bool_) and not smoothed):
+            return False
+        if self.weights is not None:
+            raise InputError("smoothed p-values need rows that count alike; this calibration is weighted.")
+        return True
+
+    def _warn_of_lost_ties(self, before: Calibration) -> None:
+        """A score raised past rounding is equal to no other."""
+        tied = np.any(before.scores[1:] == before.scores[:-1])
+        if tied and not np.array_equal(self.scores, before.scores):
+            checks.warn(
+                "these rows are scored by another backend than the calibration rows, or those by several: which scores "
+                "are equal is unknown, ties are not smoothed, and sets may cover more than asked. Calibrate where you "
+                "predict.",
+                SuspiciousInputWarning,
+            )
+
+    def _check_smoothed(self, confidence: float | None) -> None:
+        """Refuse what smoothed sets cannot be."""
+        if confidence is not None:
+            raise InputError("confidence needs the Beta law, which smoothed sets do not follow; leave one of them out.")
+        if self.groups is not None and isinstance(self.groups.by, ByClass):
+            raise InputError(
+                "smoothed sets by class would need a threshold for each label of each row; "
+                "use p_values(..., smoothed=True), or calibrate without by."
+            )
+
+    def _limits(
+        self,
+        array: Any,
+        levels: Sequence[Fraction],
+        confidence: float | None,
+        groups: Any,
+        weights: Any,
+        steps: I64 | None = None,
+    ) -> list[F64]:
+        """The thresholds at each level, each broadcastable to (n, K); smoothed, where the rows' u is given in steps."""
+        if self.weights is not None:
+            new = self.weights.of_new(len(array), weights)
+        else:
+            numbers = self._group_numbers(array, groups, weights)
+
+        def limit(level: Fraction) -> F64:
+            if not 0 < level.numerator < level.denominator:  # 0 < level < 1, at once
+                return np.full((1, 1), np.inf if level >= 1 else -np.inf)
+            if self.weights is not None:
+                return self.weights.limit(self.scores, level, confidence, new)
+            if self.groups is None:
+                if steps is None:
+                    return self._limit(level, confidence)
+                return limits.smoothed_limit(self.scores, level, steps)[:, None]
+            if steps is None:
+                return self.groups.thresholds(self.scores, level, confidence)[numbers]
+            return self.groups.smoothed_limit(self.scores, level, numbers[:, 0], steps)[:, None]
+
+        return [limit(level) for level in levels]
+
+    def _limit(self, level: Fraction, confidence: float | None) -> F64:
+        """The threshold of all rows and labels, as (1, 1); the last one is remembered: a server asks for no other."""
+        last = self.__dict__.get("_last_limit")
+        if last is not None and last[0] is level and last[1] == confidence:
+            return last[2]
+        limit = checks.frozen(np.array([[limits.threshold(self.scores, level, confidence)]]))
+        if limit < np.inf:  # of the other there is a warning every time
+            self.__dict__["_last_limit"] = level, confidence, limit
+        return limit
+
+    def _group_numbers(self, array: NDArray[Any], groups: Any, weights: Any) -> I64:
+        """The group of each label of each row, broadcastable to (n, K)."""
+        if weights is not None:
+            raise InputError("weights are only taken by a calibration with weights of its own rows.")
+        if self.groups is not None:
+            return self.groups.by.numbers(self.score, array, groups)
+        if groups is not None:
+            raise InputError('groups are only taken by a calibration by="group".')
+        return _ONE_GROUP
+
+    def p_values(
+        self, logits: Any, labels: Any = None, *, groups: Any = None, weights: Any = None, smoothed: Any = False
+    ) -> F64:
+        """p = (1 + #{s_i >= s}) / (n + 1) of every label, (n, K), or of the given labels only, (n,).
+
+        Among the calibration rows of the label's or row's group, where there are groups; weighted, where there are
+        weights. A label is outside the set exactly when p <= 1 - coverage (compared as fractions; up to rounding where
+        weights are not whole numbers).
+
+        Parameters
+        ----------
+        logits : (n, K), or one (K,) row
+        labels : (n,), optional
+        groups, weights : of the rows, as for `predict`
+        smoothed : True for p = (#{s_i > s} + u (1 + #{s_i = s})) / (n + 1), which is uniform also where scores are
+            tied; u in (0, 1] is a function of the row's logits, the score's seed and the calibration rows. Or a random
+            generator, or (n,) random numbers in [0, 1]. Of tensors on an accelerator, too, these p-values are made on
+            the CPU
+
+        >>> calibration = calibrate([[2.0, 1.0, 0.0]] * 3, [0, 0, 1], "topk")
+        >>> new = [2.0, 1.0, 0.0]
+        >>> calibration.p_values(new).round(3).tolist(), calibration.p_values(new, smoothed=[0.5]).round(3).tolist()
+        ([[1.0, 0.5, 0.25]], [[0.625, 0.25, 0.125]])
+        """
+        is_smoothed = self._is_smoothed(smoothed)
+        frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights, smoothed=smoothed)
+        if not is_smoothed and kernels.on_device(self.score, logits) is not None:
+            return self._device_p_values(logits, labels, groups, weights)
+        own, array = self._scored_with(logits)
+        if is_smoothed and own is not self:
+            own._warn_of_lost_ties(self)
+        if labels is None:
+            truth, scores = None, kernels.dense_scores(self.score, array)
+        else:
+            truth = self._truth(labels, logits, array)
+            scores = kernels.label_scores(self.score, array, truth)
+        if not is_smoothed:
+            return own._p_values_of(scores, truth, array, groups, weights)
+        numbers = limits.at_labels(own._group_numbers(array, groups, weights), truth)
+        steps = self._steps(smoothed, array)
+        return own._smoothed_p_values(scores, numbers, steps if truth is not None else steps[:, None])
+
+    def _truth(self, labels: Any, logits: Any, array: NDArray[Any]) -> I64:
+        """The labels of new rows as class numbers; the array is that of the logits as they were given."""
+        truth = self.classes.numbers(labels, len(array))
+        frames.same_labels(logits, labels, array, truth)
+        return truth
+
+    def _device_p_values(self, logits: Any, labels: Any, groups: Any, weights: Any) -> Any:
+        """P-values of tensors on an accelerator, where they stay; under groups and weights they are looked up here.
+
+        Their scores are made on the device all the same: those of another backend could not be compared.
+        """
+        from evicp.calibration import device
+
+        tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
+        truth = None if labels is None else self.classes.numbers(labels, len(tensor))
+        own, tensor = self.comparable(tensor, precision_of(tensor))
+        if all(part is None for part in (self.groups, self.weights, groups, weights)):
+            return device.p_values(own, tensor, truth)
+        scores = (
+            device.dense_scores(self.score, tensor) if truth is None else device.label_scores(self.score, tensor, truth)
+        )
+        return own._p_values_of(scores, truth, tensor, groups, weights)
+
+    def _p_values_of(self, scores: F64, truth: I64 | None, array: Any, groups: Any, weights: Any) -> F64:
+        """The p-values of scores: of every label, (n, K), or of the true ones, (n,)."""
+        if self.weights is not None:
+            new = limits.at_labels(self.weights.of_new(len(array), weights), truth)
+            return shift.weighted_p_values(self.scores, self.weights.rows, scores, new)
+        at_least, n = self._at_least(scores, limits.at_labels(self._group_numbers(array, groups, weights), truth))
+        p: F64 = (1.0 + at_least) / (1.0 + n)
+        return p
+
+    def _at_least(self, scores: F64, numbers: I64) -> tuple[I64, I64]:
+        """How many calibration scores are at least each one given, and how many there are, in its group."""
+        if self.groups is not None:
+            return self.groups.at_least(self.scores, scores, numbers)
+        return self.n - np.searchsorted(self.scores, scores, side="left"), np.full((1,) * scores.ndim, self.n)
+
+    def at_least(self, logits: Any, groups: Any = None) -> tuple[I64, I64]:
+        """How many calibration scores are at least each label's, (n, K), and how many there are, in its group.
+
+        The second is broadcastable to (n, K); what `p_values` are made of, to be added up (see `CrossCalibration`).
+
+        Parameters
+        ----------
+        logits : (n, K), or one (K,) row
+        groups : (n,) groups of the rows, for a calibration by="group"
+        """
+        frames.same_rows(logits=logits, groups=groups)
+        own, array = self._scored_with(logits)
+        numbers = own._group_numbers(array, groups, None)
+        return own._at_least(kernels.dense_scores(self.score, array), numbers)
+
+    def _smoothed_p_values(self, scores: F64, numbers: I64, steps: I64) -> F64:
+        if self.groups is not None:
+            return self.groups.smoothed_p_values(self.scores, scores, numbers, steps)
+        below, up_to = (np.searchsorted(self.scores, scores, side) for side in ("left", "right"))
+        return limits.smoothed_p_values(self.n - up_to, up_to - below, self.n, steps)
+
+    def p_values_online(self, logits: Any, labels: Any) -> F64:
+        """The p-value of each labelled row, (m,), where a row joins the calibration after it was tested.
+
+        p_t = (1 + #{calibration and earlier rows with score >= s_t}) / (n + t), t from 1: what `extended` would give,
+        row by row. Of exchangeable rows without ties these p-values are independent, as a test martingale needs them;
+        those of `p_values` share one calibration, and are not.
+
+        Parameters
+        ----------
+        logits, labels : (m, K) and (m,), in order of arrival
+
+        >>> calibration = calibrate([[2.0, 0.0, 0.0], [0.5, 1.0, 0.0]], [0, 1], "lac")
+        >>> calibration.p_values_online([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]], [1, 0])
+        array([0.66666667, 0.25      ])
+        """
+        if self.guarantee != "marginal":
+            raise InputError(
+                f"online p-values are those of one exchangeable sequence; this calibration is not marginal but "
+                f"{self.guarantee}. Use p_values and extended."
+            )
+        frames.same_rows(logits=logits, labels=labels)
+        array = self._as_logits(logits)
+        truth = self._truth(labels, logits, array)
+        if self.origin is None:
+            scores = kernels.label_scores(self.score, array, truth)
+            return limits.online_p_values(self.scores, scores, scores)
+        before = self.origin.arithmetic
+        array, new = kernels.comparable(before, self.score, array, precision_of(logits, array))
+        scores = kernels.label_scores(self.score, array, truth)
+        if new == before:
+            return limits.online_p_values(self.scores, scores, scores)
+        own = self._raised(replace(self.origin, arithmetic=before | new), new)  # as `extended` makes them
+        joining = limits.raised(scores, self.score, self.n_classes, before | new, new, self.origin.largest)
+        return limits.online_p_values(own.scores, scores, joining)
+
+    def extended(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibration:
+        """A calibration with more labelled rows; this one stays as it is.
+
+        It is the calibration of all rows at once, to the bit; but what was learned from rows set aside (bands of
+        uncertainty, clusters of classes) is kept as it is, and no new row is set aside. New rows must be exchangeable
+        with the others: neither chosen by their sets, nor among the rows that chose the score.
+
+        Scores are made as by `predict`: in the precision of the calibration rows. Where another backend makes them,
+        the calibration is "mixed", and its thresholds are raised past rounding.
+
+        Parameters
+        ----------
+        logits, labels : (m, K) and (m,)
+        groups : (m,) groups of the rows, for a calibration by="group"; each among those it has
+        weights : (m,) weights of the rows, for a calibration with weights of its rows
+
+        >>> calibration = calibrate([[2.0, 0.0, 0.0], [0.5, 1.0, 0.0]], [0, 1], "lac")
+        >>> calibration.extended([[0.0, 0.0, 3.0]], [2]).n, calibration.n
+        (3, 2)
+        """
+        own = self.weights
+        if (own is None or own.classes is not None) and weights is not None:
+            raise InputError("weights are only taken by a calibration with weights of its own rows.")
+        if own is not None and own.classes is None and weights is None:
+            raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
+        self.classes.check(logits)
+        calibrator = Calibrator(
+            self.score,
+            by=None if self.groups is None else self.groups.by,
+            class_weights=None if own is None else own.classes,
+        )
+        calibrator._classes = self.classes
+        kept = None if own is None else own.rows
+        calibrator.restore(Batch(self.scores, self.scores[:0], kept, self.origin or UNKNOWN), self.n_classes)
+        content = calibrator.update(logits, labels, groups=groups, weights=weights).content()
+        scores, keys, row_weights, origin = content[:4]
+        if calibrator.n == self.n:
+            return self
+        known = replace(self, columns=calibrator._classes.other_columns)
+        calibrator._warn_of_masked_labels(known=1)
+        calibrator._warn_of_scales()
+        if not checks.is_on_device(logits):
+            self._warn_suspicious(checks.as_logits(logits))
+        if self.groups is not None:
+            scores, by_group = self.groups.extended(self.scores, scores[self.n :], keys, self.n_classes)
+            return replace(known, scores=checks.frozen(scores), groups=by_group, origin=origin)
+        order = np.argsort(scores, kind="stable")
+        new = None if own is None or row_weights is None else Weights(row_weights[order], own.classes)
+        return replace(known, scores=checks.frozen(scores[order]), weights=new, origin=origin)
+
+    def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
+        """The name of each row's group, (n,), as `evaluate(groups=...)` takes it.
+
+        Parameters
+        ----------
+        logits : (n, K), or one (K,) row
+        groups : (n,) groups of the rows, for a calibration by="group"
+        """
+        frames.same_rows(logits=logits, groups=groups)
+        _, array = self._scored_with(logits)
+        if self.groups is None or not self.has_row_groups:
+            raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")
+        used, of_row = np.unique(self._group_numbers(array, groups, None)[:, 0], return_inverse=True)
+        return np.array([self.groups.names[number] for number in used], dtype=str)[of_row]
+
+    @property
+    def has_row_groups(self) -> bool:
+        """Whether each row is in a group, by which it is calibrated and can be evaluated; see `groups_of`."""
+        return self.guarantee in ("group", "uncertainty")
+
+    def reliability(self, coverage: Coverage, confidence: float | None = None) -> Reliability:
+        """The law of coverage given n calibration rows (Theorem 2 and the Beta law).
+
+        Parameters
+        ----------
+        coverage : asked of the sets
+        confidence : of training-conditional (PAC) sets
+        """
+        if self.guarantee != "marginal":
+            raise InputError(f"this calibration is not marginal but {self.guarantee}: certificate() has its laws.")
+        self.require_law("reliability")
+        return Reliability(self.n, coverage, confidence)
+
+    def certificate(
+        self,
+        coverage: Coverage,
+        evaluation: Evaluation | None = None,
+        *,
+        confidence: float = 0.95,
+        pac: float | None = None,
+        date: str | None = None,
+    ) -> Certificate:
+        """What may be promised at this coverage; with an evaluation, whether what was observed is compatible.
+
+        Parameters
+        ----------
+        coverage : asked of the sets
+        evaluation : of sets of this calibration at this coverage, on other rows
+        confidence : of the intervals, and of the verdict on what was observed
+        pac : the confidence of training-conditional sets, as `predict(confidence=...)` had it
+        date : of the certificate, today's by default
+
+        Returns
+        -------
+        Certificate
+            Prints as a text; `to_dict`, `to_json` and `to_html` have it in other forms.
+
+        >>> rng = np.random.default_rng(0)
+        >>> labels = rng.integers(0, 4, 500)
+        >>> logits = rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels]
+        >>> certificate = calibrate(logits, labels).certificate(0.9)
+        >>> certificate.rank, round(certificate.expected_coverage, 4)
+        (451, 0.9002)
+        >>> [round(end, 4) for end in certificate.coverage_interval]
+        [0.8725, 0.9249]
+        """
+        return certify(self, coverage, evaluation, confidence=confidence, pac=pac, date=date)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the calibration to a safetensors file, atomically. Read it again with `evicp.load`."""
+        outer("save")(self, path)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Calibration):
+            return NotImplemented
+        names = (part.name for part in fields(Calibration) if part.compare and part.name != "scores")
+        same = all(getattr(self, name) == getattr(other, name) for name in names)
+        return same and np.array_equal(self.scores, other.scores)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        kind = "" if self.groups is None else f", by {self.groups.by.kind} ({len(self.groups.counts):,} groups)"
+        kind = kind if self.weights is None else f", weighted ({self.effective_n:.1f} effective rows)"
+        kind += "" if self.chosen_on is None else f"; {self.chosen_on:,} other rows chose the score"
+        kind += "" if self.folds is None else f"; scored in {self.folds:,} folds"
+        return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
+
+    def _repr_html_(self) -> str:
+        facts = [["score", self.score.describe()], ["rows", f"{self.n:,}"], ["classes", f"{self.n_classes:,}"]]
+        facts.append(["guarantee", self.guarantee if self.groups is None else f"by {self.guarantee}"])
+        if self.groups is not None:
+            facts.append(["groups", f"{len(self.groups.counts):,}"])
+        if self.weights is not None:
+            facts.append(["effective rows", f"{self.effective_n:.1f}"])
+        if self.chosen_on is not None:
+            facts.append(["score chosen on", f"{self.chosen_on:,} other rows"])
+        if self.folds is not None:
+            facts.append(["folds", f"{self.folds}"])
+        return html_table(["Calibration", ""], facts, left=(1,))
+
+
+def warn_of_low_coverage(coverage: Fraction) -> bool:
+    """Warn of a share of misses (alpha) where the share of labels to be covered was asked for; whether it looks so."""
+    is_low = coverage <= _LOW_COVERAGE
+    if is_low:
+        checks.warn(
+            f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
+            f"Did you mean {float(1 - coverage):g}?",
+            SuspiciousInputWarning,
+        )
+    return is_low
+
+
+def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
+    """Warn, once for all scores, of input that is legal but very likely not what was meant."""
+    checks.warn_if_probabilities(logits)
+    if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
+        checks.warn_if_no_evidence(logits)
+
+
+def _second_of_two(logits: Any, scores: F64) -> int:
+    """How many rows have two possible labels and score 0 in ECP, as the less plausible of them does in any case."""
+    rows = np.flatnonzero(scores == 0.0)
+    if not rows.size or logits.shape[1] == 2:
+        return len(rows)
+    return int(((checks.as_array(logits[rows], "logits") > -np.inf).sum(1) == 2).sum())
+
+
+def _warn_of_seconds_of_two(score: Score, share: float) -> None:
+    """Warn where ECP can say nothing: the less plausible of two labels scores 0, whatever its logit is."""
+    if isinstance(score, ECP) and share > 0.05:
+        checks.warn(
+            f"in {share:.0%} of the calibration rows two labels are possible and the less plausible one is true. ECP "
+            f"cannot say how unlikely that one is: above a coverage of about {1 - share:.2f} every set is full. Use "
+            'score="lac".',
+            SuspiciousInputWarning,
+        )

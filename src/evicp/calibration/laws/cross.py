@@ -1,0 +1,238 @@
+"""Cross-calibration (CV+): every row trains and calibrates, each in its turn.
+
+In each fold a model is trained on the other rows and calibrated on its own. A new row is scored by all these models,
+and a label's score by a model is compared with the scores of the rows that this model has not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import floor
+from typing import Any, overload
+
+import numpy as np
+
+from evicp.calibration import limits
+from evicp.calibration.calibration import Calibration, warn_of_low_coverage
+from evicp.calibration.laws.groups import ByUncertainty
+from evicp.calibration.reliability import conformal_rank, rows_needed
+from evicp.calibration.ties import found_ties, warn_of_ties
+from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
+from evicp.input import checks, frames
+from evicp.sets import PredictionSets
+from evicp.types import F64, I64, Bools, Coverage, Coverages
+
+__all__ = ["CrossCalibration"]
+
+
+@dataclass(frozen=True)
+class CrossCalibration:
+    """The calibrations of several models, each on rows that its model was not trained on.
+
+    With N rows in F folds, a label is in the set unless at most floor((N + 1)(1 - coverage)) - 1 of all rows have a
+    score at least as large as the label's by their own fold's model. Coverage is then close to what was asked for; what
+    is proven is less: see `proven_coverage`.
+
+    Parameters
+    ----------
+    folds : two calibrations or more, of one score and the same classes; marginal, by class, or by group of the same
+        groups (`ByGroup(groups)` names them, so that a fold may be without rows of one)
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 3, 300)
+    >>> first, second = rng.normal(size=(2, 300, 3)) + 2 * np.eye(3)[labels]  # of a model trained on rows 100 to 199,
+    >>> from evicp import calibrate                                           # and of one trained on rows 0 to 99
+    >>> cross = CrossCalibration([calibrate(first[:100], labels[:100]), calibrate(second[100:200], labels[100:200])])
+    >>> cross
+    CrossCalibration(ecp, 200 rows in 2 folds, 3 classes)
+    >>> cross.predict([first[200:], second[200:]], coverage=0.9)
+    PredictionSets(100 rows of 3 classes, coverage 0.9; mean size 1.48, 0 empty, 54 of one label, largest 3)
+    >>> round(cross.proven_coverage(0.9), 3)
+    0.792
+    """
+
+    folds: Sequence[Calibration]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folds, Iterable) or isinstance(self.folds, str):
+            raise InputTypeError(f"folds must be calibrations, one of each model; got a {type(self.folds).__name__}.")
+        object.__setattr__(self, "folds", tuple(self.folds))
+        for one in self.folds:
+            if not isinstance(one, Calibration):
+                raise InputTypeError(f"folds must be calibrations, one of each model; got a {type(one).__name__}.")
+        if len(self.folds) < 2:
+            raise InputError(f"folds must be two or more; got {len(self.folds)}. Use the calibration itself.")
+        for one in self.folds:
+            self._check(one)
+
+    def _check(self, one: Calibration) -> None:
+        """Refuse a fold whose scores do not mean what the first one's mean."""
+        first = self.folds[0]
+        for what in ("score", "n_classes", "class_names", "numbered"):
+            mine, other = getattr(first, what), getattr(one, what)
+            if mine != other:
+                raise InputError(f"all folds must have the same {what}; got {mine} and {other}.")
+        known = first.classes
+        if one.columns is not None and known.misplaced(one.columns, renamed=known.columns is None) is not None:
+            mine = known.columns or known.names or range(self.n_classes)
+            raise InputError(
+                f"all folds must have the same columns in the same order; got {checks.some_of(mine, repr)} and "
+                f"{checks.some_of(one.columns, repr)}."
+            )
+        if one.weights is not None:
+            raise InputError("folds cannot be weighted: their rows would not count alike.")
+        by = [None if fold.groups is None else fold.groups.by for fold in (first, one)]
+        if isinstance(by[1], ByUncertainty):
+            raise InputError("folds cannot be by uncertainty: each model has its own. Calibrate by class or group.")
+        if by[0] != by[1]:
+            raise InputError(
+                f"all folds must have the same groups; got {by[0]} and {by[1]}. Give them: ByGroup(groups), or "
+                "ByClass(clusters=one number per class)."
+            )
+
+    @property
+    def n(self) -> int:
+        """Calibration rows, in all folds."""
+        return sum(one.n for one in self.folds)
+
+    @property
+    def n_classes(self) -> int:
+        """K, of the labels."""
+        return self.folds[0].n_classes
+
+    def p_values(self, logits: Sequence[Any], *, groups: Any = None) -> F64:
+        """p = (1 + #{rows whose score is at least the label's, by their fold's model}) / (N + 1), (n, K).
+
+        Among the rows of the label's or row's group, where there are groups. A label is outside the set exactly when
+        p <= 1 - coverage.
+
+        Parameters
+        ----------
+        logits : of the new rows by each fold's model, in the order of the folds, each (n, K)
+        groups : (n,) groups of the rows, for calibrations by="group"
+        """
+        at_least, n = self._counts(logits, groups)
+        p: F64 = (1.0 + at_least) / (1.0 + n)
+        return p
+
+    @overload
+    def predict(
+        self, logits: Sequence[Any], coverage: Coverage, *, groups: Any = ..., allow_empty: bool = ...
+    ) -> PredictionSets: ...
+    @overload
+    def predict(
+        self, logits: Sequence[Any], coverage: Coverages, *, groups: Any = ..., allow_empty: bool = ...
+    ) -> list[PredictionSets]: ...
+    def predict(
+        self,
+        logits: Sequence[Any],
+        coverage: Coverage | Coverages,
+        *,
+        groups: Any = None,
+        allow_empty: bool = True,
+    ) -> PredictionSets | list[PredictionSets]:
+        """The prediction sets of new rows; within a row by p-value, then by the mean of the models' logits.
+
+        They remember no number of rows, because no law of coverage follows from it.
+
+        Parameters
+        ----------
+        logits : of the new rows by each fold's model, in the order of the folds, each (n, K)
+        coverage : strictly between 0 and 1; a sequence gives a list of sets
+        groups : (n,) groups of the rows, for calibrations by="group"
+        allow_empty : if False, an empty set gets its top label
+        """
+        wanted = checks.as_coverages(coverage)
+        warn_of_low_coverage(max(wanted))
+        checks.as_flag(allow_empty, "allow_empty")
+        at_least, n = self._counts(logits, groups)
+        for exact in wanted:
+            warn_of_ties(found_ties(*self._pooled, exact), exact, can_smooth=False)
+        below = n - at_least
+        mean = np.mean([checks.as_logits(own, self.n_classes, row_allowed=True) for own in logits], axis=0)
+        # Along rows: the last key is the first to decide, and equals stay in the order of their numbers.
+        order = np.lexsort((-mean, -(1.0 + at_least) / (1.0 + n)), axis=-1)
+        results = [self._sets(below < self._ranks(n, exact), order, exact) for exact in wanted]
+        if not allow_empty:
+            results = [limits.fill_empty(sets, order[:, 0].astype(np.int32)) for sets in results]
+        return results if checks.is_many(coverage) else results[0]
+
+    def _sets(self, member: Bools, order: I64, coverage: Fraction) -> PredictionSets:
+        """The labels that are members, in this order."""
+        first = self.folds[0]
+        return PredictionSets(
+            np.concatenate([[0], np.cumsum(member.sum(1))]),
+            order[np.take_along_axis(member, order, axis=1)].astype(np.int32),
+            n_classes=self.n_classes,
+            coverage=coverage,
+            score=first.score.name,
+            class_names=first.class_names,
+            guarantee=first.guarantee,
+            columns=next((one.columns for one in self.folds if one.columns is not None), None),
+            numbered=first.numbered,
+        )
+
+    def proven_coverage(self, coverage: Coverage) -> float:
+        """What is proven for sets at this coverage, in each class or group where there are any: at least this much.
+
+        Each fold's own p-value is exact, and twice the mean of such is a valid one (Vovk and Wang, 2020). So a set
+        misses with probability at most 2 (F - 1 + l) / (N + F), l = floor((N + 1)(1 - coverage)).
+        """
+        exact = checks.as_coverage(coverage)
+        return min(self._proven(n, exact) for n in set(self._group_counts()))
+
+    def _proven(self, n: int, coverage: Fraction) -> float:
+        """`proven_coverage` of labels that are compared with n scores; where these are too few, nothing is left out."""
+        if n < rows_needed(coverage):
+            return 1.0
+        missed = Fraction(2 * (len(self.folds) - 1 + floor((n + 1) * (1 - coverage))), n + len(self.folds))
+        return float(max(Fraction(0), 1 - missed))
+
+    def _counts(self, logits: Sequence[Any], groups: Any) -> tuple[I64, I64]:
+        """How many scores are at least each label's, (n, K), and how many there are, in all folds; broadcastable."""
+        if len(logits) != len(self.folds) or getattr(logits, "ndim", 3) == 2:
+            raise InputError(
+                f"logits must be those of each fold's model, here {len(self.folds)}, in the order of the folds; "
+                f"got {'one matrix' if getattr(logits, 'ndim', 3) == 2 else len(logits)}."
+            )
+        frames.same_rows(**{f"logits[{fold}]": own for fold, own in enumerate(logits) if getattr(own, "ndim", 2) == 2})
+        counts = [one.at_least(own, groups) for one, own in zip(self.folds, logits, strict=True)]
+        rows = [len(at_least) for at_least, _ in counts]
+        if len(set(rows)) > 1:
+            raise InputError(f"every model must give logits of the same rows; got {checks.some_of(rows)} rows.")
+        at_least, n = (np.sum(part, axis=0) for part in zip(*counts, strict=True))
+        return at_least, n
+
+    @cached_property
+    def _pooled(self) -> tuple[F64, I64]:
+        """The scores of all folds, ascending in each group, group after group, and the rows of each group."""
+        counts = np.array([[one.n] if one.groups is None else one.groups.counts for one in self.folds])
+        group = np.concatenate([np.repeat(np.arange(len(own)), own) for own in counts])
+        scores = np.concatenate([one.scores for one in self.folds])
+        return scores[np.lexsort((scores, group))], counts.sum(0)
+
+    def _group_counts(self) -> list[int]:
+        """Rows of each group, or of all, in all folds."""
+        groups = [one.groups for one in self.folds if one.groups is not None]
+        return np.sum([one.counts for one in groups], axis=0).tolist() if groups else [self.n]
+
+    def _ranks(self, n: I64, coverage: Fraction) -> I64:
+        """The rank of the threshold among so many scores; a warning where they are too few for one."""
+        sizes, which = np.unique(n, return_inverse=True)
+        if np.any(sizes < rows_needed(coverage)):
+            checks.warn(
+                f"{sizes[0]} calibration row(s) cannot promise coverage {float(coverage):g}: labels that are compared "
+                f"with so few are in every set. Calibrate on at least {rows_needed(coverage)} rows.",
+                SmallCalibrationWarning,
+            )
+        ranks = np.array([conformal_rank(size, coverage) for size in sizes.tolist()], np.int64)
+        return ranks[which].reshape(n.shape)
+
+    def __repr__(self) -> str:
+        first = self.folds[0]
+        kind = "" if first.groups is None else f", by {first.guarantee}"
+        rows = f"{self.n:,} rows in {len(self.folds)} folds"
+        return f"CrossCalibration({first.score.describe()}, {rows}, {self.n_classes:,} classes{kind})"

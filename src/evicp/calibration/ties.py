@@ -1,0 +1,117 @@
+"""Scores that tie at the threshold: sets take in all labels of that score, and cover more than was asked for."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from evicp.calibration.laws.weighted import weighted_thresholds
+from evicp.calibration.reliability import threshold_rank
+from evicp.errors import SuspiciousInputWarning
+from evicp.input import checks
+from evicp.types import F64, I64
+
+if TYPE_CHECKING:
+    from evicp.calibration.calibration import Calibration
+
+__all__ = ["Ties", "found_ties", "found_weighted_ties", "is_tied", "ties_of", "warn_of_ties"]
+
+#: Sets are (nearly) full where the calibration rows that are missed are fewer than this share of those that may be ...
+_FEW = 0.1
+
+#: ... and that is worth a warning where ties let in more than this share of them, over all groups.
+_MOST = 0.5
+
+
+def is_tied(ascending: F64, k: int) -> bool:
+    """Whether the k-th calibration score is not the only one of its value: the Beta law then is a bound."""
+    if not 1 <= k <= len(ascending):
+        return False
+    first, after = (np.searchsorted(ascending, ascending[k - 1], side) for side in ("left", "right"))
+    return bool(after - first > 1)
+
+
+class Ties(NamedTuple):
+    """Calibration scores, `tied` of `n`, that tie at the threshold of sets that miss hardly any calibration row.
+
+    `wanted` is the coverage to be expected if ties were broken, `covered` that of sets with all tied labels.
+    """
+
+    tied: int
+    n: int
+    wanted: float
+    covered: float
+
+    @property
+    def matter(self) -> bool:
+        """Whether sets cover so much more than asked that it is worth a warning."""
+        return self.covered - self.wanted > _MOST * (1 - self.wanted)
+
+
+def ties_of(calibration: Calibration, coverage: Fraction, confidence: float | None) -> Ties:
+    """The ties at the thresholds of a calibration; of weights at that of a new row of average weight."""
+    scores, weights, groups = calibration.scores, calibration.weights, calibration.groups
+    if calibration.n_classes == 2 and calibration.score.name == "ecp":
+        return Ties(0, len(scores), float(coverage), float(coverage))  # calibrating has said what these do
+    if weights is not None:
+        threshold = weighted_thresholds(scores, weights.rows, weights.rows.mean(keepdims=True), coverage)
+        return found_weighted_ties(scores, weights.rows, float(threshold[0]), coverage)
+    return found_ties(scores, np.array([len(scores)]) if groups is None else groups.counts, coverage, confidence)
+
+
+def found_ties(scores: F64, counts: I64, coverage: Fraction, confidence: float | None = None) -> Ties:
+    """The ties that make sets (nearly) full, in groups; in a single one, where all scores have the same threshold.
+
+    A threshold of +inf is none: its rows are impossible, not alike. Nor is one that is the best score of several: the
+    sets of a sure and accurate model could only be smaller by being empty.
+
+    Parameters
+    ----------
+    scores : (n,) group after group, each ascending
+    counts : (G,) the rows of each group
+    coverage, confidence : as for `Calibration.threshold`
+    """
+    sizes, which = np.unique(counts, return_inverse=True)
+    ranks = np.array([threshold_rank(n, coverage, confidence) for n in sizes.tolist()])[which]
+    starts = np.cumsum(counts) - counts
+    last = np.minimum(starts + ranks, len(scores)) - 1  # the place of the threshold
+    after = scores[np.minimum(last + 1, len(scores) - 1)]
+    at_risk = (ranks < counts) & (after == scores[last]) & (after < np.inf)
+    tied = beyond = 0
+    for start, n, k in zip(*(part[at_risk].tolist() for part in (starts, counts, ranks)), strict=True):
+        own = scores[start : start + n]
+        first, end = (int(np.searchsorted(own, own[k - 1], side)) for side in ("left", "right"))
+        if first > 0 and n - end < _FEW * (n + 1 - k):
+            tied, beyond = tied + end - first, beyond + end - k
+    rows = len(scores) + len(counts)
+    wanted = float(np.minimum(ranks, counts + 1).sum()) / rows
+    return Ties(tied, len(scores), wanted, wanted + beyond / rows)
+
+
+def found_weighted_ties(scores: F64, weights: F64, threshold: float, coverage: Fraction) -> Ties:
+    """The same at the threshold of a new row of average weight; what that, or a single heavy row, adds is no tie."""
+    wanted, relative = float(coverage), weights / weights.max()
+    tied, total = scores == threshold, relative.sum() + relative.mean()
+    above = float(relative[scores > threshold].sum() / total)
+    if not scores[0] < threshold < np.inf or above >= _FEW * (1 - wanted):
+        return Ties(0, len(scores), wanted, wanted)
+    covered = float((relative[scores <= threshold].sum() - relative[tied].max()) / total)
+    return Ties(int(tied.sum()), len(scores), wanted, max(wanted, covered))
+
+
+def warn_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> bool:
+    """Say that sets are (nearly) full because scores tie at the threshold, and what to do; whether they are."""
+    if not ties.matter:
+        return False
+    smooth = (
+        "Pass smoothed=True, which breaks ties at random and covers what was asked, or take" if can_smooth else "Take"
+    )
+    checks.warn(
+        f"{ties.tied:,} of {ties.n:,} calibration scores tie at the threshold, which lets all labels of that score in: "
+        f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. {smooth} a "
+        "model whose scores differ more (a forest of many trees in place of one tree), or LAC where this is ECP.",
+        SuspiciousInputWarning,
+    )
+    return True

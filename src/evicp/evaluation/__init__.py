@@ -1,0 +1,1 @@
+"""What sets are worth: metrics, comparisons, tuning, explanations."""

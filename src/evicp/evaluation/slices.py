@@ -1,0 +1,155 @@
+"""Where coverage fails: the slice of the inputs in which sets cover least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from evicp.calibration.laws.density import along
+from evicp.errors import InputError
+from evicp.evaluation.metrics import as_sets, clopper_pearson
+from evicp.input import checks
+from evicp.input.frames import as_features, columns_of, same_rows
+from evicp.sets import PredictionSets
+from evicp.types import F64, I64, Bools
+
+__all__ = ["WorstSlice", "worst_slice"]
+
+#: Fewer rows than this say little about coverage.
+_FEWEST = 10
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WorstSlice:
+    """The rows with low <= features @ direction <= high, and how often their sets hold the true label.
+
+    Parameters
+    ----------
+    coverage : among rows that had no part in finding the slice; None if it holds none of them
+    interval : of that coverage, with 95 % confidence
+    count : how many of those rows the slice holds
+    found_coverage : among the rows it was found with; the lowest of many, so too low
+    found_count : how many of these it holds
+    target : the coverage that was asked for
+    direction : (d,) a weight for each feature
+    low, high : the ends
+    columns : the names of the features, where they came in a frame
+    """
+
+    coverage: float | None
+    interval: tuple[float, float]
+    count: int
+    found_coverage: float
+    found_count: int
+    target: float
+    direction: F64
+    low: float
+    high: float
+    columns: tuple[str, ...] | None = None
+
+    def contains(self, features: Any) -> Bools:
+        """Whether each row lies in the slice, (n,)."""
+        array = as_features(features, n_features=len(self.direction), columns=self.columns)
+        places = along(array, self.direction)
+        return (self.low <= places) & (places <= self.high)
+
+    def __repr__(self) -> str:
+        held_out = "no other row" if self.coverage is None else f"{self.coverage:.4f} in {self.count:,} other rows"
+        return (
+            f"WorstSlice(coverage {held_out}, 95% interval [{self.interval[0]:.4f}, {self.interval[1]:.4f}]; "
+            f"{self.found_coverage:.4f} in the {self.found_count:,} it was found with; asked for {self.target:g})"
+        )
+
+
+def worst_slice(
+    sets: PredictionSets, labels: Any, features: Any, *, share: float = 0.1, directions: int = 1000, seed: int = 0
+) -> WorstSlice:
+    """The slice of the inputs with the least coverage, of those that hold at least a share of the rows.
+
+    A slice lies between two ends along a direction (Cauchois et al., 2021). It is searched for in one half of the rows,
+    exactly along each of many random directions; its coverage is that of the other half.
+
+    Parameters
+    ----------
+    sets, labels : as for `evaluate`
+    features : (n, d) what describes a row: its inputs, an embedding, its logits. Units do not matter.
+    share : of the rows, that a slice must hold
+    directions : how many to search along
+    seed : of the halves and the directions
+
+    >>> import evicp
+    >>> rng = np.random.default_rng(0)
+    >>> x, labels = rng.normal(size=(8000, 2)), rng.integers(0, 3, 8000)
+    >>> noise = rng.normal(size=(8000, 3)) * np.where(x[:, :1] > 1, 4.0, 1.0)  # rows with x_0 > 1 are hard
+    >>> logits = 4 * np.eye(3)[labels] + noise
+    >>> sets = evicp.calibrate(logits[:4000], labels[:4000], "lac").predict(logits[4000:], coverage=0.95)
+    >>> found = worst_slice(sets, labels[4000:], x[4000:])
+    >>> print(f"{sets.contains(labels[4000:]).mean():.2f} of all rows, {found.coverage:.2f} of those in the slice")
+    0.95 of all rows, 0.72 of those in the slice
+    """
+    same_rows(labels=labels, features=features)
+    covered, x = as_sets(sets).contains(labels), as_features(features, n=len(sets))
+    rng = np.random.default_rng(checks.as_seed(seed))
+    searched, held_out = np.array_split(rng.permutation(len(x)), 2)
+    share = checks.as_probability(share, "share")
+    fewest = ceil(share * len(searched))
+    if fewest < _FEWEST:
+        raise InputError(
+            f"a slice must hold at least {_FEWEST} of the rows it is searched for in, which are half of all; "
+            f"a share of {share:g} of {len(searched)} is {fewest}. Give more rows, or a larger share."
+        )
+    spread = x.max(0) / 2 - x.min(0) / 2  # half the range: all of it may be beyond the largest double
+    worst, slab = Fraction(2), (np.zeros(x.shape[1]), 0.0, 0.0, 0)
+    for _ in range(checks.as_count(directions, "directions")):
+        direction = rng.normal(size=x.shape[1]) / np.where(spread > 1e-300, spread, 1.0)
+        places = along(x[searched], direction)
+        order = np.argsort(places)
+        window = _least_covered(covered[searched[order]].astype(np.int64), _cuts(places[order]), fewest, worst)
+        if window is not None:
+            first, last, worst = window
+            slab = direction, float(places[order[first]]), float(places[order[last]]), last - first + 1
+    direction, low, high, found_count = slab
+    places = along(x[held_out], direction)
+    hits = covered[held_out[(low <= places) & (places <= high)]]
+    return WorstSlice(
+        coverage=float(hits.mean()) if hits.size else None,
+        interval=clopper_pearson(int(hits.sum()), hits.size) if hits.size else (0.0, 1.0),
+        count=hits.size,
+        found_coverage=float(worst),
+        found_count=found_count,
+        target=float(sets.coverage),
+        direction=direction,
+        low=low,
+        high=high,
+        columns=columns_of(features),
+    )
+
+
+def _cuts(places: F64) -> I64:
+    """Where neighbours in ascending places may begin and end: not between equal ones, which a slice holds together."""
+    return np.concatenate([[0], np.flatnonzero(np.diff(places)) + 1, [len(places)]])
+
+
+def _least_covered(hits: I64, cuts: I64, fewest: int, worst: Fraction) -> tuple[int, int, Fraction] | None:
+    """The first, the last and the coverage of the neighbours, `fewest` or more, that are covered less than `worst`.
+
+    Of all such neighbours between two cuts those that are covered least; None if there are none. Neighbours with less
+    coverage than p / q are those whose sum of q hit - p is negative. Those with the lowest sum set the coverage to be
+    beaten next, until none does (Dinkelbach, 1967); in whole numbers that is exact.
+    """
+    best = None
+    ends = cuts[cuts >= fewest]
+    latest = np.searchsorted(cuts, ends - fewest, side="right") - 1  # the last cut that neighbours can start from
+    while True:
+        sums = np.concatenate([[0], np.cumsum(hits * worst.denominator - worst.numerator)])[cuts]
+        gains = sums[-len(ends) :] - np.maximum.accumulate(sums)[latest]
+        end = int(np.argmin(gains))
+        if gains[end] >= 0:
+            return best
+        first, last = int(cuts[np.argmax(sums[: latest[end] + 1])]), int(ends[end]) - 1
+        worst = Fraction(int(hits[first : last + 1].sum()), last + 1 - first)
+        best = first, last, worst

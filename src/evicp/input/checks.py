@@ -1,0 +1,566 @@
+"""The only gate for user input: everything past it trusts its arguments.
+
+A message says what was wrong, what was got, and what to do.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from os import PathLike
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import (
+    CoverageError,
+    EvicpError,
+    EvicpWarning,
+    InputError,
+    InputTypeError,
+    LabelsError,
+    LogitsError,
+    ScoreError,
+    SuspiciousInputWarning,
+)
+from evicp.types import F64, I64
+
+Element = TypeVar("Element", bound=np.generic)
+
+#: A block of rows holds about this many logits: small enough for the cache, large enough to hide NumPy's overhead.
+BLOCK_LOGITS = 1 << 17
+
+#: Beyond this a Dirichlet's sum of evidence could overflow a double.
+LARGEST_LOGIT = 1e300
+#: Where logits are logarithms of probabilities, one of exactly 0 stays possible: it counts as this tiny number.
+SMALLEST_PROBABILITY = 1e-300
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Arrays
+
+
+def as_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = False) -> NDArray[Any]:
+    """Logits as an (n, K) array of float16, float32 or float64, without a copy where possible.
+
+    Values are not read here but block by block on the way through (`blocks`): a memory map stays on disk.
+    """
+    return _as_rows(_as_native_floats(as_array(logits, "logits")), n_classes, row_allowed)
+
+
+def as_device_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = False) -> Any:
+    """A tensor on an accelerator as (n, K) floats, where it is."""
+    if not logits.is_floating_point() or logits.layout != sys.modules["torch"].strided:
+        raise InputTypeError(f"logits must be a dense tensor of floats; got {logits.dtype}, {logits.layout}.")
+    return _as_rows(logits.detach(), n_classes, row_allowed)
+
+
+def is_on_device(value: Any) -> bool:
+    """Whether this is a torch tensor on an accelerator."""
+    return _is_torch(value) and value.device.type not in ("cpu", "meta")
+
+
+def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
+    """An array or tensor of shape (n, K)."""
+    if array.ndim == 1 and row_allowed:
+        array = array[None, :]
+    if array.ndim != 2:
+        one_row, binary = "logits[None, :]", "np.column_stack([np.zeros_like(s), s])"
+        hint = f" For one row pass {one_row}; for decisions s between two classes {binary}." if array.ndim == 1 else ""
+        raise LogitsError(
+            f"logits must have shape (rows, classes); got {array.ndim} dimension(s), shape {tuple(array.shape)}.{hint}"
+        )
+    if array.shape[1] < 2:
+        raise LogitsError(
+            f"logits must have at least 2 classes; got shape {tuple(array.shape)}. "
+            "For a binary score s pass columns (0, s)."
+        )
+    if n_classes is not None and array.shape[1] != n_classes:
+        raise LogitsError(f"logits must have {n_classes} classes, as in the calibration; got {array.shape[1]}.")
+    return array
+
+
+def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
+    """float16, float32 or float64 in the machine's byte order; whole numbers become float64."""
+    if array.dtype.char in "fed" and array.dtype.isnative:
+        return array
+    if array.dtype.kind not in "fiu":
+        raise InputTypeError(
+            f"logits must be real numbers; got dtype {array.dtype}. Pass the classifier's raw outputs as floats."
+        )
+    if array.dtype.kind == "f" and array.dtype.char not in "efdg":  # of other packages, such as eight bits
+        return array.astype(np.float32)
+    if array.dtype.kind in "iu" or array.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):  # an extended double beyond the range becomes inf, which is refused by name
+            return array.astype(np.float64)
+    return array.astype(array.dtype.newbyteorder("="))
+
+
+def as_labels(labels: Any, n: int, n_classes: int) -> I64:
+    """Class numbers as an (n,) int64 array, all in [0, K); `ClassAxis.numbers` takes names, too.
+
+    Parameters
+    ----------
+    labels : (n,) class numbers
+    n, n_classes : rows, and classes
+    """
+    array = as_array(labels, "labels")
+    if array.ndim != 1:
+        raise LabelsError(f"labels must be one-dimensional; got shape {array.shape}. Pass one class number per row.")
+    if array.dtype.kind not in "iu":
+        if array.size:
+            raise InputTypeError(f"labels must be integers; got dtype {array.dtype}. {_labels_hint(array)}")
+        array = np.empty(0, np.int64)
+    if len(array) != n:
+        raise LabelsError(f"labels must have one entry per row of logits; got {len(array)} labels for {n} rows.")
+    bad = np.flatnonzero((array < 0) | (array >= n_classes))
+    if bad.size:
+        row = int(bad[0])
+        one_based = array.min() >= 1 and array.max() == n_classes
+        hint = " Did you pass one-based labels?" if one_based else ""
+        raise LabelsError(f"labels must be in [0, {n_classes}); got {array[row]} at row {row}.{hint}")
+    return array.astype(np.int64, copy=False)
+
+
+def _labels_hint(array: NDArray[Any]) -> str:
+    """How labels of another kind become class numbers."""
+    if isinstance(array.flat[0], str | bytes):
+        return "Pass class numbers; names will do where class_names= is given, in the order of the logits."
+    if array.dtype.kind == "O" and (gap := _gap_in(array)):
+        return f"{gap[1:]} Drop such rows."
+    if array.dtype.kind == "f" and not np.all(array == np.rint(array)):
+        row = int(np.flatnonzero(array != np.rint(array))[0])
+        return f"Row {row} has {array[row]}, which is no class number; drop such rows."
+    return "Use labels.astype(int) if they are class numbers."
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1, show: Callable[[str], str] = str) -> str:
+    """The question that an unknown name raises, with the known ones next to it; empty where none is close."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), most)
+    return f"Did you mean {', '.join(map(show, close))}?" if close else ""
+
+
+def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
+    """Eight names at most, and how many more there are.
+
+    >>> some_of("abcdefghij")
+    'a, b, c, d, e, f, g, h and 2 more'
+    """
+    return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
+
+
+def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
+    """Groups as an (n,) array of int64 or of strings."""
+    array = as_array(groups, "groups")
+    if array.ndim != 1:
+        raise InputError(f"groups must be one-dimensional; got shape {array.shape}.")
+    if n is not None and len(array) != n:
+        raise InputError(f"groups must have one entry per row; got {len(array)} for {n} rows.")
+    if array.dtype.kind == "U" and isinstance(groups, list | tuple) and not all(isinstance(one, str) for one in groups):
+        raise InputTypeError("groups must be whole numbers or strings, not both.")  # NumPy makes strings of all
+    if array.dtype.kind in "OT" and all(isinstance(one, str) for one in array):
+        array = np.array(array.tolist(), dtype=str)
+    if array.dtype.kind not in "iubU" and array.size:
+        raise InputTypeError(f"groups must be whole numbers or strings; got dtype {array.dtype}.{_gap_in(array)}")
+    if array.dtype.kind == "U":
+        as_printable(np.unique(array).tolist(), "groups")
+        return array
+    if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
+        raise InputError(f"groups must be below 2^63; got {array.max()}.")
+    return array.astype(np.int64)
+
+
+def _gap_in(values: NDArray[Any]) -> str:
+    """Where a label or group is missing, if one is: a null among whole numbers arrives as NaN, others as objects."""
+    entries = values.tolist() if values.dtype.kind in "fO" else []
+    row = next((i for i, x in enumerate(entries) if is_missing(x)), None)
+    return "" if row is None else f" Are some missing? Row {row} has {entries[row]}."
+
+
+def is_missing(value: Any) -> bool:
+    """Whether this stands for a missing value in NumPy, pandas or Python."""
+    return not isinstance(value, str) and str(value) in ("None", "nan", "<NA>", "NaT")
+
+
+def same_device(logits: Any, labels: Any) -> None:
+    """Two tensors must be on one device."""
+    devices = [str(x.device) for x in (logits, labels) if _is_torch(x)]
+    if len(set(devices)) > 1:
+        raise InputTypeError(
+            f"logits and labels must be on one device; got {devices[0]} and {devices[1]}. Use labels.to(logits.device)."
+        )
+
+
+def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
+    """Row blocks of logits as C-contiguous float64, each checked for values no score can be computed from.
+
+    They are read-only, as they may be views of the caller's own logits.
+    """
+    rows_per_block = max(1, BLOCK_LOGITS // logits.shape[1])
+    for start in range(0, len(logits), rows_per_block):
+        rows = slice(start, min(start + rows_per_block, len(logits)))
+        block = np.ascontiguousarray(logits[rows], dtype=np.float64)
+        largest = block.max(1)
+        usable = (largest > -np.inf) & (largest <= LARGEST_LOGIT)  # NaN fails both
+        if not usable.all():
+            bad = int(usable.argmin())
+            raise_bad_row(block[bad], start + bad)
+        yield rows, frozen(block)
+
+
+def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
+    """Say what is wrong with the (K,) logits of a row from which no score can be computed."""
+    logits = np.array(logits)  # which another thread may be writing to
+    largest = float(logits.max())
+    if np.isnan(largest):
+        column = int(np.flatnonzero(np.isnan(logits))[0])
+        raise LogitsError(
+            f"logits must not be NaN; got NaN at row {row}, class {column}. Check the model's output for overflow."
+        )
+    if largest == -np.inf:
+        raise LogitsError(
+            f"logits must have a finite value in every row; row {row} is all -inf. Leave one class unmasked."
+        )
+    column = int(logits.argmax())
+    if largest == np.inf:
+        raise LogitsError(
+            f"logits must not be +inf; got +inf at row {row}, class {column}. "
+            "Use -inf for impossible classes, finite values otherwise."
+        )
+    if largest <= LARGEST_LOGIT:
+        raise LogitsError(f"logits must not change while they are read; row {row} did. Pass a copy.")
+    raise LogitsError(
+        f"logits must be at most {LARGEST_LOGIT:g}; got {largest:g} at row {row}, class {column}: "
+        "the Dirichlet's sum would overflow. Rescale the logits."
+    )
+
+
+def as_array(value: Any, what: str) -> NDArray[Any]:
+    """Anything array-like as a NumPy array, without a copy where possible."""
+    if type(value) is np.ndarray:  # nothing to be read, and no mask
+        return _widen_bfloat16(value)
+    parts = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+        raise InputTypeError(
+            f"{what} must not be masked: the values under a mask are unknown. Pass {what}.filled(...)."
+        )
+    if isinstance(value, np.ndarray):
+        return _widen_bfloat16(np.asarray(value))
+    if value is None or isinstance(value, str | bytes | PathLike):
+        hint = " Read a file with evicp.io.files.read_logits." if value is not None and what == "logits" else ""
+        raise InputTypeError(f"{what} must be an array; got {value!r}.{hint}")
+    if isinstance(value, Mapping | Iterator | set | frozenset):
+        raise InputTypeError(f"{what} must be an array; got a {type(value).__name__}. Pass its values as a list.")
+    if hasattr(value, "nnz") and (hasattr(value, "toarray") or hasattr(value, "todense")):
+        raise InputTypeError(f"{what} must be dense; got a sparse {type(value).__name__}. Pass {what}.toarray().")
+    try:
+        return _converted(value, what)
+    except EvicpError:
+        raise
+    except Exception as error:  # whatever a foreign object raises when asked for its values
+        if "inhomogeneous" in str(error):
+            raise (LabelsError if what == "labels" else LogitsError)(
+                f"{what} must be rectangular; got rows of different lengths. Pad or drop the short rows."
+            ) from error
+        raise InputTypeError(
+            f"{what} must be an array; got {type(value).__name__}, which NumPy cannot read ({error})."
+        ) from error
+
+
+def _converted(value: Any, what: str) -> NDArray[Any]:
+    if _is_torch(value):
+        return _from_torch(value, what)
+    if hasattr(value, "columns") and hasattr(value, "to_numpy"):
+        return _from_frame(value, what)
+    if hasattr(value, "dtype") and hasattr(value, "to_numpy"):
+        return _from_column(value)
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
+    return _widen_bfloat16(np.asarray(value))
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _from_torch(tensor: Any, what: str) -> NDArray[Any]:
+    torch = sys.modules["torch"]
+    if tensor.layout != torch.strided:
+        raise InputTypeError(f"{what} must be dense; got a {tensor.layout} tensor. Pass {what}.to_dense().")
+    tensor = tensor.detach().cpu()
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        tensor = tensor.float()  # bfloat16 and narrower, which NumPy does not know
+    array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy()
+    return array
+
+
+def _from_frame(frame: Any, what: str) -> NDArray[Any]:
+    """The values of a pandas or polars frame; column by column where they do not share one numeric type.
+
+    Those of a mask may be True or False, and so may features.
+    """
+    wanted = "boolean" if what == "mask" else "numeric"
+    kinds = "bfiu" if what == "mask" or what.endswith("features") else "fiu"
+    array = np.asarray(frame.to_numpy())
+    if array.dtype.kind in kinds:
+        return array
+    columns = []
+    for place, name in enumerate(frame.columns):  # names may be there twice
+        column = _from_column(frame.iloc[:, place] if hasattr(frame, "iloc") else frame[name])
+        if column.dtype.kind not in kinds:
+            raise InputTypeError(
+                f"{what} must have {wanted} columns only; column {name!r} has dtype {column.dtype}. "
+                "Drop it, or fill its gaps."
+            )
+        columns.append(column)
+    return np.column_stack(columns) if columns else array.astype(np.float64)
+
+
+def _from_column(column: Any) -> NDArray[Any]:
+    """The values of a pandas or polars series; of pandas' nullable numbers the plain ones, with NaN for gaps."""
+    array = np.asarray(column.to_numpy())
+    kind = getattr(column.dtype, "kind", "O")
+    if array.dtype.kind != "O" or kind not in "fiu":
+        return array
+    if kind == "f" or column.isna().any():
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return np.asarray(column.to_numpy(dtype=np.int64 if kind == "i" else np.uint64))
+
+
+def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
+    """NumPy has no bfloat16 of its own; the ml_dtypes package's is widened exactly to float32."""
+    return array.astype(np.float32) if array.dtype.kind == "V" and array.dtype.name == "bfloat16" else array
+
+
+def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
+    """What a user's evidence or utility function gives for z; impossible labels get 0."""
+    result = np.asarray(function(z.copy()), dtype=np.float64)
+    if result.shape != z.shape:
+        raise ScoreError(f"{what} must return an array of shape {z.shape}; got {result.shape}.")
+    result = np.where(z == -np.inf, 0.0, result)
+    usable = (result >= 0) & (result <= LARGEST_LOGIT)
+    if not usable.all():
+        raise ScoreError(f"{what} must return finite values >= 0; got {result[~usable][0]}.")
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Numbers and names
+
+
+def as_coverage(coverage: Any, what: str = "coverage") -> Fraction:
+    """A coverage (or a confidence) as an exact fraction: 0.9 means 9/10, not the double nearest to it."""
+    # A server asks for the same few coverages all day: fractions are slow to make, and to compare.
+    if type(coverage) is Fraction and 0 < coverage.numerator < coverage.denominator:
+        return coverage
+    return _remembered_coverage(coverage, what) if type(coverage) is float else _exact_coverage(coverage, what)
+
+
+def _exact_coverage(coverage: Any, what: str) -> Fraction:
+    if isinstance(coverage, bool | np.bool_) or not isinstance(
+        coverage, int | float | Fraction | Decimal | np.integer | np.floating
+    ):
+        raise InputTypeError(f"{what} must be a number between 0 and 1; got {coverage!r} ({type(coverage).__name__}).")
+    value = _as_fraction(coverage)
+    if value is None or not 0 < value < 1:
+        raise CoverageError(
+            f"{what} must be strictly between 0 and 1; got {coverage}.{_coverage_hint(coverage, value)}"
+        )
+    return value
+
+
+_remembered_coverage = lru_cache(maxsize=1024)(_exact_coverage)
+
+
+def _coverage_hint(coverage: Any, value: Fraction | None) -> str:
+    if value is not None and 1 < value < 100:
+        return f" Did you mean {float(value) / 100:g}?"
+    if value is not None and 0 < coverage < 1:
+        return " Floats are read to nine decimals; pass a fractions.Fraction for more."
+    return ""
+
+
+def _as_fraction(number: Any) -> Fraction | None:
+    """The exact value meant by a number; None for NaN and infinities."""
+    if isinstance(number, int | Fraction | np.integer):
+        return Fraction(int(number)) if not isinstance(number, Fraction) else number
+    if isinstance(number, Decimal):
+        return Fraction(number) if number.is_finite() else None
+    if not np.isfinite(number):
+        return None
+    # A single-precision 0.9 is meant as 0.9 too: its shortest decimal says so, its binary value does not.
+    exact = Fraction(float(number)) if isinstance(number, float) else Fraction(str(number))
+    return exact.limit_denominator(10**9)
+
+
+def as_probability(value: Any, what: str) -> float:
+    """A plain float strictly between 0 and 1 (a confidence, a tolerance)."""
+    if isinstance(value, bool | np.bool_) or not isinstance(
+        value, int | float | np.integer | np.floating | Fraction | Decimal
+    ):
+        raise InputTypeError(f"{what} must be a number between 0 and 1; got {value!r}.")
+    try:
+        result = float(value)
+    except (OverflowError, ValueError):  # beyond all doubles, or no number at all
+        result = np.nan
+    if not 0 < result < 1:
+        raise InputError(f"{what} must be strictly between 0 and 1; got {value}.")
+    return result
+
+
+def as_flag(value: Any, what: str) -> bool:
+    """True or False, not another value that counts as one of them."""
+    if value is not True and value is not False and not isinstance(value, np.bool_):
+        raise InputTypeError(f"{what} must be True or False; got {value!r}.")
+    return bool(value)
+
+
+def as_count(value: Any, what: str, *, at_least: int = 1) -> int:
+    """A whole number, not a bool, not below a bound."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise InputTypeError(f"{what} must be a whole number; got {value!r} ({type(value).__name__}).")
+    if value < at_least:
+        raise InputError(f"{what} must be at least {at_least}; got {value}.")
+    return int(value)
+
+
+def as_n_classes(value: Any) -> int:
+    """K: two or more, and no more than labels of 32 bits can number."""
+    if as_count(value, "n_classes", at_least=2) >= 2**31:
+        raise InputError(f"n_classes must be below 2^31, as labels have 32 bits; got {value:,}.")
+    return int(value)
+
+
+def as_seed(value: Any) -> int:
+    """A whole number of 32 bits."""
+    if as_count(value, "seed", at_least=0) >= 2**32:
+        raise InputError(f"seed must be below 2^32; got {value}.")
+    return int(value)
+
+
+def as_temperature(value: Any, *words: str) -> Any:
+    """A positive number, or one of the words that say which rows a temperature is fitted on."""
+    if isinstance(value, str) and value in words:
+        return value
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not 0 < value < np.inf:
+        kind = InputError if number or isinstance(value, str) else InputTypeError
+        *some, last = ("a positive number", *(f'"{word}"' for word in words))
+        raise kind(f"temperature must be {', '.join(some)} or {last}; got {value!r}.")
+    return float(value)
+
+
+def as_base_rates(rates: Any) -> tuple[float, ...]:
+    """Base rates as a tuple of positive numbers that sum to 1."""
+    array = as_array(rates, "base_rates")
+    if array.dtype.kind not in "fiu":
+        raise InputTypeError(f"base_rates must be numbers; got dtype {array.dtype}.")
+    array = array.astype(np.float64)
+    if array.ndim != 1 or array.size < 2 or not np.all((array > 0) & (array < 1)):
+        raise ScoreError(
+            "base_rates must be one number in (0, 1) per class; zero, negative or NaN entries are not allowed."
+        )
+    if abs(array.sum() - 1) > 1e-6:
+        raise ScoreError(f"base_rates must sum to 1; got {array.sum():g}. Divide them by their sum.")
+    total = array.sum()
+    return tuple((array if abs(total - 1) < 1e-12 else array / total).tolist())
+
+
+def rates_for(rates: tuple[float, ...], n_classes: int) -> F64:
+    """Base rates as an array, if there is one per class."""
+    if len(rates) != n_classes:
+        raise ScoreError(f"base_rates must have one entry per class; got {len(rates)} for {n_classes} classes.")
+    return np.array(rates)
+
+
+def as_printable(names: Sequence[str], what: str) -> None:
+    """Names are shown in tables, pages and files: none may hold a control character."""
+    for index, name in enumerate(names):
+        if not name.isprintable() and any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
+            raise InputError(f"{what} must be printable; name {index}, {name!r}, holds a control character.")
+
+
+def owned(array: NDArray[Element]) -> NDArray[Element]:
+    """A read-only array that nobody else can change: a copy, unless it is read-only already."""
+    return frozen(array.copy() if array.flags.writeable else array)
+
+
+def frozen(array: NDArray[Element]) -> NDArray[Element]:
+    """A read-only view: the array itself, which may be the caller's own, stays as writeable as it was."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
+def restore_frozen(result: Any, state: dict[str, Any]) -> None:
+    """For `__setstate__`: what is unpickled or copied is as read-only as it was."""
+    result.__dict__.update({name: frozen(x) if isinstance(x, np.ndarray) else x for name, x in state.items()})
+
+
+def is_many(coverage: Any) -> bool:
+    """Whether several coverages were asked for."""
+    if isinstance(coverage, np.ndarray):
+        return coverage.ndim > 0
+    return not isinstance(coverage, float) and isinstance(coverage, Sequence) and not isinstance(coverage, str | bytes)
+
+
+def as_coverages(coverage: Any) -> list[Fraction]:
+    """One coverage or several, as exact fractions."""
+    wanted = [as_coverage(c) for c in (coverage if is_many(coverage) else [coverage])]
+    if not wanted:
+        raise InputError("coverage must be a number or a non-empty sequence of numbers; got an empty one.")
+    return wanted
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Warnings
+
+
+def warn(message: str, category: type[EvicpWarning]) -> None:
+    """Warn at the line outside evicp that called in, however deep the check sits."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "evicp":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+#: What single precision and a sum over many classes may leave of probabilities that sum to 1.
+PROBABILITY_ERROR = 1e-3
+
+
+def are_probabilities(values: NDArray[Any]) -> bool:
+    """Whether every row holds numbers in [0, 1] that sum to 1, up to rounding."""
+    inside = len(values) > 0 and np.all((values >= 0) & (values <= 1 + PROBABILITY_ERROR))
+    return bool(inside and np.all(np.abs(values.sum(1, dtype=np.float64) - 1) < PROBABILITY_ERROR))
+
+
+def warn_if_probabilities(logits: NDArray[Any]) -> None:
+    """Rows that sum to one are probabilities: legal, but the evidence of a probability is meaningless."""
+    if not len(logits) or not 0 <= logits[0, 0] <= 1 or not logits[0].min() >= 0:  # a look is enough for most logits
+        return
+    if are_probabilities(np.asarray(logits[:16], dtype=np.float64)):
+        warn(
+            "logits look like probabilities (every row sums to 1). Pass the raw outputs before softmax; "
+            "if there are none, pass np.log(probabilities) and a score other than ECP.",
+            SuspiciousInputWarning,
+        )
+
+
+def warn_if_no_evidence(logits: NDArray[Any]) -> None:
+    """relu evidence of log-probabilities is zero everywhere: every Dirichlet is flat."""
+    sample = logits[:: max(1, len(logits) // 32)]  # spread over the rows, and cheap beside scoring them at any K
+    if len(sample) and np.mean(np.max(sample, axis=1) <= 0) > 0.5:
+        warn(
+            "most rows have no positive logit, so relu evidence is zero for every label (log-probabilities?). "
+            "Pass raw logits; if there are none, take a score other than ECP, or ECP(evidence='softplus').",
+            SuspiciousInputWarning,
+        )

@@ -1,0 +1,1 @@
+"""The outside world: files of logits, sets and calibrations."""

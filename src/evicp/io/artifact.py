@@ -1,0 +1,394 @@
+"""The calibration artifact: a safetensors file, with a description under a checksum, that is read without trust.
+
+Its tensors are "scores"; or, where there are groups, "scores.0", "scores.1", ...; and where there are weights,
+"weights" and "class_weights".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.laws.groups import GROUPS, Groups, Partition
+from evicp.calibration.laws.weighted import Weights, as_weights
+from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
+from evicp.input import checks
+from evicp.input.classes import as_class_names, as_columns, as_numbered
+from evicp.io.paths import as_path, atomic_path, open_file, readable
+from evicp.kernels.arithmetic import ORIGIN, Origin
+from evicp.method.scores import CUSTOM, ECP, SCORES, Score, as_score
+from evicp.types import F64
+
+__all__ = ["FORMAT_VERSION", "checksum", "load", "save", "stored_count", "strict_json"]
+
+#: The artifact's format; a file of another one is refused.
+FORMAT_VERSION = 1
+
+#: What a description has only where there is something to say.
+_COUNTS = ("chosen_on", "folds")
+_OPTIONAL = (*_COUNTS, "columns", "numbered")
+
+#: Fifty thousand class names of sixty letters fit. Parsed, a header takes up to fifteen times its size: this bound
+#: keeps the promise that loading takes no more than the file's size plus 64 MiB.
+LARGEST_HEADER = 3 * 2**20
+
+#: No description has more lists, objects or keys than this (class names and base rates are one list each) ...
+_MOST_PARTS = 100
+
+#: ... and no header more than the groups that fit into it, 60 bytes or more each, of two lists, an object, four keys.
+_MOST_GROUPS = LARGEST_HEADER // 60
+_PARTS_OF_A_GROUP = {"[": 2, "{": 1, ":": 4}
+
+
+def _canonical(content: Any) -> str:
+    """JSON text that is the same whenever the content is."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _description(calibration: Calibration) -> str:
+    """What is known of a calibration, as canonical JSON."""
+    content = {
+        "version": FORMAT_VERSION,
+        "score": {"name": _name_of(calibration.score), "parameters": calibration.score.plain_parameters()},
+        "n": calibration.n,
+        "n_classes": calibration.n_classes,
+        "class_names": calibration.class_names,
+    }
+    if calibration.groups is not None:
+        content["groups"] = _describe_groups(calibration.groups.by)
+    if calibration.weights is not None:
+        content["weights"] = "rows" if calibration.weights.classes is None else "classes"
+    for name in _OPTIONAL:
+        value = getattr(calibration, name)
+        if value is not None and value is not False:
+            content[name] = value
+    if calibration.origin is not None:
+        content |= calibration.origin.to_dict()
+    try:
+        return _canonical(content)
+    except (TypeError, ValueError) as error:
+        raise ScoreError(f"the parameters of {calibration.score} cannot be stored as JSON: {error}.") from error
+
+
+def _name_of(score: Score) -> str:
+    """What a file calls a score: a class of yours that has the name of a built-in one is not that one."""
+    return score.name if SCORES.get(score.name, type(score)) is type(score) else CUSTOM
+
+
+def _describe_groups(by: Groups) -> dict[str, Any]:
+    return {"by": by.kind, "parameters": dataclasses.asdict(by)}
+
+
+def _tensors(calibration: Calibration) -> dict[str, F64]:
+    """A calibration's arrays, in the order in which its file holds them."""
+    groups, weights = calibration.groups, calibration.weights
+    if groups is not None:
+        parts = np.split(calibration.scores, np.cumsum(groups.counts)[:-1])
+        return {f"scores.{number}": part for number, part in enumerate(parts)}
+    tensors = {"scores": calibration.scores}
+    if weights is not None:
+        tensors["weights"] = weights.rows
+        if weights.classes is not None:
+            tensors["class_weights"] = weights.classes
+    return tensors
+
+
+def _digest(description: str, tensors: dict[str, F64]) -> str:
+    digest = hashlib.sha256(description.encode())
+    for name, tensor in tensors.items():
+        digest.update(f"\0{name}\0".encode())
+        digest.update(np.ascontiguousarray(tensor, dtype="<f8").data)
+    return digest.hexdigest()
+
+
+def checksum(calibration: Calibration) -> str:
+    """SHA-256 over a calibration's description and arrays, as its file carries it."""
+    return _digest(_description(calibration), _tensors(calibration))
+
+
+def save(calibration: Calibration, path: str | PathLike[str]) -> None:
+    """Write a calibration, atomically. The same calibration gives the same bytes, always."""
+    description, tensors = _description(calibration), _tensors(calibration)
+    metadata = {"evicp": description, "sha256": _digest(description, tensors)}
+    lengths = {name: len(tensor) for name, tensor in tensors.items()}
+    header = _canonical({"__metadata__": metadata, **dict(_layout(lengths))}).encode()
+    header += b" " * (-len(header) % 8)  # so that the scores are aligned
+    if len(header) > LARGEST_HEADER:
+        raise _too_long(len(header), len(description.encode()), len(tensors))
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
+        for tensor in tensors.values():
+            file.write(np.ascontiguousarray(tensor, dtype="<f8").data)
+
+
+def _too_long(header: int, description: int, tensors: int) -> InputError:
+    """Say what fills a header that is too long: groups, or names."""
+    if header - description > description:
+        return InputError(
+            f"a calibration's groups must fit into {LARGEST_HEADER:,} bytes; the file's header would have {header:,} "
+            f"for {tensors:,} groups. Calibrate with fewer groups (classes can share some: ByClass(clusters=...))."
+        )
+    return InputError(
+        f"class names{' and groups' if tensors > 3 else ''} must fit into {LARGEST_HEADER:,} bytes; the file's header "
+        f"would have {header:,}. Shorten the names, or leave them out."
+    )
+
+
+def _layout(lengths: dict[str, int]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """How a safetensors header describes arrays of doubles that fill the rest of the file, one after the other."""
+    start = 0
+    for name, length in lengths.items():
+        yield name, {"dtype": "F64", "shape": [length], "data_offsets": [start, start + 8 * length]}
+        start += 8 * length
+
+
+def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = None) -> Calibration:
+    """Read a calibration. Nothing in the file is executed, and nothing in it is believed before it is checked.
+
+    Parameters
+    ----------
+    path : a file written by `Calibration.save`
+    score : needed where the calibration used a function of yours (a score, ECP's evidence or utility): the file only
+        says "custom", so supply it again
+
+    Returns
+    -------
+    Calibration
+        As it was when it was saved.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from evicp import calibrate
+    >>> calibration = calibrate([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0]], [0, 1], "lac")
+    >>> with TemporaryDirectory() as folder:
+    ...     calibration.save(f"{folder}/lac.safetensors")
+    ...     load(f"{folder}/lac.safetensors") == calibration
+    True
+    """
+    file = readable(as_path(path))
+    supplied = None if score is None else as_score(score)
+    try:
+        metadata, tensors = _read_artifact(file)
+        if _digest(metadata["evicp"], tensors) != metadata["sha256"]:
+            raise ArtifactError("it is damaged: its checksum does not match its content. Calibrate again.")
+        return _rebuild(strict_json(metadata["evicp"]), tensors, supplied)
+    except EvicpError as error:
+        raise ArtifactError(f"cannot load {file}: {error}") from error
+    except (ArithmeticError, OSError, TypeError, ValueError) as error:
+        raise ArtifactError(f"cannot load {file}: it is not a calibration ({error}).") from error
+    except MemoryError as error:
+        raise ArtifactError(f"cannot load {file}: it is larger than the memory at hand.") from error
+
+
+def _read_artifact(path: Path) -> tuple[dict[str, str], dict[str, F64]]:
+    """The metadata and arrays of a safetensors file with the parts of a calibration and no others."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(LARGEST_HEADER, size - 8):
+            raise ArtifactError(f"it is not a calibration: its header claims {length:,} bytes.")
+        header = strict_json(file.read(length).decode(), _MOST_GROUPS)
+        metadata = header.pop("__metadata__", None)
+        lengths = _lengths(header)
+        n, rest = divmod(size - 8 - length, 8)
+        if rest or not lengths or sum(lengths.values()) != n or not _laid_out(header, lengths):
+            raise ArtifactError(
+                "it is not a calibration: it must hold one F64 tensor, scores, that fills the file (or one per group, "
+                "or scores and weights)."
+            )
+        if not isinstance(metadata, dict) or set(metadata) != {"evicp", "sha256"}:
+            raise ArtifactError("it is a safetensors file, but not one written by evicp.")
+        if not all(isinstance(value, str) for value in metadata.values()):
+            raise ArtifactError("its description and checksum must be text.")
+        whole = np.fromfile(file, "<f8", n).astype(np.float64, copy=False)
+        return metadata, dict(zip(lengths, np.split(whole, np.cumsum(list(lengths.values()))[:-1]), strict=True))
+
+
+def _laid_out(header: dict[str, Any], lengths: dict[str, int]) -> bool:
+    """Whether a header says what ours would; tensor by tensor, so that no second header is made."""
+    same = (_canonical(header[name]) == _canonical(tensor) for name, tensor in _layout(lengths))
+    return len(header) == len(lengths) and all(same)
+
+
+def _lengths(tensors: dict[str, Any]) -> dict[str, int]:
+    """How many numbers each tensor of a header claims to hold, in the order of the file; {} if it is not ours."""
+    if "scores" in tensors:
+        names = ["scores", "weights", "class_weights"][: len(tensors)]
+    else:  # no more names than the header has
+        names = [name for number in range(len(tensors)) if (name := f"scores.{number}") in tensors]
+    if set(names) != set(tensors):
+        return {}
+    shapes: list[Any] = [tensors[name].get("shape") if isinstance(tensors[name], dict) else None for name in names]
+    if not all(isinstance(shape, list) and len(shape) == 1 and type(shape[0]) is int for shape in shapes):
+        return {}
+    return {name: shape[0] for name, shape in zip(names, shapes, strict=True) if shape[0] >= 0}
+
+
+#: A string of JSON text, or what is left of the text where its end is missing: one pass, whatever the text.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+def strict_json(text: str, most_groups: int = 0) -> dict[str, Any]:
+    """JSON of few parts beside those of groups, without duplicate keys, NaN or infinities."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise ArtifactError("a key occurs twice in its description.")
+        return result
+
+    def refuse(literal: str) -> None:
+        raise ArtifactError(f"its description holds {literal}.")
+
+    bare = _STRING.sub("", text)
+    if any(bare.count(mark) > _MOST_PARTS + most_groups * each for mark, each in _PARTS_OF_A_GROUP.items()):
+        raise ArtifactError("its description has more parts than any calibration.")
+    try:
+        content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except RecursionError as error:
+        raise ArtifactError("its description has more parts than any calibration, one within the other.") from error
+    if not isinstance(content, dict):
+        raise ArtifactError("its description is not an object.")
+    return content
+
+
+def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score | None) -> Calibration:
+    """A calibration from a description whose every field is checked."""
+    if content.get("version") != FORMAT_VERSION:
+        raise ArtifactError(
+            f"its format is version {content.get('version')!r}; this evicp reads version {FORMAT_VERSION}."
+        )
+    special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
+    if set(content) - {*_OPTIONAL, *ORIGIN} != {"version", "score", "n", "n_classes", "class_names", *special}:
+        raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
+    n_classes = checks.as_n_classes(content["n_classes"])
+    parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
+    n = sum(map(len, parts))
+    if checks.as_count(content["n"], "n") != n:
+        raise ArtifactError(f"it says n = {content['n']} but holds {n} scores.")
+    if not all(_ascending(part) for part in parts if len(part)):
+        raise ArtifactError("its scores are not ascending numbers.")
+    names = content["class_names"]
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ArtifactError("its class names are not strings.")
+    score = _rebuild_score(content["score"], supplied)
+    if isinstance(score, ECP):
+        score.rates(n_classes)  # refuses base rates of another K
+    class_names, columns = as_class_names(names, n_classes), as_columns(content.get("columns"), n_classes)
+    whole = next(iter(tensors.values())).base  # the parts lie in it one after the other: putting them together copies
+    scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
+    groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
+    weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
+    chosen_on, folds = (stored_count(content[name], name) if name in content else None for name in _COUNTS)
+    return Calibration(
+        score,
+        checks.frozen(scores),
+        n_classes,
+        class_names,
+        groups,
+        weights,
+        chosen_on=chosen_on,
+        origin=Origin.from_dict(content),
+        folds=folds,
+        columns=columns,
+        numbered=as_numbered(content.get("numbered", False), class_names),
+    )
+
+
+def stored_count(value: Any, what: str) -> int:
+    """A number of rows or folds that the file does not hold: only its size can be checked."""
+    if checks.as_count(value, what) >= 2**53:
+        raise ArtifactError(f"it says {what} = {value}, more than anyone has.")
+    return int(value)
+
+
+def _plain(stored: Any, key: str, what: str) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters of a score or of groups; a parameter is one value, or a list of values of one kind.
+
+    NumPy makes strings of numbers beside a string, each as long as the longest: a short list would fill the memory.
+    """
+    if isinstance(stored, dict) and set(stored) == {key, "parameters"}:
+        name, parameters = stored[key], stored["parameters"]
+        if isinstance(name, str) and isinstance(parameters, dict) and all(map(_is_plain, parameters.values())):
+            return name, parameters
+    raise ArtifactError(f"its {what} malformed.")
+
+
+def _is_plain(value: Any) -> bool:
+    kinds = {type(entry) for entry in value} if isinstance(value, list) else {str}
+    return not isinstance(value, dict) and (kinds <= {int, float} or kinds == {str})
+
+
+def _rebuild_groups(stored: Any, parts: list[F64], n_classes: int, class_names: tuple[str, ...] | None) -> Partition:
+    """The groups a file names, if they are those of its tensors."""
+    by_name, parameters = _plain(stored, "by", "groups are")
+    kind = GROUPS.get(by_name)
+    fields = set() if kind is None else {field.name for field in dataclasses.fields(kind)}
+    if kind is None or set(parameters) != fields:
+        raise ArtifactError(f"it names groups by {by_name!r}, which this evicp does not know.")
+    by = kind(**parameters)
+    count = by.count(n_classes) if by.fitted else 0
+    if count != len(parts) or _canonical(_describe_groups(by)) != _canonical(stored):
+        raise ArtifactError(f"it says it has {count:,} groups but holds the scores of {len(parts):,}.")
+    names = by.names(n_classes, class_names)
+    return Partition(by, tuple(names), np.array([len(part) for part in parts]))
+
+
+def _rebuild_weights(stored: Any, tensors: dict[str, F64], n_classes: int) -> Weights:
+    """The weights of a file's scores."""
+    if stored != ("classes" if "class_weights" in tensors else "rows"):
+        raise ArtifactError(f"it says it has weights of {stored!r}, which are not those it holds.")
+    classes = tensors.get("class_weights")
+    return Weights(
+        _stored_weights(tensors["weights"], len(tensors["scores"]), "weights"),
+        None if classes is None else _stored_weights(classes, n_classes, "class_weights"),
+    )
+
+
+def _stored_weights(weights: F64, n: int, what: str, step: int = 1 << 20) -> F64:
+    """Weights as they lie in memory, if they are what `as_weights` takes; in steps, so that none is copied."""
+    if len(weights) != n:
+        raise ArtifactError(f"{what} must be of shape ({n},); got {weights.shape}.")
+    for start in range(0, n, step):
+        as_weights(weights[start : start + step], what=what)
+    return checks.frozen(weights)
+
+
+def _ascending(scores: F64, step: int = 1 << 20) -> bool:
+    """Whether no score is NaN or below the one before; in steps, so that no second array of n is made."""
+    parts = (scores[start : start + step + 1] for start in range(0, len(scores), step))
+    return not np.isnan(scores[0]) and all(bool(np.all(part[:-1] <= part[1:])) for part in parts)
+
+
+def _rebuild_score(stored: Any, supplied: Score | None) -> Score:
+    """The score a file names, with the functions the user supplies again."""
+    name, parameters = _plain(stored, "name", "score is")
+    if supplied is not None:
+        got = _name_of(supplied), supplied.plain_parameters()
+        if got != (name, _retupled(parameters)):
+            raise ScoreError(f"it was made with the score {name} {parameters}; got {got[0]} {got[1]}.")
+        return supplied
+    if name == CUSTOM or CUSTOM in parameters.values():
+        raise ScoreError("it was made with a function or class of yours. Supply it again: evicp.load(path, score=...).")
+    kind = SCORES.get(name)
+    if kind is None or set(parameters) != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]
+        raise ScoreError(
+            f"it names the score {name!r} with parameters {', '.join(sorted(parameters)) or 'none'}, which this evicp "
+            "does not know. If it is a score of yours, supply it: evicp.load(path, score=...)."
+        )
+    return as_score(kind(**parameters))
+
+
+def _retupled(parameters: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where scores have tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in parameters.items()}

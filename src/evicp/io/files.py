@@ -1,0 +1,506 @@
+"""Files of logits and of sets, read without trusting a byte; sets are written whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
+from evicp.input import checks, columns
+from evicp.input.classes import as_class_names, as_columns, as_numbered
+from evicp.io import stored
+from evicp.io.artifact import stored_count, strict_json
+from evicp.io.paths import as_path, atomic_path, format_of, readable, unreadable
+from evicp.io.stored import RawArray, Stored
+from evicp.sets import PredictionSets, SetsSummary, join_sets, repeated_label
+from evicp.types import I64
+
+__all__ = ["LogitsFile", "SetsWriter", "open_sets", "read_logits", "read_sets", "scan_sets", "write_sets"]
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsFile:
+    """Logits read from a file, with labels where the file has them. npy files stay on disk (memory-mapped)."""
+
+    logits: NDArray[Any]
+    labels: NDArray[Any] | None
+
+
+def read_logits(path: str | PathLike[str], labels: str | PathLike[str] | None = None) -> LogitsFile:
+    """Read logits (and labels) from npz, npy (labels in a second file), safetensors or parquet.
+
+    npz and safetensors hold arrays `logits` and `labels`; parquet holds a column `logits` of lists of one length and an
+    integer column `labels`, without nulls. A damaged npz file is refused, and so is a parquet file if its pages have
+    checksums (pyarrow writes them with `write_page_checksum=True`); npy and safetensors files have none.
+    """
+    result = parsed(path, {**_WHOLE, ".parquet": read_parquet}, "logits")
+    return result if labels is None else dataclasses.replace(result, labels=open_labels(labels).whole())
+
+
+def open_labels(path: str | PathLike[str]) -> Stored:
+    """The labels in an npy file, to be read in pieces."""
+    return parsed(path, {".npy": stored.open_npy}, "labels")
+
+
+class StoredLogits(NamedTuple):
+    """Logits where they lie, with labels where the file has them."""
+
+    logits: Stored
+    labels: Stored | None
+
+    def whole(self) -> LogitsFile:
+        """All of them, as arrays."""
+        return LogitsFile(self.logits.whole(), None if self.labels is None else self.labels.whole())
+
+
+def _named(arrays: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, Any]:
+    """Logits and labels, if any, among what a file holds under these names."""
+    if "logits" not in names:
+        raise FileError(f"it has no array 'logits'; it has {', '.join(sorted(names)) or 'none'}.")
+    return arrays["logits"], arrays.get("labels")
+
+
+_WANTED = ("logits", "labels")
+#: Files of arrays, by suffix.
+_ARRAYS: Mapping[str, Callable[[Path], StoredLogits]] = MappingProxyType(
+    {
+        ".npz": lambda path: StoredLogits(*_named(*stored.open_npz(path, _WANTED))),
+        ".npy": lambda path: StoredLogits(stored.open_npy(path), None),
+        ".safetensors": lambda path: StoredLogits(*_named(*stored.open_safetensors(path, _WANTED))),
+    }
+)
+
+
+#: All files of logits; whatever is one is also read as a shard of a folder.
+LOGITS_SUFFIXES = (*_ARRAYS, ".parquet")
+
+
+def _read_whole(opened: Callable[[Path], StoredLogits], path: Path) -> LogitsFile:
+    return opened(path).whole()
+
+
+#: The same files, read at once.
+_WHOLE = MappingProxyType({suffix: partial(_read_whole, opened) for suffix, opened in _ARRAYS.items()})
+
+
+def open_logits(path: str | PathLike[str], more: Mapping[str, Callable[[Path], Any]]) -> Any:
+    """The logits of a file of arrays, where they lie; or what the reader for its suffix among `more` gives."""
+    return parsed(path, {**_ARRAYS, **more}, "logits")
+
+
+def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any]], what: str) -> Any:
+    """What the reader for this suffix makes of a file; whatever a parser raises becomes one typed error.
+
+    A suffix in capitals is the same suffix.
+    """
+    file = as_path(path)
+    suffix = format_of(file)
+    if suffix not in readers:
+        raise FileError(
+            f"cannot read {what} from {file}: unknown suffix {file.suffix!r}; known are {', '.join(readers)}."
+        )
+    readable(file)
+    try:
+        return readers[suffix](file)
+    except EvicpError as error:
+        raise (error if isinstance(error, ImportError) else unreadable(file, error)) from error
+    except MemoryError as error:
+        raise too_large(file, error) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise FileError(f"cannot read {file}: {error.strerror}.") from error
+        raise FileError(f"cannot read {file}: it is not a {suffix} file of {what} ({error}).") from error
+
+
+def too_large(source: object, error: MemoryError) -> FileError:
+    """What is said of a file, or of one row of it, that memory does not hold."""
+    return FileError(f"cannot read {source}: it is larger than the memory at hand ({error}).")
+
+
+@contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Whatever a parser raises on the way through a file becomes one typed error."""
+    try:
+        yield
+    except LabelsError:
+        raise
+    except EvicpError as error:
+        raise unreadable(source, error) from error
+    except MemoryError as error:
+        raise too_large(source, error) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise FileError(f"cannot read {source}: {error.strerror}.") from error
+        reason = str(error) or "it ends where more was expected"
+        raise FileError(f"cannot read {source}: it is damaged ({reason}).") from error
+
+
+def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
+    """Pieces of a file, `reading` it; what users raise between them stays theirs."""
+    while True:
+        with reading(source):
+            piece = next(pieces, None)
+        if piece is None:
+            return
+        yield piece
+
+
+@contextmanager
+def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
+    """A parquet file; streamed, pages are read as they are needed, not whole columns of a row group."""
+    pq = need("pyarrow.parquet", "pyarrow", "parquet", "a parquet file")
+    how = {"buffer_size": 1 << 20, "pre_buffer": False} if streamed else {}
+    try:
+        with pq.ParquetFile(readable(path), page_checksum_verification=True, **how) as file:
+            _require_one_of_each(file)
+            yield file
+    except ValueError as error:  # pyarrow 25 does not read missing lists of a fixed size
+        if "Expected all lists to be of size" not in str(error):
+            raise
+        raise FileError("its lists of a fixed size are null in some rows. Drop such rows, or fill them.") from error
+
+
+def _require_one_of_each(file: Any) -> None:
+    """Refuse a parquet file with two columns of a name that is read, or two numbers of rows."""
+    for name in _WANTED:
+        if file.schema_arrow.names.count(name) > 1:
+            raise FileError(f"it has the column {name!r} twice. Rename one of them.")
+    footer = file.metadata
+    rows = sum(footer.row_group(number).num_rows for number in range(footer.num_row_groups))
+    if rows != footer.num_rows:
+        raise FileError(f"it claims {footer.num_rows:,} rows, and {rows:,} in its row groups.")
+
+
+def read_parquet(path: Path) -> LogitsFile:
+    """The logits and labels of a parquet file."""
+    with parquet_file(path) as file:
+        names = file.schema_arrow.names
+        table = file.read([name for name in _WANTED if name in names])
+    readers = {"logits": columns.matrix, "labels": columns.values}
+    return LogitsFile(*_named({name: readers[name](table[name], name) for name in table.column_names}, names))
+
+
+def write_sets(sets: PredictionSets, path: str | PathLike[str]) -> None:
+    """Write sets to parquet, npz or JSON lines, as the suffix says, atomically."""
+    with open_sets(path) as file:
+        file.append(sets)
+
+
+class SetsFile(Protocol):
+    """A file of sets that grows block by block."""
+
+    def __init__(self, path: Path) -> None: ...
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:
+        """Write the sets of the next rows."""
+        ...
+
+    def finish(self) -> None:
+        """Write what comes last."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; called in any case, once."""
+        ...
+
+
+class SetsWriter:
+    """Sets on their way to a file: rows so far, and what the sets are like."""
+
+    def __init__(self, file: SetsFile) -> None:
+        self._file = file
+        self.summary: SetsSummary | None = None
+
+    def append(self, sets: PredictionSets) -> None:
+        """Write the sets of the next rows."""
+        if self.summary is not None and self.summary.like != sets[:0]:
+            raise InputError(
+                "sets of one file must come from one calibration and one coverage; these differ in either."
+            )
+        self._file.append(sets, 0 if self.summary is None else self.summary.rows)
+        self.summary = SetsSummary.of(sets, self.summary)
+
+
+@contextmanager
+def open_sets(path: str | PathLike[str], more: Mapping[str, type[SetsFile]] | None = None) -> Iterator[SetsWriter]:
+    """A file of sets to be written block by block, that appears when the block of code ends well, and not before.
+
+    Parameters
+    ----------
+    path : ends in .parquet, .npz or .jsonl
+    more : further formats by suffix
+    """
+    target = as_path(path)
+    kinds = {**SETS, **(more or {})}
+    if target.suffix not in kinds:
+        raise FileError(f"cannot write {target}: unknown suffix {target.suffix!r}; known are {', '.join(kinds)}.")
+    with atomic_path(target) as temporary:
+        file = kinds[target.suffix](temporary)
+        try:
+            writer = SetsWriter(file)
+            yield writer
+            if writer.summary is None:
+                raise InputError("no sets were given to write.")
+            file.finish()
+        finally:
+            file.close()
+
+
+def _about(sets: PredictionSets) -> dict[str, Any]:
+    """What sets remember beside their labels, ready for JSON."""
+    about = {**sets.about(), "coverage": str(sets.coverage)}
+    return {name: value for name, value in about.items() if name not in ("columns", "numbered") or value}
+
+
+class _ParquetSets:
+    """Parquet: one row group per block."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")  # not by name: Arrow's own errors are of another kind
+        self._writer: Any = None
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:
+        table = sets.to_arrow(first_row)
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            about = {"evicp": json.dumps(_about(sets))}
+            schema = table.schema.with_metadata(about)
+            self._writer = pq.ParquetWriter(self._file, schema, write_page_checksum=True)
+        self._writer.write_table(table.cast(self._writer.schema))
+
+    def finish(self) -> None:
+        self._writer.close()
+
+    def close(self) -> None:
+        with suppress(OSError):  # said already, where it matters
+            if self._writer is not None and self._writer.is_open:
+                self._writer.close()
+        with suppress(OSError):
+            self._file.close()
+
+
+class _NpzSets:
+    """npz: its arrays wait in nameless files beside it until their lengths are known."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sizes = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115 - closed by close()
+        self._labels = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
+        self._about: dict[str, Any] = {}
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:  # noqa: ARG002
+        self._about = _about(sets)
+        self._sizes.write(sets.sizes.data)
+        self._labels.write(np.ascontiguousarray(sets.labels).data)
+
+    def finish(self) -> None:
+        # As np.savez does, which leaves its archive open when the disk is full.
+        with zipfile.ZipFile(self._path, "w") as archive:
+            _zip_array(archive, "offsets", self._sizes.tell() // 8 + 1, self._offsets())
+            _zip_array(archive, "labels", self._labels.tell() // 4, _spooled(self._labels, np.int32))
+            with archive.open("about.npy", "w") as entry:
+                np.lib.format.write_array(entry, np.array(json.dumps(self._about)), allow_pickle=False)
+
+    def _offsets(self) -> Iterator[I64]:
+        """Sizes added up, block by block."""
+        end = np.zeros(1, np.int64)
+        yield end
+        for sizes in _spooled(self._sizes, np.int64):
+            ends = end[-1:] + np.cumsum(sizes)
+            yield ends
+            end = ends
+
+    def close(self) -> None:
+        for file in (self._sizes, self._labels):
+            with suppress(OSError):
+                file.close()
+
+
+def _spooled(file: Any, dtype: Any, values: int = 1 << 18) -> Iterator[NDArray[Any]]:
+    """What was written to a temporary file, in pieces."""
+    file.seek(0)
+    while data := file.read(values * np.dtype(dtype).itemsize):
+        yield np.frombuffer(data, dtype)
+
+
+def _zip_array(archive: zipfile.ZipFile, name: str, length: int, pieces: Iterator[NDArray[Any]]) -> None:
+    """An array of known length as a member of an npz file."""
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+        descr = np.lib.format.dtype_to_descr(np.dtype(np.int64 if name == "offsets" else np.int32))
+        header = {"descr": descr, "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(entry, header)
+        for piece in pieces:
+            entry.write(piece.data)
+
+
+class _JsonLines:
+    """JSON lines: one object per row."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+
+    def append(self, sets: PredictionSets, first_row: int) -> None:
+        write_set_lines(self._file, sets, first_row)
+
+    def finish(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+
+#: Files of sets, by suffix.
+SETS: Mapping[str, type[SetsFile]] = MappingProxyType(
+    {".parquet": _ParquetSets, ".npz": _NpzSets, ".jsonl": _JsonLines}
+)
+
+
+def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, Any]]:
+    """Each set as a JSON object."""
+    for row, labels in enumerate(sets):
+        line: dict[str, Any] = {"row": first_row + row, "labels": labels.tolist(), "size": len(labels)}
+        if sets.class_names is not None:
+            line["names"] = sets.names(row)
+        yield line
+
+
+def write_set_lines(file: TextIO, sets: PredictionSets, first_row: int) -> None:
+    """`set_lines` as JSON lines."""
+    for line in set_lines(sets, first_row):
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def read_sets(path: str | PathLike[str]) -> PredictionSets:
+    """Read sets written to parquet or npz (JSON lines do not keep what the sets remember)."""
+    return join_sets(list(scan_sets(path)))
+
+
+def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[PredictionSets]:
+    """Sets written to parquet or npz, about `step` rows at a time."""
+    readers = {".parquet": partial(_scan_parquet, step=step), ".npz": partial(_scan_npz, step=step)}
+    about, pieces = parsed(path, readers, "sets")
+    content: dict[str, Any] = {}
+    rows, most = 0, max(_MOST_CLASSES, as_path(path).stat().st_size)
+    for offsets, labels in typed(str(path), pieces):
+        try:
+            content = content or strict_json(about)
+            if checks.as_n_classes(content["n_classes"]) > most:
+                raise InputError(f"it claims {content['n_classes']:,} classes; a file of its size has at most {most:,}")
+            yield _rebuild_sets(content, offsets, labels, rows)
+            rows += len(offsets) - 1
+        except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
+
+
+#: Evaluating sets counts by class, which takes 60 bytes each: a small file must not claim more than these.
+_MOST_CLASSES = 1 << 24
+
+
+def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
+    with parquet_file(path) as file:
+        _refuse_logits(file.schema_arrow.names)
+        about = file.schema_arrow.metadata[b"evicp"].decode()
+
+    def pieces() -> Iterator[Any]:
+        with parquet_file(path, streamed=True) as file:
+            left = file.metadata.num_rows
+            if not left:
+                yield np.zeros(1, np.int64), np.empty(0, np.int32)
+            for batch in file.iter_batches(step, columns=["labels"], use_threads=False):
+                first_row, left = file.metadata.num_rows - left, left - len(batch)
+                yield columns.lists(batch.column("labels"), "labels", first_row)
+        if left:
+            raise FileError("it does not hold as many sets as it says.")
+
+    return about, pieces()
+
+
+def _scan_npz(path: Path, step: int) -> tuple[str, Iterator[Any]]:
+    arrays, names = stored.open_npz(path, ("about", "offsets", "labels"))
+    _refuse_logits(names)
+    about, offsets, labels = (arrays[name] for name in ("about", "offsets", "labels"))
+    if not isinstance(offsets, RawArray) or not isinstance(labels, RawArray) or not _fit(offsets, labels):
+        return str(about.whole()), iter([(offsets.whole(), labels.whole())])
+
+    def pieces() -> Iterator[Any]:
+        n = offsets.shape[0] - 1
+        sums = stored.Checksum(offsets), stored.Checksum(labels)
+        for start in range(0, max(1, n), step):
+            ends = offsets.read(start, min(start + step, n) + 1)
+            own = labels.read(int(ends[0]), int(ends[-1]))
+            sums[0].add(ends[min(start, 1) :])  # the first one was the last one of the piece before
+            sums[1].add(own)
+            yield (ends - ends[0]).astype(np.int64), own
+        for each in sums:
+            each.compare()
+
+    return str(about.whole()), pieces()
+
+
+def _refuse_logits(names: Sequence[str]) -> None:
+    """Raise where a file of logits was given for sets."""
+    if "logits" in names:
+        raise FileError("it holds logits, not sets. Give sets, or the calibration to predict them with.")
+
+
+def _fit(offsets: RawArray, labels: RawArray) -> bool:
+    """Whether offsets begin and end where the labels do, so that pieces of either can be read."""
+    if offsets.dtype.kind not in "iu" or len(offsets.shape) != 1 or not offsets.shape[0] or len(labels.shape) != 1:
+        return False
+    first, last = (int(offsets.read(row, row + 1)[0]) for row in (0, offsets.shape[0] - 1))
+    return first == 0 and last == labels.shape[0]
+
+
+def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any], first_row: int) -> PredictionSets:
+    """Sets from a file's parts, each of which is checked."""
+    n_classes = checks.as_n_classes(about["n_classes"])
+    names, n_calibration, confidence = about["class_names"], about["n_calibration"], about["confidence"]
+    if offsets.ndim != 1 or labels.ndim != 1 or offsets.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
+        raise InputError("offsets and labels are not whole numbers")
+    if not len(offsets) or offsets[0] or offsets[-1] != len(labels) or np.any(offsets[1:] < offsets[:-1]):
+        raise InputError("offsets and labels do not fit together")
+    if np.any((labels < 0) | (labels >= n_classes)):
+        raise InputError(f"labels are not in [0, {n_classes})")
+    offsets = offsets.astype(np.int64, copy=False)
+    if np.any(np.diff(offsets) > n_classes):
+        raise InputError(f"a set has more labels than there are classes, {n_classes}")
+    again = repeated_label(offsets, labels, n_classes)
+    if again is not None:
+        raise InputError(f"label {again[1]} is twice in the set of row {first_row + again[0]:,}")
+    kinds = {"score": str, "filled": bool, "coverage": str, "guarantee": str, "smoothed": bool, "tied": bool}
+    about = {"smoothed": False, "tied": False, **about}  # what was written before sets remembered these
+    if not all(isinstance(about[name], kind) for name, kind in kinds.items()) or len(about["coverage"]) > 100:
+        raise InputError("its description is malformed")
+    numerator, denominator = about["coverage"].split("/")
+    return PredictionSets(
+        offsets,
+        labels.astype(np.int32, copy=False),
+        n_classes=n_classes,
+        coverage=checks.as_coverage(Fraction(int(numerator), int(denominator))),
+        score=about["score"],
+        n_calibration=None if n_calibration is None else stored_count(n_calibration, "n_calibration"),
+        filled=about["filled"],
+        class_names=as_class_names(names, n_classes),
+        confidence=None if confidence is None else checks.as_probability(confidence, "confidence"),
+        guarantee=about["guarantee"],
+        smoothed=about["smoothed"],
+        tied=about["tied"],
+        columns=as_columns(about.get("columns"), n_classes),
+        numbered=as_numbered(about.get("numbered", False), as_class_names(names, n_classes)),
+    )

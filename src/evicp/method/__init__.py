@@ -1,0 +1,1 @@
+"""The paper: evidence, scores, temperature."""

@@ -1,0 +1,28 @@
+"""What results do with the outside world: functions of outer folders, imported when they are first called.
+
+A calibration that saves itself and an evaluation that becomes a page are made by code that knows calibrations and
+evaluations, not the other way round. This table is the one place where an inner folder names an outer one.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_OUTER = {
+    "save": "evicp.io.artifact:save",
+    "checksum": "evicp.io.artifact:checksum",
+    "Evaluation": "evicp.evaluation.metrics:Evaluation",
+    "choose_score": "evicp.evaluation.tuning:choose_score",
+    "report": "evicp.report:of_evaluation",
+}
+
+
+def outer(name: str) -> Any:
+    """A function or class of an outer folder.
+
+    >>> outer("save").__module__
+    'evicp.io.artifact'
+    """
+    module, _, attribute = _OUTER[name].partition(":")
+    return getattr(import_module(module), attribute)

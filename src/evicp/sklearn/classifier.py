@@ -1,0 +1,531 @@
+"""scikit-learn: any classifier, with prediction sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.calibration.calibration import Calibration, Calibrator, calibrate
+from evicp.calibration.laws.cross import CrossCalibration
+from evicp.calibration.laws.groups import ByClass, ByGroup, ByUncertainty, as_groups
+from evicp.calibration.reliability import conformal_rank
+from evicp.errors import InputError, LabelsError, SuspiciousInputWarning, unusable
+from evicp.evaluation.metrics import Evaluation, Evaluator
+from evicp.input import checks
+from evicp.input.classes import ClassAxis
+from evicp.method.scores import ScoreLike, as_score
+from evicp.sets import PredictionSets
+from evicp.sklearn.estimators import (
+    BY_PROBABILITIES,
+    Reading,
+    aligned,
+    classes_of,
+    columns_of,
+    read,
+    same_columns,
+    same_order,
+)
+from evicp.sklearn.splits import splits
+from evicp.types import F64, I64, Coverage, Coverages
+
+try:
+    from sklearn import get_config
+    from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.utils import _safe_indexing, indexable
+    from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+    from sklearn.utils.metaestimators import available_if
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
+except ImportError as error:
+    raise unusable("sklearn", "scikit-learn", "sklearn", "the scikit-learn adapter", error) from error
+
+__all__ = ["ConformalClassifier", "logits_of"]
+
+
+def logits_of(estimator: Any, X: Any) -> F64:
+    """The (n, K) logits of a fitted classifier.
+
+    `decision_function` where it has one value per class, not per pair of classes; a binary one, s, becomes
+    (-s/2, s/2), whose softmax is the sigmoid of s. Otherwise ln(predict_proba): the softmax of it is exact, but every
+    log-probability is negative, so relu evidence is zero throughout. For such estimators choose another score ("lac",
+    "raps") or ECP(evidence="softplus"). Decision values that are probabilities (each row sums to 1) are read as such.
+    """
+    return read(estimator, X)[0]
+
+
+def _listed(values: Iterable[Any]) -> str:
+    """Some values as text, the first eight of them."""
+    return checks.some_of(list(values), repr)
+
+
+class _Part(NamedTuple):
+    """Rows that calibrate: their places in X, and an estimator that has not seen them with its logits of them."""
+
+    rows: I64
+    logits: F64
+    estimator: Any
+
+
+class _Fitted(NamedTuple):
+    """A fitted estimator, how it is read, and the rows that calibrate; how many folds they were scored in, if any."""
+
+    estimator: Any
+    reading: Reading
+    parts: list[_Part]
+    folds: int | None = None
+
+
+def _positions(y: NDArray[Any], classes: NDArray[Any]) -> I64:
+    """Labels as positions in the classes."""
+    known = {label: position for position, label in enumerate(classes.tolist())}
+    given = y.tolist()
+    unknown = list(dict.fromkeys(label for label in given if label not in known))
+    if unknown:
+        raise LabelsError(
+            f"y must hold classes the estimator was fitted on ({_listed(known)}); got {_listed(unknown)}. "
+            "Drop such rows, or fit with rows of these classes."
+        )
+    return np.array([known[label] for label in given], dtype=np.int64)
+
+
+def _warn_of_lacking(parts: list[_Part], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage) -> None:
+    """Name the classes that a training part had no row of, with the calibration rows that this costs.
+
+    Such a row scores +inf: it counts as not covered, as new rows of its class are, and coverage over all rows holds.
+    """
+    rows = np.zeros(len(classes), np.int64)
+    lacks = np.zeros(len(classes), np.bool_)
+    for part, truth in zip(parts, labels, strict=True):
+        unknown = ~np.isin(np.arange(len(classes)), _positions(classes_of(part.estimator), classes))
+        lacks |= unknown
+        rows += unknown * np.bincount(truth, minlength=len(classes))
+    if not lacks.any():
+        return
+    n, missed = sum(map(len, labels)), int(rows.sum())
+    where = "have no row in the part that trains" if len(parts) == 1 else "lack rows in the training part of a fold"
+    if isinstance(by, ByClass):
+        outcome = "their labels are in every set"
+    elif n - missed < conformal_rank(n, coverage):
+        outcome = f"at coverage {float(coverage):g} every set is full"
+    else:
+        outcome = "only full sets hold these classes"
+    checks.warn(
+        f"{lacks.sum():,} of {len(classes):,} classes {where} ({_listed(classes[lacks].tolist())}): no estimator can "
+        f"predict what it has not seen. Their {missed:,} of {n:,} calibration rows count as not covered, which keeps "
+        f"the coverage over all rows; {outcome}. Give more rows of them.",
+        SuspiciousInputWarning,
+    )
+
+
+def _group_function(by: Any) -> Callable[[Any], Any] | None:
+    """The function of X that gives groups; None where `by` is another way to group, or none."""
+    if by is None or isinstance(by, str | type) or not callable(by):
+        if isinstance(as_groups(by), ByGroup):
+            raise InputError('by="group" needs the group of each row: pass a function of X that gives one per row.')
+        return None
+    return by
+
+
+def _inner_has(method: str) -> Callable[[ConformalClassifier], bool]:
+    def check(self: ConformalClassifier) -> bool:
+        return hasattr(self.estimator_ if hasattr(self, "estimator_") else self._base(), method)
+
+    return check
+
+
+class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+    """A classifier that also predicts sets with a coverage guarantee.
+
+    Parameters
+    ----------
+    estimator : classifier, default LogisticRegression()
+    score : a name, "auto", a score or a callable of logits, as for `evicp.calibrate`
+        By default ECP where decision values of more than two classes are scored, and LAC otherwise: the
+        logarithms of probabilities are no evidence, and of two classes ECP can only say that both are possible.
+        `calibration_.score` is the one that was taken. "auto" uses a part of the calibration rows up to choose with.
+    coverage : what `predict_set` asks for by default
+    cv : "prefit", a share in (0, 1), a number of folds, "oob", or a splitter of scikit-learn
+        "prefit": the estimator is fitted already and `fit` calibrates on all it is given; these rows must not have
+        trained it. A share: that part of the rows, drawn at random whatever their labels, calibrates, the rest trains.
+        Folds: every row is scored by an estimator that has not seen it, then the estimator is fitted on all rows; this
+        uses the data best but lies outside the exact guarantee. "oob": the same for a forest, by the probabilities of
+        those of its trees that were not trained on the row; it is fitted once, and `calibration_.folds` is the number
+        of rows. A splitter that splits once is a share, any other is folds; no row may be held out twice. Calibration
+        rows of a class that has none in the training part count as not covered, and a warning names it: coverage holds.
+    random_state : of the split or the folds
+    by : None, "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or a function of X
+        Where the coverage must hold: over all rows, in every class, in every band of evidential uncertainty, or in
+        every group of rows. A function gives one group per row, a whole number or a string, of the rows that calibrate
+        and of those to predict: `by=lambda X: X["country"]`.
+    ensemble : whether the estimators of the folds are kept and asked about new rows (CV+)
+        Then every row trains and calibrates, and coverage has a proven bound, `calibration_.proven_coverage(0.9)`,
+        which folds without it lack. `calibration_` is an `evicp.CrossCalibration`. A new row takes as many predictions
+        as there are folds.
+
+    Attributes
+    ----------
+    estimator_ : the fitted classifier
+    estimators_ : the classifiers of the folds, where they are kept
+    calibration_ : the `evicp.Calibration`
+    classes_ : the labels, in the order of the logits: the estimator's, and those its training part had no row of
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ConformalClassifier(score="lac", coverage=0.9, cv=0.4).fit(X, y)
+    >>> model.predict_set(X[:2]).to_lists()
+    [[0], [0]]
+    >>> wide = ConformalClassifier(score="lac", cv=0.5, by=lambda X: np.where(X[:, 1] > 3, "wide", "narrow"))
+    >>> wide.fit(X, y).calibration_
+    Calibration(lac, 75 rows, 3 classes, by group (2 groups))
+    >>> ConformalClassifier(LogisticRegression(max_iter=500), "lac", cv=5, ensemble=True).fit(X, y).calibration_
+    CrossCalibration(lac, 150 rows in 5 folds, 3 classes)
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        score: ScoreLike | None = None,
+        coverage: Coverage = 0.9,
+        cv: Any = 0.2,
+        random_state: int | None = 0,
+        by: Any = None,
+        ensemble: bool = False,
+    ) -> None:
+        self.estimator = estimator
+        self.score = score
+        self.coverage = coverage
+        self.cv = cv
+        self.random_state = random_state
+        self.by = by
+        self.ensemble = ensemble
+
+    # The constructor's `score` names the conformal score, while scikit-learn calls a method `score` for accuracy. Both
+    # are honoured: the parameter lives in the instance and in get_params, the attribute is the method.
+
+    @property
+    def score(self) -> Callable[..., float]:
+        """Accuracy of the most plausible label, as for any classifier: `score(X, y, sample_weight=None)`."""
+        return super().score
+
+    @score.setter
+    def score(self, value: Any) -> None:
+        self.__dict__["score"] = value
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's parameters."""
+        return {**super().get_params(deep), "score": self.__dict__["score"]}
+
+    def _base(self) -> Any:
+        return LogisticRegression() if self.estimator is None else self.estimator
+
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> ConformalClassifier:
+        """Fit the estimator (unless it is prefit) and calibrate.
+
+        Parameters
+        ----------
+        X, y : rows and their classes
+        fit_params : for the estimator's `fit`, as `sample_weight`
+            Those with one entry per row are cut to the rows that train. They have no say in the calibration, where all
+            rows count alike. Where scikit-learn's metadata routing is enabled, the estimator must request them.
+        """
+        checks.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
+        check_classification_targets(y)
+        same_order(X, y=y, **fit_params)
+        X, y = indexable(X, column_or_1d(y, warn=True))
+        group = _group_function(self.by)
+        if self.__dict__["score"] is not None and str(self.__dict__["score"]).lower() != "auto":
+            as_score(self.__dict__["score"])  # one that is refused is refused before anything is trained
+        params = self._routed(fit_params)
+        if self.ensemble:
+            self._check_ensemble(group)
+        if len(np.unique(y)) == 1 and not isinstance(self.cv, str):
+            raise LabelsError(f"y must hold rows of 2 classes or more; got 1 class, {y.tolist()[0]!r}.")
+        fitted = self._fitted(X, y, params)
+        classes, score = self._classes(fitted, y), self._conformal_score(fitted)
+        calibration = self._calibrated(fitted, X, y, classes, score, group)
+        # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
+        self.estimator_, self.classes_, self._group, self.calibration_ = fitted.estimator, classes, group, calibration
+        self._reading, self._columns = fitted.reading, columns_of(X)
+        self.estimators_ = [part.estimator for part in fitted.parts] if self.ensemble else None
+        for name in ("n_features_in_", "feature_names_in_"):
+            self.__dict__.pop(name, None)  # the last fit's
+            if hasattr(fitted.estimator, name):
+                setattr(self, name, getattr(fitted.estimator, name))
+        return self
+
+    def _fitted(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> _Fitted:
+        """The estimator and the rows that calibrate, as `cv` says."""
+        if isinstance(self.cv, str) and self.cv == "oob":
+            return self._fit_out_of_bag(X, y, params)
+        if not isinstance(self.cv, str) or self.cv != "prefit":
+            return self._fit_and_score(X, y, params)
+        if params:
+            raise InputError(f"a prefit estimator is not fitted again; got {_listed(params)}. Fit it with them.")
+        check_is_fitted(self.estimator)
+        logits, reading = read(self.estimator, X)
+        return _Fitted(self.estimator, reading, [_Part(np.arange(len(y)), logits, self.estimator)])
+
+    def _classes(self, fitted: _Fitted, y: NDArray[Any]) -> NDArray[Any]:
+        """The estimator's classes; sorted, with those that it lacks, where its training part had no row of them."""
+        known = classes_of(fitted.estimator)
+        lacks_some = not isinstance(self.cv, str) and len(np.setdiff1d(y, known)) > 0
+        return np.union1d(known, y) if lacks_some else known
+
+    def _calibrated(
+        self, fitted: _Fitted, X: Any, y: NDArray[Any], classes: NDArray[Any], score: Any, group: Any
+    ) -> Calibration | CrossCalibration:
+        """The calibration of the rows held out; of each fold's estimator, where these are kept."""
+        logits = [aligned(part.logits, classes_of(part.estimator), classes) for part in fitted.parts]
+        labels = [_positions(y[part.rows], classes) for part in fitted.parts]
+        _warn_of_lacking(fitted.parts, labels, classes, None if group else as_groups(self.by), self.coverage)
+        names = classes.tolist() if classes.dtype.kind in "iuf" else [str(c) for c in classes]
+        labels = [ClassAxis.of(names, len(names)).labels(part) for part in labels]
+        groups = [
+            None if group is None else checks.as_groups(group(_safe_indexing(X, part.rows)), len(part.rows))
+            for part in fitted.parts
+        ]
+        if self.ensemble:
+            return self._cross_calibrated(logits, labels, groups, score, names)
+        by = self.by if group is None else np.concatenate([part for part in groups if part is not None])
+        calibration = calibrate(np.concatenate(logits), np.concatenate(labels), score, by=by, class_names=names)
+        return replace(calibration, folds=fitted.folds)
+
+    def _check_ensemble(self, group: Any) -> None:
+        """Refuse what the estimators of folds cannot be asked for, before they are trained."""
+        if isinstance(self.cv, str | float):
+            raise InputError(
+                f"ensemble keeps the estimators of folds; got cv={self.cv!r}. Pass a number of folds: cv=5."
+            )
+        if str(self.__dict__["score"]).lower() == "auto":
+            raise InputError(
+                'ensemble needs one score for all folds; got "auto". Name it, or choose it with evicp.tune.'
+            )
+        if group is None and isinstance(as_groups(self.by), ByUncertainty):
+            raise InputError(
+                'an ensemble cannot be by="uncertainty": each estimator has its own. Pass a function of X.'
+            )
+
+    def _cross_calibrated(
+        self, logits: list[F64], labels: list[I64], groups: list[NDArray[Any] | None], score: Any, names: list[Any]
+    ) -> CrossCalibration:
+        """The calibration of each fold's estimator; of all groups, also those that a fold has no rows of."""
+        known = [part for part in groups if part is not None]
+        by = ByGroup(tuple(np.unique(np.concatenate(known)).tolist())) if known else self.by
+        return CrossCalibration(
+            tuple(
+                Calibrator(score, by=by, class_names=names).update(*part, groups=own).finish()
+                for *part, own in zip(logits, labels, groups, strict=True)
+            )
+        )
+
+    def _conformal_score(self, fitted: _Fitted) -> Any:
+        """The score asked for, or the one that suits what is read of the fitted estimator; its kind alone decides."""
+        if self.__dict__["score"] is not None:
+            return self.__dict__["score"]
+        decides = fitted.reading.method == "decision_function" and not fitted.reading.probabilities
+        return "ecp" if decides and len(classes_of(fitted.estimator)) > 2 else "lac"
+
+    def _routed(self, fit_params: dict[str, Any]) -> dict[str, Any]:
+        """What of the parameters of `fit` the estimator's own is given."""
+        routing = fit_params and get_config()["enable_metadata_routing"]
+        return process_routing(self, "fit", **fit_params)["estimator"]["fit"] if routing else fit_params
+
+    def get_metadata_routing(self) -> Any:
+        """For scikit-learn's metadata routing: what `fit` takes goes to the estimator's `fit`."""
+        mapping = MethodMapping().add(caller="fit", callee="fit")
+        return MetadataRouter(owner=type(self).__name__).add(estimator=self._base(), method_mapping=mapping)
+
+    def _fit_and_score(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> _Fitted:
+        """The estimator, fitted on a part, and the rest that calibrates, once or fold by fold."""
+        parts: list[_Part] = []
+        reading: Reading | None = None
+        for train, held_out in splits(self.cv, self.random_state, X, y, exact=self.ensemble):
+            estimator = self._trained(X, y, params, train)
+            rows = _safe_indexing(X, held_out)
+            if reading is None:
+                logits, reading = read(estimator, rows)
+            else:
+                logits = reading(estimator, rows)
+            parts.append(_Part(held_out, logits, estimator))
+        assert reading is not None  # of no split there is an error
+        if len(parts) > 1:
+            return _Fitted(self._trained(X, y, params), reading, parts, len(parts))
+        return _Fitted(estimator, reading, parts)
+
+    def _trained(self, X: Any, y: NDArray[Any], params: dict[str, Any], rows: I64 | None = None) -> Any:
+        """A clone of the estimator fitted on some rows, or on all."""
+        some = _check_method_params(X, params, rows)
+        part, labels = (X, y) if rows is None else (_safe_indexing(X, rows), y[rows])
+        try:
+            return clone(self._base()).fit(part, labels, **some)
+        except ValueError as error:
+            if len(np.unique(labels)) > 1 or len(np.unique(y)) == 1:
+                raise
+            raise InputError(
+                f"{type(self._base()).__name__} cannot be fitted on rows of one class, and the {len(labels)} rows that "
+                f"train are all of class {labels.tolist()[0]!r}: {error} Give more rows of the other classes."
+            ) from error
+
+    def _fit_out_of_bag(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> _Fitted:
+        """The estimator, fitted on all rows, and what those of its parts say of each that were not trained on it."""
+        estimator = clone(self._base())
+        if "oob_score" not in estimator.get_params(deep=False):
+            raise InputError(
+                f'cv="oob" needs an estimator that leaves rows out of its bags and has oob_score, such as '
+                f"RandomForestClassifier; got {type(estimator).__name__}. Use folds: cv=5."
+            )
+        if estimator.get_params(deep=False).get("bootstrap") is False:
+            raise InputError(
+                'cv="oob" needs an estimator that draws bags: pass bootstrap=True to it, or use folds: cv=5.'
+            )
+        estimator.set_params(oob_score=True).fit(X, y, **_check_method_params(X, params))
+        probabilities = np.asarray(estimator.oob_decision_function_, np.float64)
+        rows = np.flatnonzero(np.nan_to_num(probabilities).sum(1) > 0)  # the others are in every bag
+        if not rows.size:
+            raise InputError("no row was left out of any bag; give the estimator more parts, or use folds: cv=5.")
+        logits = BY_PROBABILITIES.logits(probabilities[rows])  # as new rows are to be read
+        return _Fitted(estimator, BY_PROBABILITIES, [_Part(rows, logits, estimator)], len(rows))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The estimator's own prediction, one label per row."""
+        check_is_fitted(self)
+        same_columns(X, self._columns)
+        return self.estimator_.predict(X)
+
+    @available_if(_inner_has("predict_proba"))
+    def predict_proba(self, X: Any) -> F64:
+        """The estimator's own probabilities, where it has any; 0 for a class that it was not trained on."""
+        check_is_fitted(self)
+        same_columns(X, self._columns)
+        own = self.estimator_.predict_proba(X)
+        known = classes_of(self.estimator_)
+        return own if np.array_equal(known, self.classes_) else aligned(own, known, self.classes_, missing=0.0)
+
+    @overload
+    def predict_set(
+        self,
+        X: Any,
+        coverage: Coverage | None = ...,
+        *,
+        confidence: float | None = ...,
+        allow_empty: bool = ...,
+        smoothed: Any = ...,
+    ) -> PredictionSets: ...
+    @overload
+    def predict_set(
+        self,
+        X: Any,
+        coverage: Coverages,
+        *,
+        confidence: float | None = ...,
+        allow_empty: bool = ...,
+        smoothed: Any = ...,
+    ) -> list[PredictionSets]: ...
+    def predict_set(
+        self,
+        X: Any,
+        coverage: Coverage | Coverages | None = None,
+        *,
+        confidence: float | None = None,
+        allow_empty: bool = True,
+        smoothed: Any = False,
+    ) -> PredictionSets | list[PredictionSets]:
+        """Prediction sets of positions in `classes_`: `classes_[sets[i]]` are a row's classes, `names(i)` their text.
+
+        Labels to hold against them are the classes, in `evaluate(X, y)`, `evicp.evaluate` and `sets.contains`; where
+        classes are no whole numbers, positions will do there too. An ensemble knows neither confidence nor smoothed
+        sets.
+
+        Parameters
+        ----------
+        X : rows
+        coverage : what to ask for, or several, for a list of sets; the constructor's by default
+        confidence : of training-conditional sets, as in `Calibration.predict`
+        allow_empty : if False, an empty set gets its top label
+        smoothed : ties broken at random, as in `Calibration.predict`: coverage is what was asked, not more
+        """
+        logits, groups = self._outputs(X)
+        return self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
+
+    def _outputs(self, X: Any) -> tuple[Any, NDArray[Any] | None]:
+        """The logits of new rows, or of each estimator of an ensemble, and their groups where a function gives them."""
+        check_is_fitted(self)
+        same_columns(X, self._columns)
+        every = [self._logits(one, X) for one in self.estimators_ or [self.estimator_]]
+        groups = None if self._group is None else checks.as_groups(self._group(X), len(every[0]))
+        return every if self.estimators_ else every[0], groups
+
+    def _logits(self, estimator: Any, X: Any) -> F64:
+        """The logits of rows by one of the fitted estimators, in the order of `classes_`."""
+        return aligned(self._reading(estimator, X), classes_of(estimator), self.classes_)
+
+    def _sets(self, logits: Any, groups: Any, coverage: Any, **how: Any) -> Any:
+        asked = self.coverage if coverage is None else coverage
+        if isinstance(self.calibration_, Calibration):
+            return self.calibration_.predict(logits, asked, groups=groups, **how)
+        if how.pop("confidence") is not None or how.pop("smoothed") is not False:
+            raise InputError(
+                "the sets of an ensemble follow no law that confidence or smoothed could use; leave them out."
+            )
+        return self.calibration_.predict(logits, asked, groups=groups, **how)
+
+    def evaluate(
+        self,
+        X: Any,
+        y: Any,
+        coverage: Coverage | None = None,
+        *,
+        confidence: float | None = None,
+        allow_empty: bool = True,
+        smoothed: Any = False,
+        min_count: int = 1,
+    ) -> Evaluation:
+        """Coverage, size and adaptivity of the sets of rows whose classes are known; in groups, where there are any.
+
+        Parameters
+        ----------
+        X : rows that neither trained nor calibrated
+        y : their classes, as in `fit`
+        coverage, confidence, allow_empty, smoothed : as for `predict_set`
+        min_count : strata with fewer rows are left out of SSCV
+
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> flowers = np.array([10, 20, 50])[y]
+        >>> model = ConformalClassifier(score="lac", cv=0.5).fit(X[::2], flowers[::2])
+        >>> result = model.evaluate(X[1::2], flowers[1::2])
+        >>> round(result.coverage, 3), round(result.mean_size, 3)
+        (0.893, 0.893)
+        """
+        logits, groups = self._outputs(X)
+        truth = _positions(column_or_1d(y, warn=True), self.classes_)
+        sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
+        if isinstance(self.calibration_, CrossCalibration):
+            logits = self._logits(self.estimator_, X)
+        elif self.calibration_.has_row_groups:
+            groups = self.calibration_.groups_of(logits, groups)
+        return Evaluator(min_count=min_count).update(sets, sets.classes.labels(truth), logits, groups=groups).finish()
+
+    def predict_p(self, X: Any, *, smoothed: Any = False) -> F64:
+        """Conformal p-values of every class, (n, K); among rows of the class or the row's group, where `by` says so.
+
+        With `smoothed`, ties are broken at random, as in `Calibration.p_values`.
+        """
+        logits, groups = self._outputs(X)
+        if isinstance(self.calibration_, Calibration):
+            return self.calibration_.p_values(logits, groups=groups, smoothed=smoothed)
+        if smoothed is not False:
+            raise InputError("the p-values of an ensemble are not smoothed; leave smoothed out.")
+        return self.calibration_.p_values(logits, groups=groups)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = self._base()
+        if hasattr(inner, "__sklearn_tags__"):
+            tags.input_tags = inner.__sklearn_tags__().input_tags
+        return tags

@@ -1,0 +1,173 @@
+"""What a fitted classifier of scikit-learn's kind says of rows, as logits, one for each class; and which rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
+from evicp.input import checks
+from evicp.types import F64
+
+__all__ = ["BY_PROBABILITIES", "Reading", "aligned", "classes_of", "columns_of", "read", "same_columns", "same_order"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the logits of an estimator are made: found where it is calibrated, and the same for every new row.
+
+    One row does not tell decision values that happen to sum to 1 from probabilities; many do.
+
+    Parameters
+    ----------
+    method : of the estimator
+    probabilities : whether its values are probabilities, whose logarithms are the logits
+    """
+
+    method: str
+    probabilities: bool
+
+    def __call__(self, estimator: Any, X: Any) -> F64:
+        """The (n, K) logits of rows, in the order of the estimator's own classes."""
+        return self.logits(_values(estimator, self.method, X))
+
+    def logits(self, values: F64) -> F64:
+        """Logits from what the estimator's method gave, (n, K), or (n,) for two classes."""
+        if self.method == "predict_log_proba":
+            return np.maximum(values, np.log(checks.SMALLEST_PROBABILITY))
+        if not self.probabilities:
+            return np.stack([-values / 2, values / 2], axis=1) if values.ndim == 1 else values
+        if values.ndim == 1:  # of the second class
+            values = np.stack([1 - values, values], axis=1)
+        self._check(values)
+        return np.log(np.maximum(values, checks.SMALLEST_PROBABILITY))
+
+    def _check(self, values: F64) -> None:
+        """Refuse what is no probability: its logarithm would say nothing of the row. NaN is refused further on."""
+        bad = np.argwhere((values < -checks.PROBABILITY_ERROR) | (values > 1 + checks.PROBABILITY_ERROR))
+        if not len(bad):
+            return
+        row, column = bad[0]
+        before = "; where it was calibrated, all rows were probabilities" if self.method == "decision_function" else ""
+        raise LogitsError(
+            f"{self.method} must give probabilities; got {values[row, column]:g} at row {row}, class {column}{before}. "
+            "If these are logits, wrap the estimator so that decision_function returns them."
+        )
+
+
+#: By probabilities alone, also where there are decision values.
+BY_PROBABILITIES = Reading("predict_proba", True)
+
+
+def read(estimator: Any, X: Any) -> tuple[F64, Reading]:
+    """The (n, K) logits of rows by a fitted estimator, and how they were read.
+
+    Decision values where there is one for each class; then probabilities; then their logarithms.
+    """
+    if hasattr(estimator, "decision_function") and not _compares_pairs(estimator):
+        values = _values(estimator, "decision_function", X)
+        if values.ndim == 2 and values.shape[1] == len(classes_of(estimator)):
+            reading = Reading("decision_function", checks.are_probabilities(values))
+            return reading.logits(values), reading
+        if values.ndim == 1 and len(classes_of(estimator)) == 2:
+            reading = Reading("decision_function", _is_second_probability(estimator, X, values))
+            return reading.logits(values), reading
+    for method in ("predict_proba", "predict_log_proba"):
+        if hasattr(estimator, method):
+            reading = Reading(method, True)
+            return reading(estimator, X), reading
+    raise InputError(
+        f"{type(estimator).__name__} must have predict_proba, or decision_function with one value per class. "
+        'Wrap it in CalibratedClassifierCV; an SVC takes decision_function_shape="ovr".'
+    )
+
+
+def _values(estimator: Any, method: str, X: Any) -> F64:
+    """What a method of the estimator gives, (n, K); (n,) where two classes have one value."""
+    values = checks.as_array(getattr(estimator, method)(X), method)
+    if values.dtype.kind not in "fiub":
+        raise InputTypeError(f"{method} must give numbers; got dtype {values.dtype}.")
+    n_classes = len(classes_of(estimator))
+    if values.ndim == 2 and values.shape[1] == 1 and n_classes == 2:
+        values = values[:, 0]
+    if method != "decision_function" and values.shape[1:] != (n_classes,) and not (values.ndim == 1 and n_classes == 2):
+        raise LogitsError(f"{method} must give one value per class, here {n_classes}; got shape {values.shape}.")
+    return values.astype(np.float64)
+
+
+def _is_second_probability(estimator: Any, X: Any, values: F64) -> bool:
+    """Whether the one value of two classes is the second's probability: predictions change at 1/2 then, not at 0."""
+    if not len(values) or not np.all((values >= 0) & (values <= 1)):
+        return False
+    predicted = np.asarray(estimator.predict(X)).ravel() == classes_of(estimator)[1]
+    return not np.array_equal(predicted, values > 0) and np.array_equal(predicted, values > 0.5)
+
+
+def _compares_pairs(estimator: Any) -> bool:
+    """Whether the decisions of an SVC are those between pairs of classes: three classes have three pairs."""
+    for inner in ("best_estimator_", "final_estimator_", "estimator_"):  # of searches, of stacks, of bags and others
+        if hasattr(estimator, inner):
+            return _compares_pairs(getattr(estimator, inner))
+    if getattr(estimator, "steps", None):
+        return _compares_pairs(estimator.steps[-1][1])
+    return getattr(estimator, "decision_function_shape", None) == "ovo"
+
+
+def classes_of(estimator: Any) -> NDArray[Any]:
+    """The classes of a fitted estimator, in its own order, (K,)."""
+    if not hasattr(estimator, "classes_"):
+        raise InputError(f"{type(estimator).__name__} must have classes_ once it is fitted; it has none.")
+    classes = estimator.classes_
+    if isinstance(classes, list) and any(isinstance(one, np.ndarray) for one in classes):
+        raise InputError(f"{type(estimator).__name__} predicts {len(classes)} outputs at once; wrap one of them.")
+    return np.asarray(classes)
+
+
+def columns_of(X: Any) -> list[Any] | None:
+    """The labels of a frame's columns, whatever they are; None of what has none."""
+    columns = getattr(X, "columns", None)
+    return None if columns is None else list(columns)
+
+
+def same_columns(X: Any, known: list[Any] | None) -> None:
+    """Refuse a frame with the columns of the rows that calibrated in another order; scikit-learn knows only names."""
+    own = columns_of(X)
+    if own is None or known is None or own == known or len(own) != len(known) or set(own) != set(known):
+        return
+    place = next(i for i, (mine, other) in enumerate(zip(own, known, strict=True)) if mine != other)
+    raise InputError(
+        f"X must have its columns in the order of fit; column {place} is {own[place]!r} and was {known[place]!r}. "
+        f"Pass X[[{known[0]!r}, {known[1]!r}{', ...' if len(known) > 2 else ''}]]."
+    )
+
+
+def same_order(X: Any, **row_wise: Any) -> None:
+    """Warn of rows whose pandas indexes have the same entries in another order: they are paired by their place."""
+    index: Any = getattr(X, "index", None)
+    for what, values in row_wise.items():
+        other: Any = getattr(values, "index", None)
+        if not hasattr(index, "sort_values") or not hasattr(other, "sort_values") or index.equals(other):
+            continue
+        try:
+            reordered = index.sort_values().equals(other.sort_values())
+        except TypeError:  # entries of several types
+            continue
+        if reordered:
+            checks.warn(
+                f"the rows of X and {what} have the same index in another order, and are paired by their place. "
+                f"Pass {what}.loc[X.index] if the index says which belong together.",
+                SuspiciousInputWarning,
+            )
+
+
+def aligned(logits: F64, known: NDArray[Any], classes: NDArray[Any], missing: float = -np.inf) -> F64:
+    """Values of an estimator's own classes as those of `classes`, in their order; -inf for one it does not know."""
+    if np.array_equal(known, classes):
+        return logits
+    place = {label: position for position, label in enumerate(classes.tolist())}
+    result = np.full((len(logits), len(classes)), missing)
+    result[:, [place[label] for label in known.tolist()]] = logits
+    return result

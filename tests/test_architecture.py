@@ -1,0 +1,68 @@
+"""The structure of the source: folders in the order of ARCHITECTURE.md, no import cycle, one subject a file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (SOURCE / "evicp").rglob("*.py")
+}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of evicp that a module imports anywhere, also inside functions, but for type checkers alone."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+        waiting += ast.iter_child_nodes(node)
+    return found & set(MODULES)
+
+
+GRAPH = {module: imports(path) - {module} for module, path in MODULES.items()}
+
+
+def test_no_import_cycles_not_even_inside_functions() -> None:
+    tuple(TopologicalSorter(GRAPH).static_order())  # raises CycleError, which names them
+
+
+def layers() -> dict[str, int]:
+    """The layer of each folder or module below `evicp`, from the drawing in ARCHITECTURE.md."""
+    drawing = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("```")[1]
+    return {name: layer for layer, line in enumerate(drawing.split("<-")) for name in re.findall(r"\w+", line)}
+
+
+def test_imports_point_to_lower_layers() -> None:
+    known = layers()
+    for module, used in GRAPH.items():
+        own, *_ = module.removeprefix("evicp").lstrip(".").split(".")
+        if own in ("", "__main__"):
+            continue
+        assert own in known, f"ARCHITECTURE.md does not say where {own} stands"
+        for other in used - {"evicp"}:  # the package itself, for its version
+            folder = other.split(".")[1]
+            assert known[folder] <= known[own], f"{module} imports {other}, of a higher layer"
+
+
+def test_an_import_that_points_upwards_is_found(tmp_path: Path) -> None:
+    """The check sees imports at the top, inside functions and in every form."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import evicp.sets\nfrom evicp.input import checks\ndef f():\n    from evicp.cli import main\n"
+        "if TYPE_CHECKING:\n    from evicp.report import build\n"
+    )
+    assert imports(program) == {"evicp.sets", "evicp.input.checks", "evicp.cli"}
