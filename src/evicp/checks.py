@@ -343,13 +343,14 @@ def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
 
 def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
     """What a user's evidence or utility function gives for z; impossible labels get 0."""
-    result = np.asarray(function(z.copy()), dtype=np.float64)
+    result = np.array(function(z.copy()), dtype=np.float64, order="C")
     if result.shape != z.shape:
         raise ScoreError(f"{what} must return an array of shape {z.shape}; got {result.shape}.")
-    result = np.where(z == -np.inf, 0.0, result)
-    usable = (result >= 0) & (result <= LARGEST_LOGIT)
-    if not usable.all():
-        raise ScoreError(f"{what} must return finite values >= 0; got {result[~usable][0]}.")
+    if z.min(initial=np.inf) == -np.inf:
+        result[z == -np.inf] = 0.0
+    if not (result.min(initial=0.0) >= 0 and result.max(initial=0.0) <= LARGEST_LOGIT):  # NaN fails, too
+        unusable = ~((result >= 0) & (result <= LARGEST_LOGIT))
+        raise ScoreError(f"{what} must return finite values >= 0; got {result[unusable][0]}.")
     return result
 
 
