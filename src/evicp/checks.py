@@ -51,6 +51,8 @@ def as_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = 
 
     Values are not read here but block by block on the way through (`blocks`): a memory map stays on disk.
     """
+    if type(logits) is np.ndarray and row_allowed and logits.shape == (n_classes,) and _is_native(logits.dtype):
+        return logits[None, :]  # at once, as a server asks for one row after the other
     return _as_rows(_as_native_floats(as_array(logits, "logits")), n_classes, row_allowed)
 
 
@@ -86,9 +88,13 @@ def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
     return array
 
 
+def _is_native(dtype: np.dtype[Any]) -> bool:
+    return dtype.char in "fed" and dtype.isnative
+
+
 def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
     """float16, float32 or float64 in the machine's byte order; whole numbers become float64."""
-    if array.dtype.char in "fed" and array.dtype.isnative:
+    if _is_native(array.dtype):
         return array
     if array.dtype.kind not in "fiu":
         raise InputTypeError(
