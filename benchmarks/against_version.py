@@ -76,4 +76,4 @@ def _print_ratios(clock: str, ratios: dict[tuple[str, str, int], float]) -> None
 
 
 if __name__ == "__main__":
-    common.run("against_version", measure, quiet=True, rounds=7, other=sys.executable, logits=10_000_000)
+    common.run("against_version", measure, clock=None, quiet=True, rounds=7, other=sys.executable, logits=10_000_000)

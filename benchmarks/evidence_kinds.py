@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from functools import partial
 
 import common
@@ -11,13 +10,13 @@ import ml_dtypes
 import numpy as np
 
 from evicp import ECP, calibrate, kernels
-from evicp.bench import FLOOR, Timings, imagenet_like, interleave
+from evicp.bench import FLOOR, Timings, imagenet_like
 
 _FLOAT32 = "float32"
 
 
 def measure(options: argparse.Namespace) -> list[Timings]:
-    """CPU time of ECP with each of its parts, in reads; and of logits in half precision against float32."""
+    """ECP with each of its parts, in reads; and of logits in half precision against float32."""
     return [_parts(options), *_precisions(options)]
 
 
@@ -36,8 +35,7 @@ def _parts(options: argparse.Namespace) -> Timings:
     for name, score in scores.items():
         workloads[f"{name}, label scores"] = partial(kernels.label_scores, score, logits, labels)
         workloads[f"{name}, sets"] = partial(calibrate(logits, labels, score).predict, logits, 0.9)
-    what = f"ECP, {options.n:,} x {options.k:,} float32, CPU time"
-    return interleave(what, workloads, rounds=options.rounds, clock=time.process_time)
+    return common.interleaved(f"ECP, {options.n:,} x {options.k:,} float32", workloads, options)
 
 
 def _precisions(options: argparse.Namespace) -> list[Timings]:
@@ -50,15 +48,10 @@ def _precisions(options: argparse.Namespace) -> list[Timings]:
         work["calibrate"][name] = partial(calibrate, rounded, labels)
         work["sets"][name] = partial(calibration.predict, rounded, 0.9)
     return [
-        interleave(
-            f"{what}, ECP, {options.rows:,} x {options.k:,}, CPU time",
-            calls,
-            rounds=options.rounds,
-            clock=time.process_time,
-        )
+        common.interleaved(f"{what}, ECP, {options.rows:,} x {options.k:,}", calls, options)
         for what, calls in work.items()
     ]
 
 
 if __name__ == "__main__":
-    common.run("evidence_kinds", measure, n=10_000, rows=50_000, k=1000)
+    common.run("evidence_kinds", measure, clock="cpu", n=10_000, rows=50_000, k=1000)

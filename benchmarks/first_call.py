@@ -85,4 +85,4 @@ def measure(options: argparse.Namespace) -> Timings:
 
 
 if __name__ == "__main__":
-    common.run("first_call", measure, rounds=5, python=sys.executable, other="")
+    common.run("first_call", measure, clock=None, rounds=5, python=sys.executable, other="")

@@ -12,7 +12,7 @@ import common
 import numpy as np
 
 from evicp import APS, ECP, LAC, kernels
-from evicp.bench import Timings, imagenet_like, interleave, machine
+from evicp.bench import Timings, imagenet_like, machine
 from evicp.tables import text_table
 
 _SCORES = (ECP(), LAC(), APS())
@@ -43,7 +43,7 @@ def measure(options: argparse.Namespace) -> Timings:
             scored = partial(kernels.label_scores, score, logits, labels)
             workloads[f"{score.name}, {count} threads"] = partial(with_threads, count, scored)
     what = f"label scores, {options.n:,} x {options.k:,} float32"
-    timings = interleave(what, workloads, rounds=options.rounds)
+    timings = common.interleaved(what, workloads, options)
     names = ["one read", *(score.name for score in _SCORES)]
     least = {name: [min(timings[f"{name}, {count} threads"].seconds) for count in counts] for name in names}
     rows = []
