@@ -8,7 +8,7 @@ import common
 import peers
 
 from evicp import APS, ECP, LAC, RAPS, kernels
-from evicp.bench import FLOOR, Timings, imagenet_like, interleave
+from evicp.bench import FLOOR, Timings, imagenet_like
 
 
 def measure(options: argparse.Namespace) -> Timings:
@@ -19,9 +19,7 @@ def measure(options: argparse.Namespace) -> Timings:
         workloads[f"evicp {score.name}"] = lambda score=score: kernels.label_scores(score, logits, labels)
     theirs, _, reason = peers.torchcp(*map(peers.tensor, (logits, labels)))
     what = f"calibration scores, {options.n:,} x {options.k:,} float32"
-    return interleave(
-        what, workloads | theirs, rounds=options.rounds, unavailable={"TorchCP": reason} if reason else {}
-    )
+    return common.interleaved(what, workloads | theirs, options, reason)
 
 
 if __name__ == "__main__":

@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evicp.bench import Timings
+from evicp.bench import Timings, interleave
 
 RESULTS = Path(__file__).parent / "results"
 
+#: On a machine with other work CPU time, that of all threads together, says more than the clock on the wall.
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
-def run(name: str, measure: Callable[[argparse.Namespace], Timings | list[Timings]], **defaults: Any) -> None:
-    """Measure, print, and write benchmarks/results/<name>.json."""
+
+def interleaved(
+    what: str, workloads: Mapping[str, Callable[[], Any]], options: argparse.Namespace, reason: str | None = None
+) -> Timings:
+    """The workloads timed in turn, as the options say; `reason` says why TorchCP is not among them."""
+    clock, unavailable = CLOCKS[options.clock], {"TorchCP": reason} if reason else {}
+    what = f"{what}, {options.clock} time"
+    return interleave(what, workloads, rounds=options.rounds, unavailable=unavailable, clock=clock)
+
+
+def run(
+    name: str,
+    measure: Callable[[argparse.Namespace], Timings | list[Timings]],
+    *,
+    quiet: bool = False,
+    clock: str | None = "wall",
+    **defaults: Any,
+) -> None:
+    """Measure, print (unless quiet: `measure` prints itself), and write benchmarks/results/<name>.json."""
     parser = argparse.ArgumentParser(description=measure.__doc__)
     for option, default in {"rounds": 7, **defaults}.items():
         parser.add_argument(f"--{option}", type=type(default), default=default)
+    if clock:  # other scripts measure by themselves
+        parser.add_argument("--clock", choices=CLOCKS, default=clock)
     measured = measure(parser.parse_args())
     tables = measured if isinstance(measured, list) else [measured]
-    for table in tables:
+    for table in () if quiet else tables:
         print(table, end="\n\n")
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

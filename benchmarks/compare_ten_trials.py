@@ -7,7 +7,7 @@ import argparse
 import common
 
 from evicp import compare
-from evicp.bench import FLOOR, Timings, imagenet_like, interleave
+from evicp.bench import FLOOR, Timings, imagenet_like
 
 
 def measure(options: argparse.Namespace) -> Timings:
@@ -18,7 +18,7 @@ def measure(options: argparse.Namespace) -> Timings:
         "compare, T = 1": lambda: compare(logits, labels),
         "compare, T fitted per trial": lambda: compare(logits, labels, temperature="split"),
     }
-    return interleave(f"compare, {options.n:,} x {options.k:,} float32", workloads, rounds=options.rounds)
+    return common.interleaved(f"compare, {options.n:,} x {options.k:,} float32", workloads, options)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import common
 
 from evicp import ECP, calibrate, kernels
-from evicp.bench import FLOOR, Timing, Timings, imagenet_like, interleave
+from evicp.bench import FLOOR, Timing, Timings, imagenet_like
 from evicp.tables import text_table
 
 _ROWS = [(n, 1000) for n in (1000, 10000, 100000, 1000000)]
@@ -28,7 +28,7 @@ def measure(options: argparse.Namespace) -> list[Timings]:
         workloads[n, k, FLOOR] = logits.sum
         workloads[n, k, "scores"] = lambda z=logits, y=labels: kernels.label_scores(ECP(), z, y)
         workloads[n, k, "sets"] = lambda z=logits, c=calibration: c.predict(z, 0.9)
-    timings = interleave("growth", workloads, rounds=options.rounds)
+    timings = common.interleaved("growth", workloads, options)
     per_logit = {(n, k): [timings[n, k, part].median / (n * k) * 1e9 for part in _PARTS] for n, k in shapes}
     rows = [[f"{n:,}", f"{k:,}", *(f"{value:.3f}" for value in values)] for (n, k), values in per_logit.items()]
     print(text_table(["rows", "classes", "one read", "scores", "sets"], rows), "\nnanoseconds per logit\n")

@@ -11,7 +11,7 @@ import common
 import numpy as np
 
 from evicp import ByClass, calibrate
-from evicp.bench import Timings, imagenet_like, interleave
+from evicp.bench import Timings, imagenet_like
 from evicp.errors import SmallCalibrationWarning
 
 MARGINAL = "marginal"
@@ -50,9 +50,9 @@ def measure(options: argparse.Namespace) -> list[Timings]:
     both = {name: partial(_both, logits, labels, how, what) for name, (how, what) in ways.items()}
     shape = f"{options.n:,} x {options.k:,} float32"
     return [
-        interleave(f"calibration, {shape}", first, rounds=options.rounds),
-        interleave(f"sets at 0.9, {shape}", second, rounds=options.rounds),
-        interleave(f"calibration and sets at 0.9, {shape}", both, rounds=options.rounds),
+        common.interleaved(f"calibration, {shape}", first, options),
+        common.interleaved(f"sets at 0.9, {shape}", second, options),
+        common.interleaved(f"calibration and sets at 0.9, {shape}", both, options),
     ]
 
 

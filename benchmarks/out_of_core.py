@@ -140,4 +140,4 @@ if __name__ == "__main__":
         print(json.dumps({"in_blocks": in_blocks, "at_once": at_once}[which](Path(folder), memory, cold == "1")))
     else:
         defaults = {"n": 1_000_000, "k": 1000, "memory": "256MiB", "cold": 0, "folder": tempfile.gettempdir()}
-        common.run("out_of_core", measure, rounds=3, **defaults)
+        common.run("out_of_core", measure, clock=None, rounds=3, **defaults)

@@ -10,7 +10,7 @@ import common
 import paper_procedure
 
 from evicp import calibrate, evaluate
-from evicp.bench import FLOOR, Timings, imagenet_like, interleave
+from evicp.bench import FLOOR, Timings, imagenet_like
 
 _MEMORY = """
 import sys
@@ -42,7 +42,7 @@ def measure(options: argparse.Namespace) -> Timings:
         "evicp trial": lambda: ours(logits, labels, cut),
         "plain procedure": lambda: paper_procedure.trial(logits, labels, cut),
     }
-    timings = interleave(f"one paper trial, {options.n:,} x {options.k:,} float32", workloads, rounds=options.rounds)
+    timings = common.interleaved(f"one paper trial, {options.n:,} x {options.k:,} float32", workloads, options)
     print(f"plain procedure / ours: {timings.ratio('plain procedure', 'evicp trial'):.0f} x")
     code = _MEMORY.format(n=options.n, k=options.k)
     memory = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -8,7 +8,7 @@ import common
 import peers
 
 from evicp import APS, ECP, LAC, RAPS, calibrate
-from evicp.bench import FLOOR, Timings, imagenet_like, interleave
+from evicp.bench import FLOOR, Timings, imagenet_like
 
 
 def measure(options: argparse.Namespace) -> Timings:
@@ -20,9 +20,7 @@ def measure(options: argparse.Namespace) -> Timings:
         workloads[f"evicp {score.name}"] = lambda calibration=calibration: calibration.predict(logits, 0.9)
     _, theirs, reason = peers.torchcp(*map(peers.tensor, (logits, labels)))
     what = f"prediction sets, {options.n:,} x {options.k:,} float32, coverage 0.9"
-    return interleave(
-        what, workloads | theirs, rounds=options.rounds, unavailable={"TorchCP": reason} if reason else {}
-    )
+    return common.interleaved(what, workloads | theirs, options, reason)
 
 
 if __name__ == "__main__":

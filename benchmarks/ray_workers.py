@@ -95,4 +95,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--alone"]:
         print(json.dumps(work(Path(sys.argv[2]), int(sys.argv[3]))))
     else:
-        common.run("ray_workers", measure, rounds=3, n=400_000, k=1000, folder=tempfile.gettempdir())
+        common.run("ray_workers", measure, clock=None, rounds=3, n=400_000, k=1000, folder=tempfile.gettempdir())

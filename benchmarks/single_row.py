@@ -9,7 +9,7 @@ from typing import Any
 import common
 
 from evicp import APS, ECP, LAC, RAPS, calibrate, kernels
-from evicp.bench import Timings, imagenet_like, interleave
+from evicp.bench import Timings, imagenet_like
 
 _REPEATS = 1000
 
@@ -36,10 +36,8 @@ def measure(options: argparse.Namespace) -> Timings:
         workloads[f"bare kernel {score.name}"] = _often(
             lambda s=score, q=threshold: kernels.ragged_sets(s, row[None], q)
         )
-    return interleave(
-        f"single row, K = {options.k:,} (ms per 1,000 calls = us per call)", workloads, rounds=options.rounds
-    )
+    return common.interleaved(f"single row, K = {options.k:,} (ms per 1,000 calls = us per call)", workloads, options)
 
 
 if __name__ == "__main__":
-    common.run("single_row", measure, k=1000)
+    common.run("single_row", measure, clock="cpu", k=1000)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from evicp import fit_temperature
-from evicp.bench import FLOOR, Timings, imagenet_like, interleave
+from evicp.bench import FLOOR, Timings, imagenet_like
 
 
 def dense(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -31,7 +31,7 @@ def measure(options: argparse.Namespace) -> Timings:
         "evicp": lambda: fit_temperature(logits, labels),
         "dense, scipy": lambda: dense(logits, labels),
     }
-    return interleave(f"temperature fit, {options.n:,} x {options.k:,} float32", workloads, rounds=options.rounds)
+    return common.interleaved(f"temperature fit, {options.n:,} x {options.k:,} float32", workloads, options)
 
 
 if __name__ == "__main__":

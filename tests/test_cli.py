@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib.util
+import inspect
 import io
 import json
 import os
@@ -27,6 +28,7 @@ import evicp
 from evicp import kernels
 from evicp.blocks import located
 from evicp.cli import app, common, inputs
+from evicp.cli.commands import COMMANDS
 from evicp.cli.common import plain
 from evicp.errors import EvicpError
 from evicp.io.files import read_sets, write_sets
@@ -659,6 +661,17 @@ def test_demo_ends_by_naming_the_report(runs: dict[str, Run], folder: Path) -> N
 
 def commands() -> list[Callable[..., None]]:
     return [info.callback for info in app.registered_commands if info.callback is not None]
+
+
+def test_the_list_of_commands_shows_the_first_line_of_their_help() -> None:
+    assert {command.__name__: str(inspect.getdoc(command)).split("\n\n")[0] for command in commands()} == COMMANDS
+
+
+def test_the_list_of_commands_loads_none_of_them() -> None:
+    code = "import sys; sys.argv = ['evicp', '--help']; from evicp.cli.commands import application, asked_for; "
+    code += "app = application(asked_for(sys.argv[1:])); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", *(f"evicp.cli.{name}" for name in COMMANDS)} & set(loaded)
 
 
 def test_every_command_shows_examples_and_speaks_json() -> None:

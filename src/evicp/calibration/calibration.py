@@ -651,11 +651,13 @@ class Calibration:
         asked_for = own._limits(array, levels, confidence, groups, weights, steps)
         self._warn_suspicious(array)
         if len(asked_for) == 1:
-            found = [kernels.ragged_labels(self.score, array, asked_for[0])]
+            limit = asked_for[0]
+            within = limit.item() if limit.size == 1 else limit
+            results = [like[0].replaced(*kernels.ragged_labels(self.score, array, within))]
         else:
             loosest = kernels.ragged_sets(self.score, array, reduce(np.maximum, asked_for))
             found = [limits.within(loosest, limit)[:2] for limit in asked_for]
-        results = [about.replaced(*ragged) for about, ragged in zip(like, found, strict=True)]
+            results = [about.replaced(*ragged) for about, ragged in zip(like, found, strict=True)]
         if not allow_empty:
             top = kernels.top_labels(self.score, array)
             results = [limits.fill_empty(sets, top) for sets in results]

@@ -4,7 +4,9 @@ TYPE_CHECKING = False  # see evicp/__init__.py
 if TYPE_CHECKING:
     from typing import Any
 
-    from evicp.cli.commands import app
+    from typer import Typer
+
+    app: Typer
 
 __all__ = ["app", "main"]
 
@@ -12,13 +14,17 @@ __all__ = ["app", "main"]
 def main() -> None:
     """Run the command line; what it needs is imported here, where an interruption is no traceback either."""
     try:
+        import sys
+
         from evicp.cli import streams
 
         streams.open_streams()
         with streams.uninterrupted():
-            from evicp.cli.commands import run
+            from evicp.cli.commands import application, asked_for, run
+
+            app = application(asked_for(sys.argv[1:]))
         try:
-            run()
+            run(app)
         finally:
             streams.end_at_once()
     except KeyboardInterrupt:
@@ -29,7 +35,8 @@ def main() -> None:
 
 def __getattr__(name: str) -> "Any":
     if name == "app":
-        from evicp.cli.commands import app
+        from evicp.cli.commands import application
 
-        return app
+        globals()[name] = application()
+        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

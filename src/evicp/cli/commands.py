@@ -1,4 +1,4 @@
-"""All commands as one application, and how it ends: exit codes, errors in one line, signals."""
+"""The commands as one application, and how it ends: exit codes, errors in one line, signals."""
 
 from __future__ import annotations
 
@@ -8,33 +8,21 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 import evicp
-from evicp import kernels
 from evicp.cli import streams
-from evicp.cli.bench import bench
-from evicp.cli.calibrate import calibrate
-from evicp.cli.common import mute, say, visible
-from evicp.cli.compare import compare
-from evicp.cli.demo import demo
-from evicp.cli.evaluate import evaluate
-from evicp.cli.explain import explain
-from evicp.cli.export import export
-from evicp.cli.extract import extract
-from evicp.cli.monitor import monitor
-from evicp.cli.plan import plan
-from evicp.cli.predict import predict
-from evicp.cli.report import report
-from evicp.cli.reproduce import reproduce
-from evicp.cli.tune import tune
+from evicp.cli.messages import mute, say, visible
 from evicp.errors import MissingExtraError
 from evicp.io.paths import remove_unfinished
 
-__all__ = ["app", "run"]
+__all__ = ["COMMANDS", "application", "asked_for", "run"]
 
 #: Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted (Ctrl-C), 143 terminated.
 FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
@@ -42,21 +30,70 @@ FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
 #: What the parser of the command line raises; its module differs between versions of Typer.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(
-    name="evicp",
-    help="Prediction sets with a coverage guarantee from any classifier's logits.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
+#: The commands, each in a module of its name, and the first line of its help.
+COMMANDS = MappingProxyType(
+    {
+        "demo": (
+            "Compare the scores on embedded real ImageNet logits, show a certificate, a few sets and a report. Offline."
+        ),
+        "extract": "Write the logits and labels of a network's classes for every image or text.",
+        "calibrate": "Score the true labels of calibration rows; any coverage can be asked of the result afterwards.",
+        "predict": (
+            "The prediction sets of new rows: parquet, npz, jsonl, json or csv as the suffix says, JSON lines for -."
+        ),
+        "evaluate": (
+            "Coverage, size, SSCV, SAT, strata and classes of prediction sets, and whether the promise was kept."
+        ),
+        "compare": "Coverage, size, SSCV and SAT of several scores on the same random splits of labelled rows.",
+        "tune": "Tune a score on rows of their own: do not calibrate or test on them afterwards.",
+        "report": "One self-contained HTML file: a slider of coverages, figures, certificate, classes, single rows.",
+        "explain": (
+            "Evidence, belief, Dirichlet probability, softmax and cost of the best labels of one row, and who is in."
+        ),
+        "plan": "The smallest number of calibration rows from which on coverage stays within the tolerance.",
+        "monitor": (
+            "Tell whether coverage has broken since the calibration, from labelled rows in the order of their arrival."
+        ),
+        "export": (
+            "Append the calibrated set predictor to an ONNX graph: standard operators, dynamic batch, any server."
+        ),
+        "reproduce": (
+            "Reproduce the paper's Tables 1 to 8 and Figures 2 and 3 under its released protocol and a clean one."
+        ),
+        "bench": (
+            "Measure calibration scores, prediction sets and a temperature fit against one plain read of the logits."
+        ),
+    }
 )
-for command in (
-    *(demo, extract, calibrate, predict, evaluate, compare, tune, report, explain, plan, monitor),
-    *(export, reproduce, bench),
-):
-    app.command(epilog=getattr(command, "epilog", None))(command)
 
 
-def run() -> None:
+def application(loaded: Collection[str] = COMMANDS) -> typer.Typer:
+    """The command line, with the modules of some commands loaded; of the others it only knows the names and help."""
+    made = typer.Typer(
+        name="evicp",
+        help="Prediction sets with a coverage guarantee from any classifier's logits.",
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback(invoke_without_command=True)(_without_command)
+    for name, line in COMMANDS.items():
+        if name in loaded:
+            command = getattr(import_module(f"evicp.cli.{name}"), name)
+            made.command(epilog=getattr(command, "epilog", None))(command)
+        else:
+            made.command(name, help=line)(lambda: None)
+    return made
+
+
+def asked_for(arguments: Sequence[str]) -> Collection[str]:
+    """The commands that have to be loaded: loading all takes longer than most of them take."""
+    if "_EVICP_COMPLETE" in os.environ:  # the shell asks for options
+        return COMMANDS
+    return {word for word in arguments if not word.startswith("-")} & COMMANDS.keys()
+
+
+def run(app: typer.Typer) -> None:
     """Run the command line; bad input ends with one line and exit code 2, never with a traceback."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     _say_everything()
@@ -128,12 +165,13 @@ def _show_warning(message: Warning | str, *_: Any) -> None:
     say(f"warning: {line}")
 
 
-@app.callback(invoke_without_command=True)
 def _without_command(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
+        from evicp import kernels
+
         Console().print(f"{evicp.__version__} (kernels: {kernels.level()})", highlight=False)
         raise typer.Exit
     if context.invoked_subcommand is None:

@@ -11,13 +11,12 @@ import os
 import re
 import sys
 import threading
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fractions import Fraction
 from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 import typer
@@ -27,17 +26,16 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from evicp.cli.messages import mute, note, say, visible
 from evicp.cli.streams import output_is_closed
 from evicp.errors import FileError, ScoreError
-from evicp.io.files import LOGITS_SUFFIXES
 from evicp.io.paths import as_path, format_of, refuse_target
-from evicp.method.scores import SCORES, Score, as_score
 
 if TYPE_CHECKING:
+    from evicp.method.scores import Score
     from evicp.report import Report
 
 __all__ = [
-    "INPUT_SUFFIXES",
     "CalibrationCoverage",
     "ClassNames",
     "Coverage",
@@ -53,6 +51,7 @@ __all__ = [
     "SetsConfidence",
     "check_output",
     "examples",
+    "input_suffixes",
     "json_text",
     "mute",
     "note",
@@ -69,9 +68,14 @@ __all__ = [
 
 STREAM = "-"
 
-#: Files of logits, by suffix: what is read from a folder of shards.
 TORCH_SUFFIXES = (".pt", ".pth")
-INPUT_SUFFIXES = (*LOGITS_SUFFIXES, *TORCH_SUFFIXES)
+
+
+def input_suffixes() -> tuple[str, ...]:
+    """The suffixes of files of logits: what is read from a folder of shards."""
+    from evicp.io.files import LOGITS_SUFFIXES  # late: it loads most of the package, which not every command needs
+
+    return (*LOGITS_SUFFIXES, *TORCH_SUFFIXES)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -79,6 +83,8 @@ INPUT_SUFFIXES = (*LOGITS_SUFFIXES, *TORCH_SUFFIXES)
 
 
 def _complete_score(incomplete: str) -> list[str]:
+    from evicp.method.scores import SCORES
+
     return [name for name in SCORES if name.startswith(incomplete)]
 
 
@@ -175,6 +181,8 @@ def examples(*lines: str) -> Callable[[Command], Command]:
 
 def parse_score(text: str, *, conformal: bool = True) -> Score:
     """A score from text, where "auto" is none."""
+    from evicp.method.scores import as_score
+
     if text.lower() == "auto":
         raise ScoreError(
             "auto is a choice, not a score: run evicp tune on other rows, and give the score that it names."
@@ -211,7 +219,7 @@ def check_output(
     refuse_target(target, suffixes)
     refuse_inputs(target, inputs)
     for name in inputs:
-        if name is not None and format_of(target) in INPUT_SUFFIXES and _is_in(as_path(name), target):
+        if name is not None and format_of(target) in input_suffixes() and _is_in(as_path(name), target):
             raise FileError(f"cannot write {target}: it would be read as logits of {name}. Give another folder.")
     if target.exists() and not force:
         raise FileError(f"{target} exists. Use --force to overwrite it.")
@@ -229,7 +237,7 @@ def _reads(source: Path, target: Path) -> bool:
     """Whether a file that exists is a source, or among the files of logits in it."""
     try:
         if source.is_dir():
-            shards = (file for file in source.iterdir() if format_of(file) in INPUT_SUFFIXES)
+            shards = (file for file in source.iterdir() if format_of(file) in input_suffixes())
             return any(file.exists() and file.samefile(target) for file in shards)
         return source.exists() and source.samefile(target)
     except OSError:
@@ -247,35 +255,9 @@ def stdout_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=110)
 
 
-#: Characters that turn around the text after them.
-_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-def visible(text: object, *, lines: bool = False) -> str:
-    r"""Text that a terminal shows and does not obey: control characters are escaped, line ends too unless wanted.
-
-    >>> print(visible("a\x1b[2Jb\n"))
-    a\x1b[2Jb\n
-    """
-    plain_text = str(text)
-    if plain_text.isprintable():
-        return plain_text
-    return "".join(c if c == "\n" and lines else _escaped(c) for c in plain_text)
-
-
-def _escaped(character: str) -> str:
-    harmful = unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in _TURNING
-    return character.encode("unicode_escape").decode() if harmful else character
-
-
 def print_text(text: object) -> None:
     """Print a result as it is: no markup, no wrapping, so that a class name cannot style or break anything."""
     stdout_console().print(visible(text, lines=True), markup=False, highlight=False, soft_wrap=True)
-
-
-def note(text: str) -> None:
-    """A remark for people, on standard error: it never mixes with results."""
-    say(visible(text), style="dim")
 
 
 def note_start(page: Report, coverage: float | Fraction) -> None:
@@ -283,32 +265,6 @@ def note_start(page: Report, coverage: float | Fraction) -> None:
     start = page.data["grid"][page.data["start"]]
     if start != float(coverage):
         note(f"the report starts at coverage {start:g}: its slider does not have {float(coverage):g}.")
-
-
-def say(line: str, *, style: str | None = None) -> None:
-    """Print a line on standard error; where that is closed or its disk is full, nothing is said and work goes on."""
-    try:
-        _Remarks(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True, style=style)
-    except OSError:  # also where no more files can be opened, which Rich does as it goes
-        try:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
-        except OSError:
-            mute(sys.stderr)
-
-
-class _Remarks(Console):
-    """A console that nobody need listen to: Rich's own ends the program, and takes standard output away."""
-
-    def on_broken_pipe(self) -> None:
-        """Go on where the reader of standard error has gone."""
-        mute(sys.stderr)
-
-
-def mute(stream: TextIO) -> None:
-    """What is left to print there goes nowhere: Python would complain once more while flushing at exit."""
-    with suppress(OSError):  # what is no file has nothing to flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 #: Texts are folded into no fewer columns than this: names in a column of one letter, or of none, tell nothing.

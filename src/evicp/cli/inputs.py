@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from evicp import blocks
 from evicp.blocks import Rows
 from evicp.calibration.calibration import Calibration
-from evicp.cli.common import INPUT_SUFFIXES, TORCH_SUFFIXES
+from evicp.cli.common import TORCH_SUFFIXES, input_suffixes
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
 from evicp.input import checks
 from evicp.input.classes import as_class_names, labelled
@@ -104,9 +104,9 @@ def labels_of(rows: Rows) -> I64:
 def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
     """Rows on disk, torch's own files among them."""
     file = as_path(path)
-    if format_of(file) not in INPUT_SUFFIXES and not file.is_dir():
+    if format_of(file) not in input_suffixes() and not file.is_dir():
         raise FileError(
-            f"cannot read logits from {path}: unknown suffix {file.suffix!r}; known are {', '.join(INPUT_SUFFIXES)}."
+            f"cannot read logits from {path}: unknown suffix {file.suffix!r}; known are {', '.join(input_suffixes())}."
         )
     try:
         return blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(TORCH_SUFFIXES, _read_torch))

@@ -51,6 +51,8 @@ def as_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = 
 
     Values are not read here but block by block on the way through (`blocks`): a memory map stays on disk.
     """
+    if type(logits) is np.ndarray and row_allowed and logits.shape == (n_classes,) and _is_native(logits.dtype):
+        return logits[None, :]  # at once, as a server asks for one row after the other
     return _as_rows(_as_native_floats(as_array(logits, "logits")), n_classes, row_allowed)
 
 
@@ -86,9 +88,13 @@ def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
     return array
 
 
+def _is_native(dtype: np.dtype[Any]) -> bool:
+    return dtype.char in "fed" and dtype.isnative
+
+
 def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
     """float16, float32 or float64 in the machine's byte order; whole numbers become float64."""
-    if array.dtype.char in "fed" and array.dtype.isnative:
+    if _is_native(array.dtype):
         return array
     if array.dtype.kind not in "fiu":
         raise InputTypeError(
@@ -343,13 +349,14 @@ def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
 
 def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
     """What a user's evidence or utility function gives for z; impossible labels get 0."""
-    result = np.asarray(function(z.copy()), dtype=np.float64)
+    result = np.array(function(z.copy()), dtype=np.float64, order="C")
     if result.shape != z.shape:
         raise ScoreError(f"{what} must return an array of shape {z.shape}; got {result.shape}.")
-    result = np.where(z == -np.inf, 0.0, result)
-    usable = (result >= 0) & (result <= LARGEST_LOGIT)
-    if not usable.all():
-        raise ScoreError(f"{what} must return finite values >= 0; got {result[~usable][0]}.")
+    if z.min(initial=np.inf) == -np.inf:
+        result[z == -np.inf] = 0.0
+    if not (result.min(initial=0.0) >= 0 and result.max(initial=0.0) <= LARGEST_LOGIT):  # NaN fails, too
+        unusable = ~((result >= 0) & (result <= LARGEST_LOGIT))
+        raise ScoreError(f"{what} must return finite values >= 0; got {result[unusable][0]}.")
     return result
 
 

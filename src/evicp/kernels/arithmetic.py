@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from operator import or_
@@ -129,7 +129,9 @@ def bits_of(numbers: NDArray[Any]) -> NDArray[np.uint64]:
 
 def row_hashes(logits: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[np.uint64]:
     """A hash of each calibration row, (n,), from its true label and the logit of that."""
-    hashes: NDArray[np.uint64] = mix64(bits_of(logits) + mix64(labels.astype(np.uint64) + np.uint64(1)))
+    hashes = np.empty(len(labels), np.uint64)
+    for rows in _pieces(len(labels)):
+        hashes[rows] = mix64(bits_of(logits[rows]) + mix64(labels[rows].astype(np.uint64) + np.uint64(1)))
     return hashes
 
 
@@ -139,8 +141,16 @@ def digest_of(hashes: NDArray[np.uint64], start: int = 0) -> int:
     The order tells calibration sets apart that hold the same few different rows: it is as random as the rows are
     exchangeable.
     """
-    places = mix64(np.arange(start + 1, start + 1 + len(hashes), dtype=np.uint64))
-    return int(mix64(hashes ^ places).sum(dtype=np.uint64))
+    total = 0
+    for rows in _pieces(len(hashes)):
+        places = mix64(np.arange(start + 1 + rows.start, start + 1 + rows.stop, dtype=np.uint64))
+        total += int(mix64(hashes[rows] ^ places).sum(dtype=np.uint64))
+    return total % 2**64
+
+
+def _pieces(n: int, size: int = 8192) -> Iterator[slice]:
+    """n rows in pieces whose intermediate results stay in the processor's cache."""
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 @dataclass(frozen=True)
