@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import checks, frames, kernels, limits, shift
-from evicp.arithmetic import UNKNOWN, Arithmetic, Origin, arithmetic_of, digest_of, precision_of, row_hashes
+from evicp.arithmetic import (
+    ROUNDOFF,
+    UNKNOWN,
+    Arithmetic,
+    Origin,
+    arithmetic_of,
+    digest_of,
+    precision_of,
+    row_hashes,
+    size_of_logits,
+)
 from evicp.arrays import F64, I64, Coverage, Coverages
 from evicp.certificates import certify
 from evicp.classes import ClassAxis, ClassNames, in_class_order, labelled
@@ -39,6 +49,9 @@ _LOW_COVERAGE = Fraction(1, 5)
 
 #: The group of every label of every row, where there are none.
 _ONE_GROUP = checks.frozen(np.zeros((1, 1), np.int64))
+
+#: Rounding that moves logits, in units of the temperature, by more than this changes which labels are likely.
+_COARSE = 0.25
 
 #: What ties do at this many coverages is kept at hand.
 _REMEMBERED = 64
@@ -217,14 +230,18 @@ class Calibrator:
             from evicp import device
 
             scores, own = device.label_scores(self.score, array, truth), device.logits_at(array, truth)
+            largest = size_of_logits(own, lambda rows: device.largest_logits(array)[rows])
         else:
             scores = kernels.label_scores(self.score, array, truth)
             own = array[np.arange(len(truth)), truth]
+            largest = size_of_logits(
+                own, lambda rows: array[rows].max(1), max(1, checks.BLOCK_LOGITS // array.shape[1])
+            )
         keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
         self.n_classes, self._classes = array.shape[1], classes
         # Copies: whoever reads rows in blocks fills the same buffers again.
         kept = None if row_weights is None else row_weights.copy()
-        origin = Origin(arithmetic, float(own.max(initial=-np.inf)), None)
+        origin = Origin(arithmetic, largest, None)
         batch = Batch(scores, keys.copy(), kept, origin, row_hashes(own, truth))
         masked, second = np.flatnonzero(own == -np.inf), _second_of_two(array, scores)
         self._batches.append(batch._replace(masked=masked, second_of_two=second))
@@ -706,6 +723,7 @@ class Calibration:
         """The calibration with scores raised past the rounding of another arithmetic that scores new rows."""
         if self.origin is None or new is self.origin.arithmetic or new == self.origin.arithmetic:
             return self
+        self._warn_of_coarse_rows(self.origin, new)
         known = self.__dict__.setdefault("_raised_for", {})
         if new not in known:
             known[new] = self._raised(self.origin, new)
@@ -725,6 +743,21 @@ class Calibration:
             scores = higher[order]
             weights = None if weights is None else replace(weights, rows=weights.rows[order])
         return replace(self, scores=checks.frozen(scores), groups=groups, weights=weights, origin=None)
+
+    def _warn_of_coarse_rows(self, origin: Origin, new: Arithmetic) -> None:
+        """Warn of rows whose precision is too coarse for logits as large as these, and coarser than the calibration's.
+
+        Sums and ranks of logits that are rounded so much are others, not those of the same logits with some noise.
+        """
+        moved = limits.most_moved(self.score, new, origin.largest)
+        if ROUNDOFF[new.logits] > ROUNDOFF[origin.arithmetic.logits] and _COARSE < moved < np.inf:
+            checks.warn(
+                f"new logits are {new.logits}, the calibration's were {origin.arithmetic.logits}: logits as large as "
+                f"{abs(origin.largest):.3g} are rounded by up to {ROUNDOFF[new.logits] * abs(origin.largest):.2g}, and "
+                f"sets may cover less than asked. Calibrate on {new.logits} logits, or pass new ones in "
+                f"{origin.arithmetic.logits}.",
+                SuspiciousInputWarning,
+            )
 
     def _steps(self, smoothed: Any, logits: NDArray[Any]) -> I64:
         """u of each new row, in steps."""
