@@ -47,6 +47,9 @@ __all__ = ["Calibration", "Calibrator", "calibrate"]
 #: Nobody asks for so little coverage alone: it is more likely the share of misses.
 _LOW_COVERAGE = Fraction(1, 5)
 
+#: Nobody asks for coverage that most calibration sets do not reach: it is more likely the share of failures.
+_LOW_CONFIDENCE = 0.5
+
 #: The group of every label of every row, where there are none.
 _ONE_GROUP = checks.frozen(np.zeros((1, 1), np.int64))
 
@@ -223,6 +226,7 @@ class Calibrator:
             array, arithmetic = kernels.comparable(before.arithmetic, self.score, array, precision)
         if before is None:
             warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
+            _warn_of_rows_beside(self.score, array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')
@@ -526,6 +530,7 @@ class Calibration:
         if self.weights is not None or not isinstance(by, ByClass | None):
             raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
         warn_of_low_coverage(checks.as_coverage(coverage))
+        warn_of_low_confidence(confidence)
         thresholds = self.thresholds(coverage, confidence)
         self._warn_of_ties(checks.as_coverage(coverage), confidence, can_smooth=False)
         return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
@@ -626,7 +631,7 @@ class Calibration:
             return last[3]
         wanted = checks.as_coverages(coverage)
         asked = self._checked(wanted, confidence, allow_empty, smoothed, many=checks.is_many(coverage))
-        warned = [warn_of_low_coverage(max(wanted))]
+        warned = [warn_of_low_coverage(max(wanted)), warn_of_low_confidence(asked.like[0].confidence)]
         warned += [self._warn_of_ties(sets.coverage, sets.confidence) for sets in asked.like if not sets.smoothed]
         if plain and not any(warned):
             self.__dict__["_last_asked"] = coverage, confidence, allow_empty, asked
@@ -1198,6 +1203,18 @@ def warn_of_low_coverage(coverage: Fraction) -> bool:
     return is_low
 
 
+def warn_of_low_confidence(confidence: float | None) -> bool:
+    """Warn of a probability of failure where that of success was asked for; whether it looks so."""
+    if confidence is None or confidence >= _LOW_CONFIDENCE:
+        return False
+    checks.warn(
+        f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} most "
+        f"cover less than asked. Did you mean {1 - confidence:g}?",
+        SuspiciousInputWarning,
+    )
+    return True
+
+
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
     """Warn, once for all scores, of input that is legal but very likely not what was meant."""
     checks.warn_if_probabilities(logits)
@@ -1211,6 +1228,21 @@ def _second_of_two(logits: Any, scores: F64) -> int:
     if not rows.size or logits.shape[1] == 2:
         return len(rows)
     return int(((checks.as_array(logits[rows], "logits") > -np.inf).sum(1) == 2).sum())
+
+
+def _warn_of_rows_beside(score: Score, logits: Any) -> None:
+    """Warn of a user's score that makes another number of a row by which rows are beside it."""
+    own = (score, getattr(score, "evidence", None), getattr(score, "utility", None))
+    if (SCORES.get(score.name) is type(score) and not any(map(callable, own[1:]))) or len(logits) < 2:
+        return
+    alone, beside = (kernels.dense_scores(score, logits[:rows])[0] for rows in (1, 2))
+    if not np.allclose(alone, beside, rtol=1e-4, atol=1e-6):
+        checks.warn(
+            f"the score {score.describe()} of a row is another one if other rows are beside it: sets then depend on "
+            "which rows are predicted together, and need not cover what is asked. Sum or rank along axis 1, and draw "
+            "no random numbers.",
+            SuspiciousInputWarning,
+        )
 
 
 def _warn_of_seconds_of_two(score: Score, share: float) -> None:
