@@ -535,3 +535,8 @@ def test_a_monitor_travels():
     monitor = Monitor(100, 0.9).update([True, False])
     again = pickle.loads(pickle.dumps(monitor))
     assert again.update([True]).to_dict() == copy.deepcopy(monitor).update([True]).to_dict()
+
+
+def test_a_level_needs_a_calibration() -> None:
+    with pytest.raises(InputTypeError, match="calibration must be a Calibration; got a list"):
+        AdaptiveLevel(0.9).predict([], np.zeros((1, 2)))  # type: ignore[arg-type]

@@ -473,3 +473,12 @@ def test_the_plans_exact_ranks_survive_large_denominators():
     got = reliability._concentration(n, n, coverage, 1e-6)
     wanted = [concentration(int(x), coverage, 1e-6) for x in n]
     assert got == pytest.approx(wanted, rel=1e-3)  # old SciPys are no nearer at such n; a wrapped rank is far off
+
+
+def test_rows_beyond_the_precision_of_the_law_are_refused() -> None:
+    """From 10^17 rows on the interval was NaN, and a monitor overflowed."""
+    low, high = Reliability(10**15, 0.9).interval(0.95)
+    assert 0.8999 < low < 0.9 < high < 0.9001
+    for n in (10**15 + 1, 10**30):
+        with pytest.raises(InputError, match=r"n must be at most 10\^15"):
+            Reliability(n, 0.9)

@@ -25,7 +25,17 @@ from evicp.calibration.ties import is_tied, ties_of, warn_of_ties
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
 from evicp.input import checks, frames
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order, labelled
-from evicp.kernels.arithmetic import UNKNOWN, Arithmetic, Origin, arithmetic_of, digest_of, precision_of, row_hashes
+from evicp.kernels.arithmetic import (
+    ROUNDOFF,
+    UNKNOWN,
+    Arithmetic,
+    Origin,
+    arithmetic_of,
+    digest_of,
+    precision_of,
+    row_hashes,
+    size_of_logits,
+)
 from evicp.method.scores import ECP, SCORES, Score, ScoreLike, as_score
 from evicp.outer import outer
 from evicp.sets import PredictionSets
@@ -41,8 +51,14 @@ __all__ = ["Calibration", "Calibrator", "calibrate"]
 #: Nobody asks for so little coverage alone: it is more likely the share of misses.
 _LOW_COVERAGE = Fraction(1, 5)
 
+#: Nobody asks for coverage that most calibration sets do not reach: it is more likely the share of failures.
+_LOW_CONFIDENCE = 0.5
+
 #: The group of every label of every row, where there are none.
 _ONE_GROUP = checks.frozen(np.zeros((1, 1), np.int64))
+
+#: Rounding that moves logits, in units of the temperature, by more than this changes which labels are likely.
+_COARSE = 0.25
 
 #: What ties do at this many coverages is kept at hand.
 _REMEMBERED = 64
@@ -212,6 +228,7 @@ class Calibrator:
             array, arithmetic = kernels.comparable(before.arithmetic, self.score, array, precision)
         if before is None:
             warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
+            _warn_of_rows_beside(self.score, array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')
@@ -219,14 +236,18 @@ class Calibrator:
             from evicp.calibration import device
 
             scores, own = device.label_scores(self.score, array, truth), device.logits_at(array, truth)
+            largest = size_of_logits(own, lambda rows: device.largest_logits(array)[rows])
         else:
             scores = kernels.label_scores(self.score, array, truth)
             own = array[np.arange(len(truth)), truth]
+            largest = size_of_logits(
+                own, lambda rows: array[rows].max(1), max(1, checks.BLOCK_LOGITS // array.shape[1])
+            )
         keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
         self.n_classes, self._classes = array.shape[1], classes
         # Copies: whoever reads rows in blocks fills the same buffers again.
         kept = None if row_weights is None else row_weights.copy()
-        origin = Origin(arithmetic, float(own.max(initial=-np.inf)), None)
+        origin = Origin(arithmetic, largest, None)
         batch = Batch(scores, keys.copy(), kept, origin, row_hashes(own, truth))
         masked, second = np.flatnonzero(own == -np.inf), _second_of_two(array, scores)
         self._batches.append(batch._replace(masked=masked, second_of_two=second))
@@ -511,6 +532,7 @@ class Calibration:
         if self.weights is not None or not isinstance(by, ByClass | None):
             raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
         warn_of_low_coverage(checks.as_coverage(coverage))
+        warn_of_low_confidence(confidence)
         thresholds = self.thresholds(coverage, confidence)
         self._warn_of_ties(checks.as_coverage(coverage), confidence, can_smooth=False)
         return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
@@ -611,7 +633,7 @@ class Calibration:
             return last[3]
         wanted = checks.as_coverages(coverage)
         asked = self._checked(wanted, confidence, allow_empty, smoothed, many=checks.is_many(coverage))
-        warned = [warn_of_low_coverage(max(wanted))]
+        warned = [warn_of_low_coverage(max(wanted)), warn_of_low_confidence(asked.like[0].confidence)]
         warned += [self._warn_of_ties(sets.coverage, sets.confidence) for sets in asked.like if not sets.smoothed]
         if plain and not any(warned):
             self.__dict__["_last_asked"] = coverage, confidence, allow_empty, asked
@@ -710,6 +732,7 @@ class Calibration:
         """The calibration with scores raised past the rounding of another arithmetic that scores new rows."""
         if self.origin is None or new is self.origin.arithmetic or new == self.origin.arithmetic:
             return self
+        self._warn_of_coarse_rows(self.origin, new)
         known = self.__dict__.setdefault("_raised_for", {})
         if new not in known:
             known[new] = self._raised(self.origin, new)
@@ -729,6 +752,21 @@ class Calibration:
             scores = higher[order]
             weights = None if weights is None else replace(weights, rows=weights.rows[order])
         return replace(self, scores=checks.frozen(scores), groups=groups, weights=weights, origin=None)
+
+    def _warn_of_coarse_rows(self, origin: Origin, new: Arithmetic) -> None:
+        """Warn of rows whose precision is too coarse for logits as large as these, and coarser than the calibration's.
+
+        Sums and ranks of logits that are rounded so much are others, not those of the same logits with some noise.
+        """
+        moved = limits.most_moved(self.score, new, origin.largest)
+        if ROUNDOFF[new.logits] > ROUNDOFF[origin.arithmetic.logits] and _COARSE < moved < np.inf:
+            checks.warn(
+                f"new logits are {new.logits}, the calibration's were {origin.arithmetic.logits}: logits as large as "
+                f"{abs(origin.largest):.3g} are rounded by up to {ROUNDOFF[new.logits] * abs(origin.largest):.2g}, and "
+                f"sets may cover less than asked. Calibrate on {new.logits} logits, or pass new ones in "
+                f"{origin.arithmetic.logits}.",
+                SuspiciousInputWarning,
+            )
 
     def _steps(self, smoothed: Any, logits: NDArray[Any]) -> I64:
         """u of each new row, in steps."""
@@ -1167,6 +1205,18 @@ def warn_of_low_coverage(coverage: Fraction) -> bool:
     return is_low
 
 
+def warn_of_low_confidence(confidence: float | None) -> bool:
+    """Warn of a probability of failure where that of success was asked for; whether it looks so."""
+    if confidence is None or confidence >= _LOW_CONFIDENCE:
+        return False
+    checks.warn(
+        f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} most "
+        f"cover less than asked. Did you mean {1 - confidence:g}?",
+        SuspiciousInputWarning,
+    )
+    return True
+
+
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
     """Warn, once for all scores, of input that is legal but very likely not what was meant."""
     checks.warn_if_probabilities(logits)
@@ -1180,6 +1230,21 @@ def _second_of_two(logits: Any, scores: F64) -> int:
     if not rows.size or logits.shape[1] == 2:
         return len(rows)
     return int(((checks.as_array(logits[rows], "logits") > -np.inf).sum(1) == 2).sum())
+
+
+def _warn_of_rows_beside(score: Score, logits: Any) -> None:
+    """Warn of a user's score that makes another number of a row by which rows are beside it."""
+    own = (score, getattr(score, "evidence", None), getattr(score, "utility", None))
+    if (SCORES.get(score.name) is type(score) and not any(map(callable, own[1:]))) or len(logits) < 2:
+        return
+    alone, beside = (kernels.dense_scores(score, logits[:rows])[0] for rows in (1, 2))
+    if not np.allclose(alone, beside, rtol=1e-4, atol=1e-6):
+        checks.warn(
+            f"the score {score.describe()} of a row is another one if other rows are beside it: sets then depend on "
+            "which rows are predicted together, and need not cover what is asked. Sum or rank along axis 1, and draw "
+            "no random numbers.",
+            SuspiciousInputWarning,
+        )
 
 
 def _warn_of_seconds_of_two(score: Score, share: float) -> None:

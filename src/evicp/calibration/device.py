@@ -181,6 +181,11 @@ def logits_at(tensor: Tensor, labels: I64) -> F64:
     return own[:, 0].cpu().double().numpy()
 
 
+def largest_logits(tensor: Tensor) -> F64:
+    """The largest logit of each row, (n,), brought to the CPU."""
+    return tensor.amax(1).cpu().double().numpy()
+
+
 def dense_scores(score: Score, tensor: Tensor) -> F64:
     """Every label's score, (n, K): computed on the device, and brought to the CPU. The tensor has been checked."""
     backend = kernels.on_device(score, tensor)

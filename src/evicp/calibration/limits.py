@@ -20,7 +20,7 @@ from evicp.calibration.reliability import rows_needed, threshold_rank
 from evicp.errors import InputError, SmallCalibrationWarning, SuspiciousInputWarning
 from evicp.input import checks
 from evicp.kernels.arithmetic import ROUNDOFF, Arithmetic, bits_of, mix64
-from evicp.method.scores import Score, TopK
+from evicp.method.scores import ECP, Score, TopK
 from evicp.sets import PredictionSets
 from evicp.types import F64, I32, I64, Bools
 
@@ -48,7 +48,7 @@ def raised(ascending: F64, score: Score, n_classes: int, made_by: Arithmetic, ne
     ascending : (n,) calibration scores
     score, n_classes : what they are scores of
     made_by, new : what made them, and what makes those of new rows
-    largest : the largest logit of a true calibration label, which says how large logits are
+    largest : how large logits are, as `Origin` has it
     """
     if isinstance(score, TopK) and not score.randomized:
         return ascending
@@ -62,8 +62,20 @@ def raised(ascending: F64, score: Score, n_classes: int, made_by: Arithmetic, ne
     temperature = min(1.0, getattr(score, "temperature", 1.0))
     rounding = SENSITIVITY * coarser / temperature * (1.0 + log(n_classes) + abs(largest) + size)
     if coarser > ROUNDOFF["float32"]:
-        rounding = np.where(_is_piled_up(ascending, slack), rounding, 0.0)
+        rounding = np.where(_is_piled_up(ascending, slack), rounding, _of_ranks(score, new, made_by, largest))
     return ascending + np.maximum(slack, rounding)
+
+
+def most_moved(score: Score, new: Arithmetic, largest: float) -> float:
+    """By how much rounding to the precision of new logits moves these, in units of the temperature."""
+    return ROUNDOFF[new.logits] * abs(largest) / min(1.0, getattr(score, "temperature", 1.0))
+
+
+def _of_ranks(score: Score, new: Arithmetic, made_by: Arithmetic, largest: float) -> float:
+    """The room for ranks that coarser rows change: labels that rounding makes equal share the larger rank of ECP."""
+    if not isinstance(score, ECP) or ROUNDOFF[new.logits] <= ROUNDOFF[made_by.logits]:
+        return 0.0
+    return most_moved(score, new, largest)
 
 
 def _is_piled_up(ascending: F64, slack: F64) -> Bools:

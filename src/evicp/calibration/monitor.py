@@ -412,6 +412,8 @@ class AdaptiveLevel:
         calibration : whose thresholds to take
         logits, confidence, groups, weights, allow_empty : as for `Calibration.predict`
         """
+        if not isinstance(calibration, Calibration):
+            raise InputTypeError(f"calibration must be a Calibration; got a {type(calibration).__name__}.")
         level = Fraction(self.level).limit_denominator(10**9)
         if 0 < level < 1 and calibration.guarantee == "marginal" and rows_needed(level, confidence) > calibration.n:
             level = Fraction(1)  # past the last calibration score sets are full, which here is no cause to warn

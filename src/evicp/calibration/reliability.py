@@ -39,6 +39,8 @@ __all__ = [
 
 #: Plans end where coverage's standard deviation from this many rows is the tolerance.
 MOST_PLANNED = 10**9
+#: Of more rows than this the Beta law's quantiles are NaN in double precision.
+_MOST_ROWS = 10**15
 
 
 def conformal_rank(n: int, coverage: Coverage) -> int:
@@ -193,6 +195,8 @@ class Reliability:
 
     def __init__(self, n: int, coverage: Coverage, confidence: float | None = None) -> None:
         object.__setattr__(self, "n", checks.as_count(n, "n", at_least=1))
+        if self.n > _MOST_ROWS:
+            raise InputError(f"n must be at most 10^15, beyond which the law's figures are lost; got {n}.")
         object.__setattr__(self, "coverage", checks.as_coverage(coverage))
         if confidence is not None:
             object.__setattr__(self, "confidence", checks.as_probability(confidence, "confidence"))

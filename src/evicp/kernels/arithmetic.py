@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from operator import or_
@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 
 from evicp.errors import InputError
 
-__all__ = ["MIXED", "ORIGIN", "ROUNDOFF", "UNKNOWN", "Arithmetic", "Origin", "in_precision", "precision_of"]
+__all__ = [
+    "MIXED",
+    "ORIGIN",
+    "ROUNDOFF",
+    "UNKNOWN",
+    "Arithmetic",
+    "Origin",
+    "in_precision",
+    "precision_of",
+    "size_of_logits",
+]
 
 #: The precisions of logits, and how far rounding to each can move a number, as a share of it.
 ROUNDOFF: Mapping[str, float] = MappingProxyType(
@@ -153,6 +163,26 @@ def _pieces(n: int, size: int = 8192) -> Iterator[slice]:
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
+def size_of_logits(
+    own: NDArray[Any], largest_of: Callable[[NDArray[np.int64]], NDArray[Any]], at_once: int = 0
+) -> float:
+    """How large the logits are by which rounding of a row must be judged; -inf without rows.
+
+    That is the largest logit of a true label; or the largest of a row, without its sign, where that is negative, as log
+    densities and distances are. Rows whose true label has a positive logit are not looked at again.
+
+    Parameters
+    ----------
+    own : (n,) logits of true labels
+    largest_of : the largest logits of some rows
+    at_once : so many rows; 0 for all
+    """
+    rows = np.flatnonzero(own < 0)
+    step = at_once or max(1, len(rows))
+    lowest = min((float(largest_of(rows[i : i + step]).min()) for i in range(0, len(rows), step)), default=np.inf)
+    return max(float(own.max(initial=-np.inf)), -lowest)
+
+
 @dataclass(frozen=True)
 class Origin:
     """What made the scores of calibration rows, and what is kept of these rows themselves.
@@ -160,7 +190,7 @@ class Origin:
     Parameters
     ----------
     arithmetic : what made the scores
-    largest : the largest logit of a true label, -inf if none is possible: how large logits are
+    largest : how large logits are, see `size_of_logits`
     digest : 64 bits of all true labels and their logits, in order, which tell one calibration set from another; None
         if unknown. Nothing but the random numbers of smoothed sets depends on it
     """

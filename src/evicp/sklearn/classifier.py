@@ -131,6 +131,13 @@ def _group_function(by: Any) -> Callable[[Any], Any] | None:
     return by
 
 
+def _groups_of(group: Callable[[Any], Any], X: Any, n: int) -> NDArray[Any]:
+    """The groups that a function gives for n rows, (n,)."""
+    given = group(X)
+    same_order(X, groups=given)
+    return checks.as_groups(given, n)
+
+
 def _inner_has(method: str) -> Callable[[ConformalClassifier], bool]:
     def check(self: ConformalClassifier) -> bool:
         return hasattr(self.estimator_ if hasattr(self, "estimator_") else self._base(), method)
@@ -286,7 +293,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         names = classes.tolist() if classes.dtype.kind in "iuf" else [str(c) for c in classes]
         labels = [ClassAxis.of(names, len(names)).labels(part) for part in labels]
         groups = [
-            None if group is None else checks.as_groups(group(_safe_indexing(X, part.rows)), len(part.rows))
+            None if group is None else _groups_of(group, _safe_indexing(X, part.rows), len(part.rows))
             for part in fitted.parts
         ]
         if self.ensemble:
@@ -457,7 +464,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         same_columns(X, self._columns)
         every = [self._logits(one, X) for one in self.estimators_ or [self.estimator_]]
-        groups = None if self._group is None else checks.as_groups(self._group(X), len(every[0]))
+        groups = None if self._group is None else _groups_of(self._group, X, len(every[0]))
         return every if self.estimators_ else every[0], groups
 
     def _logits(self, estimator: Any, X: Any) -> F64:
@@ -502,6 +509,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         >>> round(result.coverage, 3), round(result.mean_size, 3)
         (0.893, 0.893)
         """
+        same_order(X, y=y)
         logits, groups = self._outputs(X)
         truth = _positions(column_or_1d(y, warn=True), self.classes_)
         sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)

@@ -288,3 +288,25 @@ def test_one_row_of_a_frame_has_no_index_of_rows() -> None:
     assert one == calibration.predict(NEW[0], 0.8, groups=[1])
     with pytest.raises(EvicpError, match="in another order"):
         calibration.groups_of(row[NAMES[::-1]], [1])
+
+
+def test_the_logits_of_folds_know_one_order_of_classes_together() -> None:
+    """Folds calibrated on arrays, or some of them, took the frames of new rows in any order."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 90)
+    logits = rng.normal(size=(90, 3)) + 2 * np.eye(3)[labels]
+    frame = pd.DataFrame(logits, columns=list("abc"))
+    of_array, of_frame = (evicp.calibrate(one, labels, "lac") for one in (logits, frame))
+    other = frame[list("cba")]
+    of_other = evicp.calibrate(other, 2 - labels, "lac")
+    for folds, new in [([of_frame, of_array], [logits, other]), ([of_array, of_array], [frame, other])]:
+        cross = evicp.CrossCalibration(folds)
+        for call in (cross.p_values, lambda given, cross=cross: cross.predict(given, 0.8)):
+            with pytest.raises(LogitsError, match="in another order: column 0 is 'c', class 0 is 'a'"):
+                call(new)
+        assert cross.predict([frame, logits], 0.8) == cross.predict([logits, logits], 0.8)
+    with pytest.raises(InputError, match="all folds must have the same columns in the same order"):
+        evicp.CrossCalibration([of_array, of_frame, of_other])
+    for given in (None, (one for one in (logits, logits))):
+        with pytest.raises(InputError, match="logits must be those of each fold's model, here 2"):
+            evicp.CrossCalibration([of_array, of_array]).predict(given, 0.8)

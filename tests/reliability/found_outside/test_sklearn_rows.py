@@ -97,3 +97,21 @@ def test_one_class_is_refused_by_name(problem, cv):
     X, y = problem
     with pytest.raises(LabelsError, match="y must hold rows of 2 classes or more; got 1 class, 'a'"):
         ConformalClassifier(GaussianNB(), "lac", cv=cv).fit(X, np.full(len(y), "a"))
+
+
+def test_labels_to_evaluate_in_another_order_are_named(problem):
+    """Coverage 0.47 where 0.9 was reached."""
+    X, y = problem
+    frame = pd.DataFrame(X, columns=list("abc"))
+    model = ConformalClassifier(GaussianNB(), "lac").fit(frame, y)
+    with pytest.warns(SuspiciousInputWarning, match="rows of X and y have the same index in another order"):
+        model.evaluate(frame, pd.Series(y).sample(frac=1, random_state=0))
+    assert model.evaluate(frame, pd.Series(y)).coverage > 0.85
+
+
+def test_groups_of_a_function_in_another_order_are_named(problem):
+    X, y = problem
+    frame = pd.DataFrame(X, columns=list("abc"))
+    with pytest.warns(SuspiciousInputWarning, match="rows of X and groups have the same index in another order"):
+        ConformalClassifier(GaussianNB(), "lac", by=lambda X: X["a"].sort_values() > 0).fit(frame, y)
+    ConformalClassifier(GaussianNB(), "lac", by=lambda X: X["a"] > 0).fit(frame, y).predict_set(frame)

@@ -7,7 +7,7 @@ and a label's score by a model is compared with the scores of the rows that this
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import floor
@@ -22,6 +22,7 @@ from evicp.calibration.reliability import conformal_rank, rows_needed
 from evicp.calibration.ties import found_ties, warn_of_ties
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.input import checks, frames
+from evicp.input.classes import ClassAxis
 from evicp.sets import PredictionSets
 from evicp.types import F64, I64, Bools, Coverage, Coverages
 
@@ -65,17 +66,18 @@ class CrossCalibration:
                 raise InputTypeError(f"folds must be calibrations, one of each model; got a {type(one).__name__}.")
         if len(self.folds) < 2:
             raise InputError(f"folds must be two or more; got {len(self.folds)}. Use the calibration itself.")
+        known = self.folds[0].classes
         for one in self.folds:
-            self._check(one)
+            self._check(one, known)
+            known = replace(known, columns=known.columns or one.columns)
 
-    def _check(self, one: Calibration) -> None:
-        """Refuse a fold whose scores do not mean what the first one's mean."""
+    def _check(self, one: Calibration, known: ClassAxis) -> None:
+        """Refuse a fold whose scores do not mean what those before it mean, which know this of the classes."""
         first = self.folds[0]
         for what in ("score", "n_classes", "class_names", "numbered"):
             mine, other = getattr(first, what), getattr(one, what)
             if mine != other:
                 raise InputError(f"all folds must have the same {what}; got {mine} and {other}.")
-        known = first.classes
         if one.columns is not None and known.misplaced(one.columns, renamed=known.columns is None) is not None:
             mine = known.columns or known.names or range(self.n_classes)
             raise InputError(
@@ -92,6 +94,12 @@ class CrossCalibration:
                 f"all folds must have the same groups; got {by[0]} and {by[1]}. Give them: ByGroup(groups), or "
                 "ByClass(clusters=one number per class)."
             )
+
+    @property
+    def _classes(self) -> ClassAxis:
+        """What the folds know of the classes together."""
+        known = next((one.columns for one in self.folds if one.columns is not None), None)
+        return replace(self.folds[0].classes, columns=known)
 
     @property
     def n(self) -> int:
@@ -171,7 +179,7 @@ class CrossCalibration:
             score=first.score.name,
             class_names=first.class_names,
             guarantee=first.guarantee,
-            columns=next((one.columns for one in self.folds if one.columns is not None), None),
+            columns=self._classes.columns,
             numbered=first.numbered,
         )
 
@@ -193,11 +201,17 @@ class CrossCalibration:
 
     def _counts(self, logits: Sequence[Any], groups: Any) -> tuple[I64, I64]:
         """How many scores are at least each label's, (n, K), and how many there are, in all folds; broadcastable."""
-        if len(logits) != len(self.folds) or getattr(logits, "ndim", 3) == 2:
+        is_matrix = getattr(logits, "ndim", 3) == 2
+        if not hasattr(logits, "__len__") or is_matrix or len(logits) != len(self.folds):
+            got = "one matrix" if is_matrix else len(logits) if hasattr(logits, "__len__") else type(logits).__name__
             raise InputError(
-                f"logits must be those of each fold's model, here {len(self.folds)}, in the order of the folds; "
-                f"got {'one matrix' if getattr(logits, 'ndim', 3) == 2 else len(logits)}."
+                f"logits must be those of each fold's model, here {len(self.folds)}, in the order of the "
+                f"folds; got {got}."
             )
+        classes = self._classes
+        for own in logits:
+            classes.check(own)
+            classes = classes.learned(own)
         frames.same_rows(**{f"logits[{fold}]": own for fold, own in enumerate(logits) if getattr(own, "ndim", 2) == 2})
         counts = [one.at_least(own, groups) for one, own in zip(self.folds, logits, strict=True)]
         rows = [len(at_least) for at_least, _ in counts]
