@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cached_property, reduce
 from hashlib import blake2b
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -869,16 +869,16 @@ class Calibration:
             new = self.weights.of_new(len(array), weights)
         else:
             numbers = self._group_numbers(array, groups, weights)
+        if self.weights is None and self.groups is None and steps is None:
+            return [self._limit(level, confidence) for level in levels]  # at once
 
         def limit(level: Fraction) -> F64:
-            if not 0 < level.numerator < level.denominator:  # 0 < level < 1, at once
-                return np.full((1, 1), np.inf if level >= 1 else -np.inf)
+            if not 0 < level < 1:
+                return _endless(level)
             if self.weights is not None:
                 return self.weights.limit(self.scores, level, confidence, new)
             if self.groups is None:
-                if steps is None:
-                    return self._limit(level, confidence)
-                return limits.smoothed_limit(self.scores, level, steps)[:, None]
+                return limits.smoothed_limit(self.scores, level, cast("I64", steps))[:, None]
             if steps is None:
                 return self.groups.thresholds(self.scores, level, confidence)[numbers]
             return self.groups.smoothed_limit(self.scores, level, numbers[:, 0], steps)[:, None]
@@ -890,6 +890,8 @@ class Calibration:
         last = self.__dict__.get("_last_limit")
         if last is not None and last[0] is level and last[1] == confidence:
             return last[2]
+        if not 0 < level < 1:
+            return _endless(level)
         limit = checks.frozen(np.array([[limits.threshold(self.scores, level, confidence)]]))
         if limit < np.inf:  # of the other there is a warning every time
             self.__dict__["_last_limit"] = level, confidence, limit
@@ -1215,6 +1217,11 @@ def warn_of_low_confidence(confidence: float | None) -> bool:
         SuspiciousInputWarning,
     )
     return True
+
+
+def _endless(level: Fraction) -> F64:
+    """The threshold, as (1, 1), at a level that an adaptive method has moved to 1 or more, or to 0 or less."""
+    return np.full((1, 1), np.inf if level >= 1 else -np.inf)
 
 
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
