@@ -47,7 +47,7 @@ except ImportError as error:
 __all__ = ["ConformalClassifier", "logits_of"]
 
 
-def logits_of(estimator: Any, X: Any) -> F64:
+def logits_of(estimator: Any, X: Any) -> NDArray[Any]:
     """The (n, K) logits of a fitted classifier.
 
     `decision_function` where it has one value per class, not per pair of classes; a binary one, s, becomes

@@ -19,23 +19,33 @@ __all__ = ["BY_PROBABILITIES", "Reading", "aligned", "classes_of", "columns_of",
 class Reading:
     """How the logits of an estimator are made: found where it is calibrated, and the same for every new row.
 
-    One row does not tell decision values that happen to sum to 1 from probabilities; many do.
+    One row does not tell decision values that happen to sum to 1 from probabilities; many do. Logits have the precision
+    of the values they are made of, and finer values are rounded to that of the values first seen: equal votes stay
+    equal.
 
     Parameters
     ----------
     method : of the estimator
     probabilities : whether its values are probabilities, whose logarithms are the logits
+    precision : of its values
     """
 
     method: str
     probabilities: bool
+    precision: str = "float64"
 
-    def __call__(self, estimator: Any, X: Any) -> F64:
+    def __call__(self, estimator: Any, X: Any) -> NDArray[Any]:
         """The (n, K) logits of rows, in the order of the estimator's own classes."""
         return self.logits(_values(estimator, self.method, X))
 
-    def logits(self, values: F64) -> F64:
+    def logits(self, values: NDArray[Any]) -> NDArray[Any]:
         """Logits from what the estimator's method gave, (n, K), or (n,) for two classes."""
+        if values.itemsize > np.dtype(self.precision).itemsize:
+            with np.errstate(over="ignore"):  # what becomes infinite is refused by name
+                values = values.astype(self.precision)
+        return self._logits(values.astype(np.float64)).astype(values.dtype, copy=False)
+
+    def _logits(self, values: F64) -> F64:
         if self.method == "predict_log_proba":
             return np.maximum(values, np.log(checks.SMALLEST_PROBABILITY))
         if not self.probabilities:
@@ -62,7 +72,7 @@ class Reading:
 BY_PROBABILITIES = Reading("predict_proba", True)
 
 
-def read(estimator: Any, X: Any) -> tuple[F64, Reading]:
+def read(estimator: Any, X: Any) -> tuple[NDArray[Any], Reading]:
     """The (n, K) logits of rows by a fitted estimator, and how they were read.
 
     Decision values where there is one for each class; then probabilities; then their logarithms.
@@ -70,23 +80,24 @@ def read(estimator: Any, X: Any) -> tuple[F64, Reading]:
     if hasattr(estimator, "decision_function") and not _compares_pairs(estimator):
         values = _values(estimator, "decision_function", X)
         if values.ndim == 2 and values.shape[1] == len(classes_of(estimator)):
-            reading = Reading("decision_function", checks.are_probabilities(values))
+            reading = Reading("decision_function", checks.are_probabilities(values), values.dtype.name)
             return reading.logits(values), reading
         if values.ndim == 1 and len(classes_of(estimator)) == 2:
-            reading = Reading("decision_function", _is_second_probability(estimator, X, values))
+            reading = Reading("decision_function", _is_second_probability(estimator, X, values), values.dtype.name)
             return reading.logits(values), reading
     for method in ("predict_proba", "predict_log_proba"):
         if hasattr(estimator, method):
-            reading = Reading(method, True)
-            return reading(estimator, X), reading
+            values = _values(estimator, method, X)
+            reading = Reading(method, True, values.dtype.name)
+            return reading.logits(values), reading
     raise InputError(
         f"{type(estimator).__name__} must have predict_proba, or decision_function with one value per class. "
         'Wrap it in CalibratedClassifierCV; an SVC takes decision_function_shape="ovr".'
     )
 
 
-def _values(estimator: Any, method: str, X: Any) -> F64:
-    """What a method of the estimator gives, (n, K); (n,) where two classes have one value."""
+def _values(estimator: Any, method: str, X: Any) -> NDArray[Any]:
+    """What a method of the estimator gives, (n, K), as floats; (n,) where two classes have one value."""
     values = checks.as_array(getattr(estimator, method)(X), method)
     if values.dtype.kind not in "fiub":
         raise InputTypeError(f"{method} must give numbers; got dtype {values.dtype}.")
@@ -95,7 +106,8 @@ def _values(estimator: Any, method: str, X: Any) -> F64:
         values = values[:, 0]
     if method != "decision_function" and values.shape[1:] != (n_classes,) and not (values.ndim == 1 and n_classes == 2):
         raise LogitsError(f"{method} must give one value per class, here {n_classes}; got shape {values.shape}.")
-    return values.astype(np.float64)
+    known = values.dtype.char in "fd"  # half precision is widened: its logarithms would be too coarse
+    return values.astype(values.dtype.newbyteorder("=") if known else "f4" if values.dtype.char == "e" else "f8")
 
 
 def _is_second_probability(estimator: Any, X: Any, values: F64) -> bool:
@@ -163,11 +175,11 @@ def same_order(X: Any, **row_wise: Any) -> None:
             )
 
 
-def aligned(logits: F64, known: NDArray[Any], classes: NDArray[Any], missing: float = -np.inf) -> F64:
+def aligned(logits: NDArray[Any], known: NDArray[Any], classes: NDArray[Any], missing: float = -np.inf) -> NDArray[Any]:
     """Values of an estimator's own classes as those of `classes`, in their order; -inf for one it does not know."""
     if np.array_equal(known, classes):
         return logits
     place = {label: position for position, label in enumerate(classes.tolist())}
-    result = np.full((len(logits), len(classes)), missing)
+    result = np.full((len(logits), len(classes)), missing, logits.dtype)
     result[:, [place[label] for label in known.tolist()]] = logits
     return result
