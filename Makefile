@@ -4,17 +4,21 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint reliability sanitize test-base test-gpu test-pythons bench format docs lock sbom clean
+.PHONY: demo test test-all lint reliability sanitize test-base test-gpu test-pythons bench format docs lock sbom clean
 
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
 
-# Files are shared out to as many processes as there are cores.
+# Files are shared out to as many processes as there are cores; with threads of their own they would wait for each other.
 # In the order of the files: those with the fewest tests are not the quickest here, and must not come last.
-PYTEST = $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test: lint test-pythons
+# The usual run: five minutes on two cores. What takes longer, and what tests the tests, is for `make reliability`.
+test: lint
 	$(PYTEST)
+
+# The usual run, and on the other supported Pythons that are present what may differ there.
+test-all: test test-pythons
 
 # What must hold before a line lands: format, lint, types. `make format` repairs the first two.
 lint: $(VENV)/.test
@@ -49,13 +53,14 @@ bench: $(VENV)/.test
 	  $(BIN)/python benchmarks/$$script.py || exit 1; \
 	done
 
-# The base (no torch) on every other supported Python that is present.
+# What may differ between versions of Python, on every other supported one that is present, without torch.
 test-pythons:
 	@for version in 3.12 3.13 3.14; do \
 	  for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
 	    if "$$python" -c "" >/dev/null 2>&1; then \
-	      echo "base tests on Python $$version"; \
-	      $(MAKE) --no-print-directory test-base PYTHON="$$python" VENV=.venv-$$version || exit 1; \
+	      echo "tests on Python $$version"; \
+	      $(MAKE) --no-print-directory test-base PYTHON="$$python" VENV=.venv-$$version BASE_TESTS="$(PYTHON_TESTS)" \
+	        || exit 1; \
 	      break; \
 	    fi; \
 	  done; \
@@ -64,7 +69,14 @@ test-pythons:
 # All but those that need more than the extra test-base, or take long.
 NOT_BASE = device docs examples experiments extraction extraction_networks kernels_native native_processes kernels_torch kernels_triton \
 	onnx onnx_network ray reference_splits torch
-BASE_TESTS = $(filter-out $(NOT_BASE:%=tests/test_%.py), $(wildcard tests/test_*.py))
+TESTS = $(filter-out tests/gpu/% tests/reliability/%, $(sort $(wildcard $(addsuffix /test_*.py, tests tests/* tests/*/*))))
+# The files of some names, in whatever folder.
+named = $(addprefix %/test_, $(addsuffix .py, $(1)))
+BASE_TESTS = $(filter-out $(call named, $(NOT_BASE)), $(TESTS))
+
+# Files, pickles, the command line, what other packages bring along (NumPy, pandas, scikit-learn), errors and printing.
+PYTHON_FILES = artifact blocks checks cli errors files import monitor_cli sets sklearn tables
+PYTHON_TESTS = $(filter $(call named, $(PYTHON_FILES)), $(TESTS)) tests/reliability/test_bad_input.py tests/reliability/test_hostile_artifact.py
 
 test-base: $(VENV)/.test-base
 	$(PYTEST) --quiet --quiet $(BASE_TESTS)

@@ -19,7 +19,7 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 _LONG = os.environ.get("EVICP_RELIABILITY") == "long"
 
 _common = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.function_scoped_fixture]}
-hypothesis.settings.register_profile("fast", max_examples=200, derandomize=True, **_common)
+hypothesis.settings.register_profile("fast", max_examples=80, derandomize=True, **_common)
 hypothesis.settings.register_profile("long", max_examples=5_000, **_common)  # on each of two backends
 hypothesis.settings.load_profile("long" if _LONG else "fast")
 
@@ -29,6 +29,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "reliability: a row of the reliability scoreboard; EVICP_RELIABILITY=long runs it at full length"
     )
+    config.addinivalue_line("markers", "long: a case that only the long run tries")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the cases marked `long` out of the usual run."""
+    left_out = [] if _LONG else [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 @pytest.fixture(scope="session")
@@ -78,19 +87,6 @@ def native_available() -> bool:
     except ImportError:
         return False
     return True
-
-
-@pytest.fixture(scope="session")
-def require_backend(native_available: bool) -> Callable[[str], None]:
-    """Skip the test where a backend is not installed."""
-
-    def require(name: str) -> None:
-        if name == "torch":
-            pytest.importorskip("torch")
-        elif name == "native" and not native_available:
-            pytest.skip("the compiled backend cannot be imported here")
-
-    return require
 
 
 @pytest.fixture(params=["numpy", "native"])

@@ -1,6 +1,6 @@
 """What must hold of the Triton kernels, on any device: each function raises if it does not.
 
-`test_cuda.py` beside this file runs them on a real GPU at full size, `tests/test_kernels_triton.py` in Triton's
+`test_cuda.py` beside this file runs them on a real GPU at full size, `tests/kernels/test_kernels_triton.py` in Triton's
 interpreter on the CPU, on a few rows. The oracle is the NumPy reference.
 """
 

@@ -1,5 +1,9 @@
 """The Triton kernels in Triton's interpreter, a few rows at a time; prints what passed and which lines were run.
 
+    python tests/gpu/interpreted.py [--usual] [words of names of cases]
+
+`--usual` runs the cases that the usual tests have time for: every line of every kernel is run by one of them.
+
 A process of its own, because the interpreter must be chosen before Triton is imported. The interpreter runs a kernel
 as Python, line by line: that every line of every kernel was run is what "each branch is hit" means here.
 """
@@ -11,6 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -62,18 +67,17 @@ def many_candidates(score: evicp.Score) -> None:
             agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
 
 
-def crowded() -> None:
+def crowded(score: evicp.Score) -> None:
     """Of rows with more candidates than slots these are sorted, together or row by row; those of others are not."""
     z = hard_rows(9, 7, seed=6)
     together = _triton.CANDIDATES_PER_SORT
-    for score in (evicp.ECP(), evicp.APS()):
-        with agreement.tiling(**TILE | {"slots": 2}):
-            dense, _ = agreement.scores_agree(score, z, "cpu")
-            for threshold in np.quantile(dense[np.isfinite(dense)], [0.3, 0.9]):
-                agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
-                _triton.CANDIDATES_PER_SORT = 8
-                agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
-                _triton.CANDIDATES_PER_SORT = together
+    with agreement.tiling(**TILE | {"slots": 2}):
+        dense, _ = agreement.scores_agree(score, z, "cpu")
+        for threshold in np.quantile(dense[np.isfinite(dense)], [0.3, 0.9]):
+            agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
+            _triton.CANDIDATES_PER_SORT = 8
+            agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
+            _triton.CANDIDATES_PER_SORT = together
 
 
 def searched() -> None:
@@ -119,16 +123,25 @@ def the_rest() -> None:
         agreement.uniforms_are_the_reference(hard_rows(3, 21), "cpu")
 
 
-def cases() -> dict[str, Callable[[], None]]:
+#: The cases of one score: by which of `SCORES`, and by which of them usually.
+OF_A_SCORE: dict[Callable[[evicp.Score], None], tuple[tuple[int, ...], tuple[int, ...]]] = {
+    on_a_tile: (tuple(range(len(SCORES))), (0, 1, 2, 5, 6, 9, 11, 13, 14)),
+    looped: ((0, 1, 2, 4, 6, 8, 10, 12, 14), (6, 12, 14)),
+    many_candidates: ((6, 8, 10, 12), (8, 10)),
+    crowded: ((0, 6), (6,)),
+}
+USUAL = (searched, long_in_fours, the_rest)
+OTHERS = (in_full, half_precision)
+
+
+def cases(*, usual: bool) -> dict[str, Callable[[], None]]:
+    """The cases by name: all, or those of the usual run."""
     found: dict[str, Callable[[], None]] = {}
-    for index, score in enumerate(SCORES):
-        found[f"on a tile: {score}"] = lambda s=score: on_a_tile(s)
-        if index in (0, 1, 2, 4, 6, 8, 10, 12, 14):
-            found[f"looped: {score}"] = lambda s=score: looped(s)
-        if index in (6, 8, 10, 12):
-            found[f"many candidates: {score}"] = lambda s=score: many_candidates(s)
-    rest = (in_full, crowded, searched, long_in_fours, half_precision, the_rest)
-    return found | {test.__name__.replace("_", " "): test for test in rest}
+    for case, (every, some) in OF_A_SCORE.items():
+        for index in some if usual else every:
+            found[f"{case.__name__}: {SCORES[index]}"] = partial(case, SCORES[index])
+    found |= {case.__name__: case for case in USUAL + (() if usual else OTHERS)}
+    return {name.replace("_", " "): case for name, case in found.items()}
 
 
 def kernel_lines(file: str) -> set[tuple[str, int]]:
@@ -153,8 +166,8 @@ def main() -> None:
         return trace
 
     results = {}
-    chosen = sys.argv[1:]
-    for name, case in cases().items():
+    chosen = [word for word in sys.argv[1:] if word != "--usual"]
+    for name, case in cases(usual="--usual" in sys.argv).items():
         if chosen and not any(word in name for word in chosen):
             continue
         sys.settrace(trace)

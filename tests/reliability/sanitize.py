@@ -21,7 +21,7 @@ FLAGS = ["-O1", "-g1", "-fno-omit-frame-pointer"]
 
 #: Interpreters and processes of their own, and limits of memory, are for builds without a sanitizer's runtime.
 LEFT_OUT = "not subinterpreters and not memory and not spawned and not daemon and not forked and not every_level"
-PROCESSES, KERNELS = "tests/test_native_processes.py", "tests/test_kernels_native.py"
+PROCESSES, KERNELS = "tests/kernels/test_native_processes.py", "tests/kernels/test_kernels_native.py"
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ ROWS: dict[str, Row] = {
             "4",
             "backend agreement: NumPy, native, torch, Triton (interpreted), every kernel line run",
             "ranks identical; memberships differ <= 1 in 10^6, above 0.99 only within 1e-5 of the threshold",
-            (*_own("backend_agreement"), "tests/test_kernels_triton.py"),
+            (*_own("backend_agreement"), "tests/kernels/test_kernels_triton.py"),
             alone=True,
         ),
         Row(
@@ -102,13 +102,13 @@ ROWS: dict[str, Row] = {
             "6",
             "bad input through functions, estimator and command line",
             "exact error and message; exit 2 and one line; 0 tracebacks, 0 NaN",
-            (*_own("bad_input"), "tests/test_cli.py::test_bad_input_is_one_line_and_exit_2"),
+            (*_own("bad_input"), "tests/cli/test_cli.py::test_bad_input_is_one_line_and_exit_2"),
         ),
         Row(
             "7",
             "scikit-learn's estimator contract, clone, Pipeline, GridSearchCV",
             "all pass, exceptions listed with reasons (none)",
-            ("tests/test_sklearn.py",),
+            ("tests/adapters/test_sklearn.py",),
         ),
         Row(
             "8",
@@ -167,21 +167,21 @@ ROWS: dict[str, Row] = {
             "15",
             "worker death: a Ray worker killed in mid-run",
             "same result, every row once",
-            ("tests/test_ray.py",),
+            ("tests/adapters/test_ray.py",),
             alone=True,
         ),
         Row(
             "16",
             "report and command line: names with `<script>`, `../`, NUL; the report in a browser",
             "escaped; 0 network requests; nothing written outside the given path",
-            ("tests/test_report.py -m reliability", "tests/test_cli.py -m reliability"),
+            ("tests/report/test_report.py -m reliability", "tests/cli/test_cli.py -m reliability"),
             alone=True,
         ),
         Row(
             "17",
             "import and install: what `import evicp` loads and costs; oldest and newest dependencies",
             "<= 150 ms over NumPy's; no heavy package; both green",
-            ("tests/test_import.py", *_own("install")),
+            ("tests/project/test_import.py", *_own("install")),
             alone=True,
         ),
         Row(
@@ -218,13 +218,13 @@ ROWS: dict[str, Row] = {
             "22*",
             "a score that rows chose (`auto`) keeps the law on other rows",
             "abs(z) < 4; the control, a choice on the calibration rows themselves, is caught",
-            ("tests/test_tuning.py::test_auto_keeps_the_promise_and_would_break_it_on_its_own_rows",),
+            ("tests/evaluation/test_tuning.py::test_auto_keeps_the_promise_and_would_break_it_on_its_own_rows",),
         ),
         Row(
             "23*",
             "calibrated by one backend in one precision, used by another in another: rows of a very sure network",
             "nothing is lost; the control, thresholds taken as they are, loses coverage",
-            ("tests/test_arithmetic.py",),
+            ("tests/kernels/test_arithmetic.py",),
         ),
         Row(
             "24*",
@@ -258,6 +258,21 @@ ROWS: dict[str, Row] = {
             "the same answer, at once, nothing written",
             _own("first_call"),
             alone=True,
+        ),
+        Row(
+            "30",
+            "the cases that the usual run leaves out: real logits on ten splits, the nine networks of the paper, the "
+            "page of findings, the report on every screen, estimated weights, the text example",
+            "all pass",
+            (
+                "tests/paper/test_reference_splits.py",
+                "tests/extraction/test_extraction_networks.py",
+                "tests/project/test_examples.py",
+                "tests/paper/test_experiments.py",
+                "tests/report/test_report.py",
+                "tests/calibration/laws/test_density.py",
+                "tests/calibration/test_smoothed.py",
+            ),
         ),
     )
 }

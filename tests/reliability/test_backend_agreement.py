@@ -1,9 +1,10 @@
-"""Every backend gives the same sets on real ImageNet logits; Triton's kernels are in tests/test_kernels_triton.py."""
+"""Every backend gives the same sets on real ImageNet logits; for Triton's kernels see tests/kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK, conformal_rank, kernels
 from evicp.datasets import load_imagenet_sample
 from evicp.kernels import _numpy
+from lengths import usually
 
 pytestmark = pytest.mark.reliability
 
@@ -29,6 +31,8 @@ SCORES = [
     TopK(randomized=True),
     Margin(),
 ]
+#: Of each formula one score; other parameters are for the long run and for the agreement tests of each backend.
+USUAL = (SCORES[0], SCORES[2], LAC(), APS(), SCORES[7], SAPS(), TopK(randomized=True), Margin())
 UP_TO, ABOVE = (0.8, 0.9, 0.95, 0.99), (0.995, 0.999)
 Sets = tuple[np.ndarray, np.ndarray]
 
@@ -80,22 +84,39 @@ def mask(sets: Sets, shape: tuple[int, int]) -> np.ndarray:
     return result
 
 
-@pytest.mark.parametrize("score", SCORES, ids=lambda score: score.describe())
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_sets_are_the_references(backend: str, score: Score, long_run: bool, figure, require_backend) -> None:
-    """Each backend calibrates and predicts by itself, from the same single-precision logits."""
-    require_backend(backend)
-    own, sets = BACKENDS[backend](score, long_run)
-    reference, reference_sets = on_cpu("numpy")(score, long_run)
+@pytest.fixture
+def usable(backend: str, request: pytest.FixtureRequest) -> None:
+    """Skip where this backend cannot run."""
+    if backend == "torch":
+        request.getfixturevalue("one_thread")
+    elif not request.getfixturevalue("native_available"):
+        pytest.skip("the compiled backend cannot be imported here")
+
+
+@cache
+def reference_of(score: Score, long_run: bool) -> tuple[np.ndarray, dict[float, np.ndarray], np.ndarray]:
+    """Ascending calibration scores, sets by coverage and scores of new rows, of the reference."""
+    own, sets = on_cpu("numpy")(score, long_run)
     new = problem(long_run)[2]
-    dense = _numpy.dense_scores(score, new)
+    ranks = {coverage: conformal_rank(len(own), coverage) for coverage in (*UP_TO, *ABOVE)}
+    masks = {c: mask(sets(float(own[k - 1])), new.shape) for c, k in ranks.items() if k <= len(own)}  # others are full
+    return own, masks, _numpy.dense_scores(score, new)
+
+
+@pytest.mark.parametrize(
+    ("backend", "score"),
+    usually(product(BACKENDS, SCORES), lambda _, score: score in USUAL),
+    ids=lambda value: value if isinstance(value, str) else value.describe(),
+)
+@pytest.mark.usefixtures("usable")
+def test_the_sets_are_the_references(backend: str, score: Score, long_run: bool, figure) -> None:
+    """Each backend calibrates and predicts by itself, from the same single-precision logits."""
+    own, sets = BACKENDS[backend](score, long_run)
+    reference, masks, dense = reference_of(score, long_run)
     differing = compared = 0
-    for coverage in (*UP_TO, *ABOVE):
+    for coverage, wanted in masks.items():
         k = conformal_rank(len(own), coverage)
-        if k > len(own):
-            continue  # full sets
-        wanted = mask(reference_sets(float(reference[k - 1])), new.shape)
-        unlike = mask(sets(float(own[k - 1])), new.shape) != wanted
+        unlike = mask(sets(float(own[k - 1])), dense.shape) != wanted
         near = np.abs(dense - reference[k - 1]) <= 1e-5 * np.maximum(1.0, np.abs(reference[k - 1]))
         assert not np.any(unlike & ~near), f"{coverage}: {int(np.sum(unlike & ~near))} far from the threshold"
         if coverage in UP_TO:
@@ -107,8 +128,8 @@ def test_the_sets_are_the_references(backend: str, score: Score, long_run: bool,
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_ranks_are_identical(backend: str, long_run: bool, figure, require_backend) -> None:
-    require_backend(backend)
+@pytest.mark.usefixtures("usable")
+def test_ranks_are_identical(backend: str, long_run: bool, figure) -> None:
     fitted, labels, _ = problem(long_run)
     if backend == "torch":
         import torch

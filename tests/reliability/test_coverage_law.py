@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import scipy.stats
 
 import evicp
 from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK, conformal_rank
+from lengths import usually
 
 pytestmark = pytest.mark.reliability
 
@@ -25,7 +27,7 @@ def own_score(z):
 
 
 def name_of(score) -> str:
-    return score.__name__ if callable(score) else score.describe()
+    return score if isinstance(score, str) else score.__name__ if callable(score) else score.describe()
 
 
 CONTINUOUS = [
@@ -46,6 +48,18 @@ CONTINUOUS = [
     TopK(randomized=True),
     Margin(),
 ]
+
+BACKENDS = ("numpy", "native")
+#: The scores of the usual run: one of each formula and of each way to be random; the rank is the same code for all.
+USUAL = {
+    "numpy": (ECP(), APS(), TopK(randomized=True), own_score),
+    "native": (ECP(), CONTINUOUS[4], LAC(), APS(), RAPS(k_reg=2, randomize_penalty=True), SAPS(), Margin(), own_score),
+    "torch": (ECP(), APS(), RAPS(k_reg=2, randomize_penalty=True), TopK(randomized=True), Margin()),
+}
+USUAL_WITH_TIES = {
+    "numpy": (ECP(), APS(), TopK()),
+    "native": (ECP(), LAC(), APS(), RAPS(k_reg=2, randomize_penalty=True), SAPS(), TopK(), Margin()),
+}
 
 
 @cache
@@ -109,7 +123,12 @@ def violations(counts: np.ndarray, m: int, *, one_sided: bool = False) -> dict[f
     return found
 
 
-@pytest.mark.parametrize("score", [*CONTINUOUS, own_score], ids=name_of)
+@pytest.mark.parametrize(
+    ("cpu_backend", "score"),
+    usually(product(BACKENDS, [*CONTINUOUS, own_score]), lambda backend, score: score in USUAL[backend]),
+    indirect=["cpu_backend"],
+    ids=name_of,
+)
 def test_coverage_follows_the_law(cpu_backend, score, long_run, figure):
     counts = covered_counts(score, long_run)
     m = repeats(long_run)[1]
@@ -120,7 +139,8 @@ def test_coverage_follows_the_law(cpu_backend, score, long_run, figure):
     assert not violations(counts, m)
 
 
-@pytest.mark.parametrize("score", CONTINUOUS, ids=name_of)
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("score", usually(CONTINUOUS, lambda score: score in USUAL["torch"]), ids=name_of)
 def test_coverage_follows_the_law_on_tensors(score, long_run, figure):
     """The torch kernels, which also serve accelerators: a label is covered if its score is within the threshold."""
     torch = pytest.importorskip("torch")
@@ -140,7 +160,12 @@ def test_coverage_follows_the_law_on_tensors(score, long_run, figure):
 
 @pytest.mark.filterwarnings("ignore:.*calibration row:evicp.errors.SmallCalibrationWarning")
 @pytest.mark.filterwarnings("ignore:the true label")
-@pytest.mark.parametrize("score", [TopK(), *CONTINUOUS], ids=name_of)
+@pytest.mark.parametrize(
+    ("cpu_backend", "score"),
+    usually(product(BACKENDS, [TopK(), *CONTINUOUS]), lambda backend, score: score in USUAL_WITH_TIES[backend]),
+    indirect=["cpu_backend"],
+    ids=name_of,
+)
 def test_ties_and_masks_never_cost_coverage(cpu_backend, score, long_run, figure):
     """Rounded logits tie all the time and a tenth of the true labels is masked: at least the coverage, or more."""
     counts = covered_counts(score, long_run, tied=True)

@@ -14,6 +14,7 @@ import scipy.stats
 
 import evicp
 from evicp import Calibration, Custom, Reliability, calibrate, conformal_rank, plan
+from evicp.io import files
 
 pytestmark = pytest.mark.reliability
 
@@ -160,6 +161,6 @@ def test_results_say_what_they_are_after_a_round_trip(tmp_path):
     assert again.certificate(0.8, date="d").to_json() == calibration.certificate(0.8, date="d").to_json()
     sets = again.predict(z, 0.8, confidence=0.9, allow_empty=False)
     for name in ("s.npz", "s.parquet"):
-        evicp.io.files.write_sets(sets, tmp_path / name)
-        assert evicp.io.files.read_sets(tmp_path / name) == sets
+        files.write_sets(sets, tmp_path / name)
+        assert files.read_sets(tmp_path / name) == sets
     assert (sets.filled, sets.guarantee, sets.confidence, sets.n_calibration) == (True, "class", 0.9, 200)

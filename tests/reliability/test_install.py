@@ -65,13 +65,13 @@ def test_every_dependency_has_a_lower_bound_that_is_met_here(figure) -> None:
         assert [int(part) for part in version(name).split(".")[:2]] >= [int(part) for part in bound.split(".")[:2]]
 
 
-@pytest.mark.skipif(os.environ.get("EVICP_RELIABILITY") != "long", reason="the long run makes an environment")
+@pytest.mark.long
 def test_the_oldest_dependencies_are_enough(tmp_path: Path, figure) -> None:
     pins = [oldest(requirement) for requirement in (*requirements(), *requirements("parquet", "pandas"))]
     run(sys.executable, "-m", "venv", tmp_path / "old")
     python = tmp_path / "old" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *pins, *TOOLS)
-    tests = [f"tests/test_{name}.py" for name in TESTS]
+    tests = [next((REPOSITORY / "tests").rglob(f"test_{name}.py")) for name in TESTS]
     # Warnings of old packages on a newer Python are theirs.
     said = run(
         *(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *tests),

@@ -24,7 +24,7 @@ pytestmark = [
 
 #: What is asked of every level in the long run, beside the hash: the high-precision reference, the metamorphic
 #: relations and the tests of the kernels.
-TESTS = ("reliability/test_high_precision.py", "reliability/test_metamorphic.py", "test_kernels_native.py")
+TESTS = ("reliability/test_high_precision.py", "reliability/test_metamorphic.py", "kernels/test_kernels_native.py")
 
 
 def run(arguments: list[str], level: str, source: Path | None = None) -> str:

@@ -263,7 +263,7 @@ def check_p_values(problem: Problem) -> None:
 
 def test_the_long_run_is_long(long_run, figure):
     figure("examples of each relation on two backends", 2 * settings().max_examples)
-    assert settings().max_examples == (5_000 if long_run else 200)
+    assert settings().max_examples == (5_000 if long_run else 80)
 
 
 @given(problem=problems(), data=st.data())

@@ -9,7 +9,7 @@ import mutants
 import pytest
 import scipy.stats
 
-pytestmark = pytest.mark.reliability
+pytestmark = [pytest.mark.reliability, pytest.mark.long]
 
 #: Mutants of each module in the sample; EVICP_MUTANTS asks for more than fit into half an hour with all other rows.
 LONG, SEED = int(os.environ.get("EVICP_MUTANTS", "8")), 1
@@ -83,7 +83,7 @@ def test_annotations_documents_and_messages_are_left_alone() -> None:
 
 
 def test_a_sample_is_the_same_every_time() -> None:
-    first, second = (mutants.sample("scores", 20, SEED) for _ in range(2))
+    first, second = (mutants.sample("method/scores", 20, SEED) for _ in range(2))
     assert [mutant.key for mutant in first] == [mutant.key for mutant in second]
 
 
@@ -92,7 +92,6 @@ def test_nothing_is_excused_that_does_not_exist() -> None:
     assert EQUIVALENT.keys() <= known
 
 
-@pytest.mark.skipif(os.environ.get("EVICP_RELIABILITY") != "long", reason="the long run tries mutants")
 @pytest.mark.parametrize("module", mutants.TESTS)
 def test_mutants_are_killed(module: str, figure) -> None:
     outcome = mutants.survivors(module, LONG, SEED)

@@ -83,6 +83,17 @@ def test_every_reliability_test_file_is_in_a_row():
     assert files - named == {"tests/reliability/test_scoreboard.py"}
 
 
+def test_every_file_with_a_long_run_is_in_a_row():
+    """Otherwise nothing would ever run the cases that the usual run leaves out."""
+    named = [
+        selection.partition(" ")[0].partition("::")[0] for row in scoreboard.ROWS.values() for selection in row.tests
+    ]
+    for path in (scoreboard.REPOSITORY / "tests").rglob("test_*.py"):
+        if any(word in path.read_text(encoding="utf-8") for word in ("long_run", "usually(", "mark.long")):
+            name = str(path.relative_to(scoreboard.REPOSITORY))
+            assert name == "tests/reliability/test_scoreboard.py" or any(name.startswith(part) for part in named), name
+
+
 def test_the_page_in_the_repository_is_the_scoreboards():
     page = scoreboard.BOARD
     if not page.exists():

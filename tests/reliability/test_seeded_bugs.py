@@ -7,7 +7,6 @@ the same tests: a test that fails anyway catches nothing.
 from __future__ import annotations
 
 import ast
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +14,6 @@ import pytest
 import trees
 
 pytestmark = pytest.mark.reliability
-
-LONG = os.environ.get("EVICP_RELIABILITY") == "long"
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,10 @@ def _tests(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/{name}.py" for name in names)
 
 
-CALIBRATION = _tests("test_calibration")
-CROSS = _tests("test_cross")
-SCORES = _tests("test_scores")
-EVIDENCE = _tests("test_evidence")
+CALIBRATION = _tests("calibration/test_calibration")
+CROSS = _tests("calibration/laws/test_cross")
+SCORES = _tests("method/test_scores")
+EVIDENCE = _tests("method/test_evidence")
 RANK = _tests("reliability/test_exact_rank")
 RELATIONS = _tests("reliability/test_metamorphic")
 
@@ -146,7 +143,7 @@ BUGS = [
         "kernels/_numpy.py",
         "np.lexsort((column, -block[row, column], members, row))",
         "np.lexsort((-column, -block[row, column], members, row))",
-        _tests("test_scores", "test_calibration", "reliability/test_metamorphic"),
+        _tests("method/test_scores", "calibration/test_calibration", "reliability/test_metamorphic"),
     ),
     Bug(
         "ranks by position",
@@ -279,35 +276,35 @@ BUGS = [
         "calibration/calibration.py",
         "Weights(weights[order], self._class_weights)",
         "Weights(np.sort(weights), self._class_weights)",
-        _tests("test_shift"),
+        _tests("calibration/laws/test_shift"),
     ),
     Bug(
         "the new point's own weight forgotten",
         "calibration/laws/weighted.py",
         "_needed(running[-1] + new, known, coverage)",
         "_needed(running[-1] + 0 * new, known, coverage)",
-        _tests("test_shift"),
+        _tests("calibration/laws/test_shift"),
     ),
     Bug(
         "the threshold of another class",
         "calibration/laws/groups.py",
         "return self.of_labels(logits.shape[1])[None, :]",
         "return np.roll(self.of_labels(logits.shape[1]), 1)[None, :]",
-        _tests("test_groups"),
+        _tests("calibration/laws/test_groups"),
     ),
     Bug(
         "a group's rank from all rows",
         "calibration/laws/groups.py",
         "for n in sizes.tolist()])[which]\n",
         "for n in sizes.tolist()])[-1:]\n",
-        _tests("test_groups"),
+        _tests("calibration/laws/test_groups"),
     ),
     Bug(
         "groups chosen with the rows they are calibrated on",
         "calibration/laws/groups.py",
         "            aside = aside[rare[keys[aside]]]\n            rows = np.delete(rows, aside)\n",
         "            aside = aside[rare[keys[aside]]]\n",
-        _tests("test_groups"),
+        _tests("calibration/laws/test_groups"),
     ),
     Bug(
         "classes called rare by the rows they are calibrated on",
@@ -321,14 +318,14 @@ BUGS = [
         "kernels/__init__.py",
         "        logits, precision = in_precision(logits, made_by.logits), made_by.logits\n",
         "        precision = made_by.logits\n",
-        _tests("test_arithmetic"),
+        _tests("kernels/test_arithmetic"),
     ),
     Bug(
         "coarser rows compared with thresholds without room",
         "calibration/limits.py",
         "    if coarser == ROUNDOFF[new.finest] == ROUNDOFF[made_by.finest]:\n",
         "    if coarser:\n",
-        _tests("test_arithmetic"),
+        _tests("kernels/test_arithmetic"),
     ),
     Bug(
         "log-probabilities normalised again",
@@ -370,7 +367,7 @@ BUGS = [
         "calibration/limits.py",
         "        return ascending + slack\n",
         "        return ascending + 0.0\n",
-        _tests("test_arithmetic"),
+        _tests("kernels/test_arithmetic"),
     ),
     Bug(
         "a p-value without its + 1",
@@ -391,14 +388,14 @@ BUGS = [
         "io/artifact.py",
         "digest = hashlib.sha256(description.encode())",
         "digest = hashlib.sha256()",
-        _tests("test_artifact", "reliability/test_hostile_artifact"),
+        _tests("io/test_artifact", "reliability/test_hostile_artifact"),
     ),
     Bug(
         "a checksum without the scores",
         "io/artifact.py",
         '        digest.update(np.ascontiguousarray(tensor, dtype="<f8").data)\n',
         "",
-        _tests("test_artifact", "reliability/test_hostile_artifact"),
+        _tests("io/test_artifact", "reliability/test_hostile_artifact"),
     ),
     Bug(
         "a damaged file believed",
@@ -419,14 +416,14 @@ BUGS = [
         "calibration/monitor.py",
         "within = (mix32(numbers ^ salt) + 0.5) / 2.0**32",
         "within = mix32(numbers ^ mix32(np.array([seed], np.uint32))) / 2.0**32",
-        _tests("test_monitor"),
+        _tests("calibration/test_monitor"),
     ),
     Bug(
         "an edge on a value that many rows share",
         "calibration/laws/groups.py",
         "middles: F64 = (ascending[taken - 1] + ascending[taken]) / 2",
         "middles: F64 = ascending[taken - 1]",
-        _tests("test_groups"),
+        _tests("calibration/laws/test_groups"),
     ),
     Bug(
         "rows that count twice",
@@ -440,35 +437,35 @@ BUGS = [
         "calibration/laws/weighted.py",
         "distances = relative * ((scores <= threshold) - coverage)",
         "distances = relative * (coverage * (1 - coverage)) ** 0.5",
-        _tests("test_shift"),
+        _tests("calibration/laws/test_shift"),
     ),
     Bug(
         "a level that filled sets wind up",
         "calibration/monitor.py",
         "self.level += rise if self.level > 0 else max(rise, 0.0)",
         "self.level += rise",
-        _tests("test_monitor"),
+        _tests("calibration/test_monitor"),
     ),
     Bug(
         "the law of another rank",
         "calibration/reliability.py",
         "float(betaincinv(self.k, self.l, probability))",
         "float(betaincinv(self.k + 1, self.l, probability))",
-        _tests("test_reliability"),
+        _tests("calibration/test_reliability"),
     ),
     Bug(
         "a confidence on the wrong side",
         "calibration/reliability.py",
         'risk = 1 - checks.as_coverage(confidence, "confidence")',
         'risk = checks.as_coverage(confidence, "confidence")',
-        _tests("test_pac"),
+        _tests("calibration/test_pac"),
     ),
     Bug(
         "other bits for a row alone than in a batch",
         "kernels/_torch.py",
         "shifted = ((z - z.amax(1, keepdim=True)) / temperature)",
         "shifted = ((z - z.amax()) / temperature)",
-        _tests("test_kernels_torch"),
+        _tests("kernels/test_kernels_torch"),
     ),
     Bug(
         "coverage counted on other rows",
@@ -482,35 +479,35 @@ BUGS = [
         "sklearn/classifier.py",
         "fitted = self._fitted(X, y, params)",
         "fitted = self._fitted(X, y, params)\n        self.estimator_ = fitted.estimator",
-        _tests("test_sklearn"),
+        _tests("adapters/test_sklearn"),
     ),
     Bug(
         "calibration rows taken from an order of their classes",
         "sklearn/splits.py",
         "check_random_state(self.random_state).permutation(len(y))",
         "(lambda rows: rows[np.argsort(y[rows])])(check_random_state(self.random_state).permutation(len(y)))",
-        _tests("test_sklearn"),
+        _tests("adapters/test_sklearn"),
     ),
     Bug(
         "few weighted rows judged as if all sets were full",
         "calibration/certificate.py",
         "return Reliability(max(rows, rows_needed(coverage)), coverage)",
         "return Reliability(max(rows, rows_needed(coverage) - 1), coverage)",
-        _tests("test_shift"),
+        _tests("calibration/laws/test_shift"),
     ),
     Bug(
         "smoothed sets judged as plain ones",
         "calibration/certificate.py",
         '"smoothed": evaluation.smoothed}',
         '"smoothed": False}',
-        _tests("test_smoothed"),
+        _tests("calibration/test_smoothed"),
     ),
     Bug(
         "sets whose level moves pass for a calibration's own",
         "calibration/monitor.py",
         "return replace(sets, n_calibration=None)",
         "return replace(sets, n_calibration=calibration.n)",
-        _tests("test_monitor"),
+        _tests("calibration/test_monitor"),
     ),
 ]
 
@@ -520,30 +517,30 @@ def test_there_are_enough() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS)
 
 
+def test_every_bug_still_applies() -> None:
+    """A bug whose text is gone tests nothing."""
+    for bug in BUGS:
+        text = (trees.SOURCE / "evicp" / bug.file).read_text(encoding="utf-8")
+        assert text.count(bug.right) == 1, f"{bug.name}: the text occurs {text.count(bug.right)} times"
+        assert all((trees.REPOSITORY / test).exists() for test in bug.tests), bug.name
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_every_bug_still_applies(bug: Bug, tmp_path: Path) -> None:
-    """A bug whose text is gone tests nothing; one that does not compile would be caught by anything."""
-    path = tmp_path / "evicp" / bug.file
-    path.parent.mkdir(parents=True)
-    path.write_text((trees.SOURCE / "evicp" / bug.file).read_text(encoding="utf-8"), encoding="utf-8")
-    before = ast.dump(ast.parse(path.read_text(encoding="utf-8")))
-    bug.apply(tmp_path)
-    assert ast.dump(ast.parse(path.read_text(encoding="utf-8"))) != before
-    assert all((trees.REPOSITORY / test).exists() for test in bug.tests)
-
-
-@pytest.mark.parametrize("bug", BUGS if LONG else BUGS[:1], ids=lambda bug: bug.name)
 def test_every_bug_is_caught(bug: Bug, tmp_path: Path, figure) -> None:
-    """The short run tries one of them, to know that bugs can be tried."""
+    """One that does not compile would be caught by anything."""
     source = trees.copied(tmp_path)
+    path = source / "evicp" / bug.file
+    before = ast.dump(ast.parse(path.read_text(encoding="utf-8")))
     bug.apply(source)
+    assert ast.dump(ast.parse(path.read_text(encoding="utf-8"))) != before
     code, output = trees.run_tests(source, list(bug.tests), bug.backend, tmp_path, timeout=240)
     assert code in (1, 124), f"{bug.name} goes unnoticed:\n{output}"
     assert "error during collection" not in output
     figure("seeded bugs caught", 1)
 
 
-@pytest.mark.skipif(not LONG, reason="the long run tries every bug")
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["numpy", "auto"])
 def test_control_without_a_bug_the_same_tests_pass(backend: str, tmp_path: Path) -> None:
     tests = sorted({test for bug in BUGS if bug.backend == backend for test in bug.tests})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 
 import evicp
+from commands import evicp_process
 from evicp import blocks
 from evicp.errors import EvicpError, FileError, InputError, InputTypeError
 from evicp.io import files
@@ -114,11 +113,10 @@ def test_the_command_line(tmp_path: Path) -> None:
     write(tmp_path / "whole.parquet", pa.array(logits), labels)
     logits[ROW][1] = None
     write(tmp_path / "gap.parquet", pa.array(logits), labels)
-    program = [sys.executable, "-c", "from evicp.cli import main; main()"]
 
     def run(*words: str) -> tuple[int, str]:
-        done = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
-        return done.returncode, done.stderr
+        done = evicp_process(words, tmp_path)
+        return done.code, done.err
 
     message = f"error: cannot read gap.parquet: logits must not be null; got null at row {ROW}, entry 1."
     code, said = run("calibrate", "gap.parquet", "-o", "gap.safetensors", "--score", "lac", "--memory", "8KiB")

@@ -7,8 +7,6 @@ import json
 import operator
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 
 import evicp
+from commands import evicp_process
 from evicp import blocks
 from evicp.errors import FileError, InputTypeError, LabelsError, LogitsError
 from evicp.input import checks
@@ -92,9 +91,8 @@ def test_one_name_in_two_formats(folder: Path) -> None:
 
 def test_the_command_line_refuses_a_copy(folder: Path) -> None:
     shutil.copy(folder / "0.npz", folder / "0 (copy).npz")
-    call = [sys.executable, "-c", "from evicp.cli import main; main()", "calibrate", "shards", "-o", "cal.safetensors"]
-    done = subprocess.run(call, cwd=folder.parent, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, "hold the same rows, which would count twice" in done.stderr) == (2, True)
+    done = evicp_process(["calibrate", "shards", "-o", "cal.safetensors"], folder.parent)
+    assert (done.code, "hold the same rows, which would count twice" in done.err) == (2, True)
     assert not (folder.parent / "cal.safetensors").exists()
 
 

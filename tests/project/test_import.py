@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 import evicp
-
-ROOT = Path(__file__).parents[1]
+from places import ROOT
 
 HEAVY = (
     *("torch", "torchvision", "timm", "numba", "llvmlite", "sklearn", "pandas", "polars", "scipy", "pyarrow"),
@@ -334,10 +333,9 @@ def test_every_extra_named_in_a_message_exists() -> None:
     """`pip install 'evicp[...]'` must not be advice that fails."""
     import tomllib
 
-    root = Path(__file__).resolve().parents[1]
-    extras = set(tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
     named = set()
-    for path in (root / "src").rglob("*.py"):
+    for path in (ROOT / "src").rglob("*.py"):
         text = path.read_text("utf-8")
         named |= set(re.findall(r"missing_extra\(\s*\"[^\"]+\",\s*\"([^\"]+)\"", text))
         named |= set(re.findall(r"\bneed\(\s*f?\"[^\"]+\",\s*f?\"[^\"]+\",\s*\"([^\"]+)\"", text))

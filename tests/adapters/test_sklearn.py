@@ -43,13 +43,23 @@ KNOWN_FAILURES: dict[str, str] = {}
 @parametrize_with_checks(
     [
         ConformalClassifier(LogisticRegression(), cv=0.3),
-        ConformalClassifier(LogisticRegression(), score="lac", cv=3, by="class"),
         ConformalClassifier(LogisticRegression(), score="lac", cv=2, ensemble=True),
     ],
     expected_failed_checks=lambda estimator: KNOWN_FAILURES,
 )
 @pytest.mark.filterwarnings("ignore")
 def test_estimator_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.long
+@parametrize_with_checks(
+    [ConformalClassifier(LogisticRegression(), score="lac", cv=3, by="class")],
+    expected_failed_checks=lambda estimator: KNOWN_FAILURES,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_estimator_contract_by_class(estimator, check):
+    """With folds, and with a threshold for each class."""
     check(estimator)
 
 

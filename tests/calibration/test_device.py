@@ -14,6 +14,7 @@ import evicp
 from evicp.input import checks
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 from evicp.calibration.device import DeviceSets  # noqa: E402
 

@@ -14,6 +14,7 @@ import evicp
 from evicp import ByClass, Reliability, calibrate, pac_rank
 from evicp.calibration.reliability import rows_needed
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
+from evicp.io import files
 
 COVERAGES = [Fraction(1, 2), Fraction(2, 3), Fraction(4, 5), Fraction(9, 10), Fraction(95, 100), Fraction(99, 100)]
 CONFIDENCES = [Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(9, 10), Fraction(95, 100), Fraction(999, 1000)]
@@ -193,8 +194,8 @@ def test_such_sets_travel(tmp_path):
     z, y = make(200)
     sets = calibrate(z, y, by="class").predict(z, 0.8, confidence=0.9)
     for suffix in ("npz", "parquet"):
-        evicp.io.files.write_sets(sets, tmp_path / f"sets.{suffix}")
-        found = evicp.io.files.read_sets(tmp_path / f"sets.{suffix}")
+        files.write_sets(sets, tmp_path / f"sets.{suffix}")
+        found = files.read_sets(tmp_path / f"sets.{suffix}")
         assert found == sets
         assert (found.confidence, found.guarantee) == (0.9, "class")
 

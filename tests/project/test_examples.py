@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+from places import ROOT
+
+EXAMPLES = ROOT / "examples"
 
 
 def run(name: str, folder: Path, *arguments: str) -> str:
@@ -45,6 +47,7 @@ def test_images_to_sets_without_pictures(monkeypatch: pytest.MonkeyPatch, capsys
     assert "photographs were" not in out  # what is said of photographs is not true of these rows
 
 
+@pytest.mark.long  # the slowest: it fits a classifier of text
 def test_text_classifier(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     out = run("text_classifier.py", tmp_path)

@@ -14,8 +14,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +23,7 @@ import pytest
 from rich.console import Console
 
 import evicp
+from commands import ENVIRONMENT, RUN, Run, evicp_process
 from evicp import kernels
 from evicp.blocks import located
 from evicp.cli import app, common, inputs
@@ -32,79 +31,11 @@ from evicp.cli.commands import COMMANDS
 from evicp.cli.common import plain
 from evicp.errors import EvicpError
 from evicp.io.files import read_sets, write_sets
+from places import SCHEMAS
 
-SCHEMAS = Path(__file__).parent / "schemas"
 #: Names that would do harm if anything took them for markup, paths or code.
 HOSTILE = ("<script>alert(1)</script>", "../../outside", "quote\"'`", "semi;colon, comma", "[bold]markup[/bold]")
 K = len(HOSTILE)
-
-
-@dataclass(frozen=True)
-class Run:
-    """What became of one call."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict:
-        return json.loads(self.out)
-
-
-ENVIRONMENT = {**os.environ, "PYTHONWARNINGS": "", "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
-
-
-def evicp_process(arguments: Sequence[str], folder: Path, stdin: bytes | None = None) -> Run:
-    """Run the command in a folder, in a process of its own."""
-    command = [sys.executable, "-c", "from evicp.cli import main; main()", *arguments]
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, input=stdin or b"", capture_output=True, check=False)
-    return Run(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-#: Imports once, then forks a process for every call: what takes long is the import, not the call.
-_FORKING = """
-import gc, json, os, sys, traceback
-import rich.table, safetensors.numpy, scipy.special, typer.main, typer.rich_utils
-from evicp.cli import app, main
-import evicp, numpy
-typer.main.get_command(app)
-logits, labels = numpy.eye(3, dtype=numpy.float32).repeat(20, 0), numpy.arange(3).repeat(20)
-evicp.compare(logits, labels, coverage=0.8, trials=1)  # loads the compiled kernels, for all to inherit
-gc.freeze()
-calls, results = json.loads(sys.argv[1]), sys.argv[2]
-for number, arguments in enumerate(calls):
-    child = os.fork()
-    if child == 0:
-        for descriptor, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{results}/{number}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
-        sys.argv = ["evicp", *arguments]
-        code = 99
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(code)  # the interpreter's own end would take longer than most calls
-    _, status = os.waitpid(child, 0)
-    with open(f"{results}/{number}.code", "w") as file:
-        file.write(str(os.waitstatus_to_exitcode(status)))
-"""
-
-
-def evicp_processes(calls: Sequence[Sequence[str]], folder: Path, results: Path) -> list[Run]:
-    """Run many calls in a folder, each in a process of its own."""
-    if not hasattr(os, "fork"):
-        return [evicp_process(call, folder) for call in calls]
-    command = [sys.executable, "-c", _FORKING, json.dumps(calls), str(results)]
-    subprocess.run(command, cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, check=True)
-    names = [results / str(number) for number in range(len(calls))]
-    read = [
-        [name.with_suffix(f".{part}").read_text(encoding="utf-8") for part in ("code", "out", "err")] for name in names
-    ]
-    return [Run(int(code), out, err) for code, out, err in read]
 
 
 def importable(*names: str) -> bool:
@@ -421,12 +352,12 @@ if HAS_TORCH:
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def runs(folder: Path) -> dict[str, Run]:
     """Every call, once."""
     before = set(folder.parent.rglob("*"))
     contents = {path: path.read_bytes() for path in before if path.is_file() and path.name != "taken.csv"}
     calls = {**GOOD, **{name: arguments for name, (arguments, _) in BAD.items()}}
-    results = evicp_processes(list(calls.values()), folder, tmp_path_factory.mktemp("results"))
+    results = [evicp_process(arguments, folder) for arguments in calls.values()]
     after = {path for path in folder.parent.rglob("*") if not {"reproduction", "__pycache__"} & set(path.parts)}
     strays = after - before - {folder / name for name in MADE}
     assert not strays, "something was written that nobody asked for"
@@ -732,9 +663,8 @@ def test_standard_input_takes_npz_npy_json_and_json_lines(folder: Path) -> None:
     np.save(single, logits)
     lines = "\n".join(json.dumps(row) for row in logits.tolist()) + "\n"
     texts = (archive.getvalue(), single.getvalue(), json.dumps(logits.tolist()).encode(), lines.encode())
-    with ThreadPoolExecutor(2) as pool:
-        command = ["predict", "cal.safetensors", "-", "-o", "-"]
-        results = list(pool.map(lambda data: evicp_process(command, folder, data), [*texts, b"hello"]))
+    command = ["predict", "cal.safetensors", "-", "-o", "-"]
+    results = [evicp_process(command, folder, data) for data in (*texts, b"hello")]
     for run in results[:4]:
         assert [json.loads(line)["labels"] for line in run.out.splitlines()] == expected
     assert results[4].code == 2
@@ -785,9 +715,6 @@ def process(code: str, arguments: Sequence[str], folder: Path, **environment: st
         check=False,
     )
     return Run(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-RUN = "from evicp.cli import main; main()"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])

@@ -16,6 +16,7 @@ import evicp
 from evicp import APS, LAC, ByClass, ByUncertainty, Margin, TopK, calibrate, kernels
 from evicp.calibration import limits
 from evicp.errors import EvicpError, InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
+from evicp.io import files
 
 K, STEPS = 6, 1 << 24
 ALL = [evicp.ECP(), LAC(), APS(), evicp.RAPS(), evicp.SAPS(), TopK(), Margin()]
@@ -328,9 +329,9 @@ def test_sets_remember_that_they_are_smoothed(tmp_path, suffix):
     calibration = calibrate(z[:200], y[:200], "topk")
     plain, smoothed = (calibration.predict(z[200:], 0.7, smoothed=which) for which in (False, True))
     assert (plain.smoothed, smoothed.smoothed) == (False, True)
-    evicp.io.files.write_sets(smoothed, tmp_path / f"sets{suffix}")
+    files.write_sets(smoothed, tmp_path / f"sets{suffix}")
     if suffix != ".jsonl":  # which holds sets alone
-        assert evicp.io.files.read_sets(tmp_path / f"sets{suffix}") == smoothed
+        assert files.read_sets(tmp_path / f"sets{suffix}") == smoothed
     assert evicp.evaluate(smoothed, y[200:]).smoothed
     assert not evicp.evaluate(plain, y[200:]).smoothed
     with pytest.raises(InputError, match="one calibration and one coverage"):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 import evicp
+from commands import evicp_process
 from evicp.errors import ArtifactError, InputError, InputTypeError, LogitsError, ScoreError, SuspiciousInputWarning
 from evicp.evaluation.tuning import AUTO, GRIDS, Auto, Candidate, Tuning, auto, split_off
 
@@ -380,21 +379,17 @@ def test_auto_is_not_behind_the_best_default(shared_data: Any, long_run: bool, n
 # The command
 
 
-def run(*arguments: str, cwd: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from evicp.cli import main; main()", "tune", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
 def test_the_command(rows: Any, tmp_path: Any) -> None:
     np.savez(tmp_path / "rows.npz", logits=rows[0], labels=rows[1])
     grid = ["--grid", "lam=0.1,1", "--grid", "k_reg=1,5"]
-    done = run("rows.npz", "-s", "raps", "--by", "size", *grid, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = evicp_process(["tune", "rows.npz", "-s", "raps", "--by", "size", *grid, "--json"], tmp_path)
+    assert done.code == 0, done.err
     expected = evicp.tune(*rows, "raps", "size", grid={"lam": [0.1, 1.0], "k_reg": [1, 5]})
-    assert json.loads(done.stdout) == json.loads(json.dumps(expected.to_dict()))
-    plain = run("rows.npz", cwd=tmp_path)
-    assert auto(*rows).why in plain.stdout
-    assert f"--score '{auto(*rows).best.describe()}'" in plain.stdout
+    assert done.json == json.loads(json.dumps(expected.to_dict()))
+    plain = evicp_process(["tune", "rows.npz"], tmp_path).out
+    chosen = auto(*rows)
+    assert chosen.why in plain
+    assert f"--score '{chosen.best.describe()}'" in plain
 
 
 @pytest.mark.parametrize(
@@ -407,10 +402,10 @@ def test_the_command(rows: Any, tmp_path: Any) -> None:
 )
 def test_the_command_refuses(rows: Any, tmp_path: Any, arguments: list[str], message: str) -> None:
     np.savez(tmp_path / "rows.npz", logits=rows[0], labels=rows[1])
-    done = run("rows.npz", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    done = evicp_process(["tune", "rows.npz", *arguments], tmp_path)
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) == 1
 
 
 def test_log_probabilities_are_no_obstacle() -> None:

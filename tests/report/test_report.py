@@ -10,7 +10,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges
 from evicp.report import payload
 from evicp.report.curves import GRID, Curves, curves_of
 from evicp.report.explorer import explore
+from lengths import usually
 
 pytest.importorskip("plotly")
 
@@ -618,8 +619,10 @@ def test_everything_has_a_name(page: Page) -> None:
         assert len(page.table(name.replace("chart", "table"))) > 1, name
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    usually(product((1400, 400), ("light", "dark")), lambda width, scheme: (width == 400) == (scheme == "dark")),
+)
 def test_it_fits_the_screen_in_light_and_dark(
     browser: Any, reported: tuple[Path, Any, Any, Any], width: int, scheme: str
 ) -> None:
@@ -693,6 +696,8 @@ def test_the_first_figure_comes_within_two_seconds(browser: Any, reported: tuple
         page = Page(browser, reported[0])
         times.append(page.tab.evaluate("performance.getEntriesByName('evicp-first-figure')[0].startTime"))
         page.context.close()
+        if times[-1] < 2000:
+            break
     assert min(times) < 2000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +18,9 @@ import numpy as np
 import pytest
 
 import evicp
+from commands import evicp_process
 from evicp import blocks
+from evicp.cli import app
 from evicp.errors import (
     EvicpError,
     EvicpWarning,
@@ -28,6 +31,8 @@ from evicp.errors import (
     SmallCalibrationWarning,
 )
 from evicp.io import files
+from pages import runs_and_prints_what_it_says
+from places import DOCS
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = [
@@ -347,9 +352,10 @@ def test_inputs_in_sets_out(cluster: Any, make: Any) -> None:
     labels = np.random.default_rng(2).integers(0, 4, 400)
     rows = [{"inputs": x, "labels": int(y), "id": i} for i, (x, y) in enumerate(zip(inputs, labels, strict=True))]
     images = ray.data.from_items(rows, override_num_blocks=4)
-    how = {"model": make, "batch_rows": 50, "workers": 1 if make is make_module else 2}  # each imports torch anew
-    calibration = cluster.calibrate(images, "lac", **how)
-    numbers, sets = collected(cluster.predict(images, calibration, 0.9, **how))
+    how = {"model": make, "batch_rows": 50}
+    calibration = cluster.calibrate(images, "lac", **how, workers=1)
+    workers = 1 if make is make_module else 2  # each imports torch anew
+    numbers, sets = collected(cluster.predict(images, calibration, 0.9, **how, workers=workers))
     if make is make_module:
         import torch
 
@@ -388,8 +394,10 @@ def evicp_command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_command_line_shares_out_the_work(cluster: Any, data: tuple, tmp_path: Path) -> None:
-    """On the cluster at an address; the file is the one a single process writes."""
+def test_the_command_line_shares_out_the_work(
+    cluster: Any, data: tuple, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the cluster at an address, or on the one in use; the file is the one a single process writes."""
     import ray
 
     np.savez(tmp_path / "rows.npz", logits=data[0], labels=data[1])
@@ -398,10 +406,18 @@ def test_the_command_line_shares_out_the_work(cluster: Any, data: tuple, tmp_pat
     done = evicp_command("calibrate", "rows.npz", "-o", "cal.safetensors", *how, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert evicp.load(tmp_path / "cal.safetensors") == evicp.calibrate(*data)
-    done = evicp_command("predict", "cal.safetensors", "rows.npz", "-o", "sets.npz", "--json", *how, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"] == N
+    with contextlib.chdir(tmp_path):
+        app(["predict", "cal.safetensors", "rows.npz", "-o", "sets.npz", "--json", *how], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["rows"] == N
     assert files.read_sets(tmp_path / "sets.npz") == evicp.calibrate(*data).predict(data[0], 0.9)
+
+
+def test_the_page_runs_and_prints_what_it_says(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands and programs use this cluster, where they would start their own."""
+    import ray
+
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    runs_and_prints_what_it_says(DOCS / "scale.md", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -418,11 +434,11 @@ def test_the_command_line_shares_out_the_work(cluster: Any, data: tuple, tmp_pat
 def test_bad_options_are_one_line(data: tuple, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     np.savez(tmp_path / "rows.npz", logits=data[0][:50], labels=data[1][:50])
     evicp.calibrate(data[0][:50], data[1][:50]).save(tmp_path / "cal.safetensors")
-    done = evicp_command(*words, folder=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    done = evicp_process(words, tmp_path)
+    assert done.code == 2
+    assert done.err.startswith("error: ")
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +11,11 @@ import numpy as np
 import pytest
 
 import evicp
+from commands import evicp_process
 from evicp import kernels
+from places import SCHEMAS
 
-SCHEMA = Path(__file__).parent / "schemas" / "monitor.json"
+SCHEMA = SCHEMAS / "monitor.json"
 
 
 def make(n: int, seed: int, strength: float) -> tuple[np.ndarray, np.ndarray]:
@@ -54,10 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-c", "from evicp.cli import main; main()", "monitor", *arguments]
-    environment = os.environ | {"EVICP_BACKEND": "numpy", "PYTHONWARNINGS": ""}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+    done = evicp_process(["monitor", *arguments], folder, backend="numpy")
+    return done.code, done.out, done.err
 
 
 def test_rows_like_the_calibration_raise_no_alarm(folder):

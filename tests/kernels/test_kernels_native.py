@@ -124,9 +124,9 @@ def assert_sets_are_the_scores(score: evicp.method.scores.Score, logits: np.ndar
 
 @every_dtype
 @every_score
-@pytest.mark.parametrize("n_classes", [2, 3, 15, 16, 17, 31, 32, 33, 48, 49, 100, 1000])
-def test_dense_scores_agree_with_the_reference(score, dtype, n_classes):
-    assert_agrees_with_reference(score, nasty_rows(n_classes, dtype))
+def test_dense_scores_agree_with_the_reference(score, dtype):
+    for n_classes in (2, 3, 15, 16, 17, 31, 32, 33, 48, 49, 100, 1000):
+        assert_agrees_with_reference(score, nasty_rows(n_classes, dtype))
 
 
 @every_dtype
@@ -230,13 +230,13 @@ def test_sharp_rows_keep_their_digits_in_single_precision():
 
 @every_dtype
 @every_score
-@pytest.mark.parametrize("n_classes", [2, 10, 16, 17, 33, 48, 256, 300])
-def test_sets_hold_exactly_the_labels_within_the_threshold(score, dtype, n_classes):
-    logits = nasty_rows(n_classes, dtype)
-    dense = native.dense_scores(score, logits)
-    thresholds = np.quantile(dense[np.isfinite(dense)], [0.001, 0.02, 0.1, 0.5, 0.9, 1.0], method="lower")
-    for threshold in [*thresholds, np.nextafter(thresholds[2], -np.inf), np.inf, -np.inf, np.nan]:
-        assert_sets_are_the_scores(score, logits, threshold)
+def test_sets_hold_exactly_the_labels_within_the_threshold(score, dtype):
+    for n_classes in (2, 10, 16, 17, 33, 48, 256, 300):
+        logits = nasty_rows(n_classes, dtype)
+        dense = native.dense_scores(score, logits)
+        thresholds = np.quantile(dense[np.isfinite(dense)], [0.001, 0.02, 0.1, 0.5, 0.9, 1.0], method="lower")
+        for threshold in [*thresholds, np.nextafter(thresholds[2], -np.inf), np.inf, -np.inf, np.nan]:
+            assert_sets_are_the_scores(score, logits, threshold)
 
 
 @every_dtype

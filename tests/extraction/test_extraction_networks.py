@@ -23,6 +23,7 @@ from evicp.extraction import PAPER, Preprocess, extract, open_network, open_sour
 from evicp.extraction.classes import imagenet_names
 from evicp.extraction.torch_models import _preset
 from evicp.paper.published import NETWORKS
+from lengths import usually
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -63,7 +64,7 @@ def images_of(folder: Path) -> list[Any]:
 # torchvision
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", usually(NETWORKS, lambda name: name in ("resnet18", "shufflenet_v2_x1_0")))
 def test_each_of_the_nine_networks_end_to_end(name, torchvision, synset_folders, tmp_path):
     from torchvision import transforms as T
 
@@ -599,6 +600,7 @@ def test_sets_of_lite0_calibrated_on_its_own_logits(photographs, shared_data, tm
     assert names["china.jpg"][0] == "palace"
 
 
+@pytest.mark.long  # usually tests/extraction/test_extraction.py kills runs, of a network that takes no time to load
 def test_the_command_killed_half_way_and_run_again_gives_the_same_bytes(photographs, tmp_path):
     folder = tmp_path / "photographs"
     folder.mkdir()

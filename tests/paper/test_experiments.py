@@ -6,17 +6,15 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
+from commands import evicp_process
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError
 from evicp.paper import figures as drawing
@@ -24,7 +22,9 @@ from evicp.paper.findings import FINDINGS, Finding, Logits, into, read, restrict
 from evicp.paper.published import NETWORKS, TABLES, figures, lookup, paper_name
 from evicp.paper.reproduction import as_network, refuse_existing, reproduce
 from evicp.paper.trials import LEAKS, RAPS_GRID, Method, Network, run_trials
+from lengths import usually
 from oracles import reference_murmur_uniform
+from places import DOCS
 
 # ---------------------------------------------------------------------------------------------------------------
 # The paper's figures as data
@@ -406,34 +406,30 @@ def test_ecp_is_ahead_of_aps_and_raps_on_real_networks(shared_data, lite, long_r
 # The command
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from evicp.cli import main; main()", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
 def test_the_command_reads_wildcards_and_writes_a_directory(tmp_path):
     network = small_network(150)
     for name in ("resnet18", "other"):
         np.savez(tmp_path / f"{name}.npz", logits=network.logits, labels=network.labels)
-    done = run("reproduce", "val=*.npz", "-o", "out", "--trials", "1", "--no-figures", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    content = json.loads(done.stdout)
+    few = ["-o", "out", "--trials", "1", "--no-figures"]
+    done = evicp_process(["reproduce", "val=*.npz", *few, "--json"], tmp_path)
+    assert done.code == 0, done.err
+    content = done.json
     assert {r["network"] for r in content["rankings"]} == {"ResNet18", "other"}
     assert (tmp_path / "out" / "table1.tex").is_file()
-    again = run("reproduce", "val=other.npz", "-o", "out", "--trials", "1", "--no-figures", cwd=tmp_path)
-    assert again.returncode == 2
-    assert "exists already" in again.stderr
-    assert len(again.stderr.strip().splitlines()) == 1
+    again = evicp_process(["reproduce", "val=other.npz", *few], tmp_path)
+    assert again.code == 2
+    assert "exists already" in again.err
+    assert len(again.err.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("argument", "message"), [("test=x.npz", "val=FILE or v2=FILE"), ("val=missing.npz", "no such file")]
 )
 def test_the_command_refuses_what_it_cannot_read(tmp_path, argument, message):
-    done = run("reproduce", argument, "--no-figures", cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    done = evicp_process(["reproduce", argument, "--no-figures"], tmp_path)
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) == 1
 
 
 def test_what_was_measured_comes_first_and_is_told_from_what_was_not():
@@ -471,7 +467,7 @@ def test_every_finding_prints_a_table():
         assert finding.to_markdown().count("\n|") >= len(finding.rows)
 
 
-FINDINGS_PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
+FINDINGS_PAGE = DOCS / "findings.md"
 STUDIED = {
     "lite0": "imagenet_val5k_efficientnet_lite0",
     "lite1": "imagenet_val5k_efficientnet_lite1",
@@ -481,10 +477,8 @@ STUDIED = {
 }
 
 
-@pytest.mark.parametrize("name", FINDINGS)
-def test_the_page_of_findings_shows_what_the_command_prints(name, shared_data, long_run):
-    if name not in ("arithmetic", "stabilizer", "evidence", "outliers") and not long_run:
-        pytest.skip("runs with EVICP_RELIABILITY=long")
+@pytest.mark.parametrize("name", usually(FINDINGS, lambda name: name in ("arithmetic", "stabilizer", "outliers")))
+def test_the_page_of_findings_shows_what_the_command_prints(name, shared_data):
     if name == "far":
         pytest.importorskip("efficientnet_lite_pytorch")
         pytest.importorskip("skimage")

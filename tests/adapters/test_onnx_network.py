@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -14,7 +12,9 @@ import numpy as np
 import pytest
 
 import evicp
+from commands import evicp_process
 from evicp.datasets import load_imagenet_sample
+from places import DOCS
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -92,8 +92,7 @@ def test_the_exported_network_gives_the_sets_of_the_library(
     calibration = evicp.calibrate(sample.logits, sample.labels, class_names=sample.class_names)
     calibration.save(tmp_path / "cal.safetensors")
     words = ["export", str(model), "cal.safetensors", "--coverage", "0.95", "-o", "sets.onnx"]
-    code = [sys.executable, "-c", "from evicp.cli import main; main()", *words]
-    subprocess.run(code, cwd=tmp_path, check=True, capture_output=True)
+    assert evicp_process(words, tmp_path).code == 0
     result = run(tmp_path / "sets.onnx", inputs)
     sets = calibration.predict(result["logits"], 0.95)
     assert len(sets) == 48
@@ -130,7 +129,7 @@ def test_a_server_needs_the_documented_operators_and_those_of_the_network(model:
     before = onnx.load(model)
     assert [(o.domain, o.version) for o in graph.opset_import] == [(o.domain, o.version) for o in before.opset_import]
     assert {node.domain for node in graph.graph.node} == {""}
-    page = (Path(__file__).parents[1] / "docs" / "deployment.md").read_text(encoding="utf-8")
+    page = (DOCS / "deployment.md").read_text(encoding="utf-8")
     listed = set(re.search(r"Operators of the head: ([A-Za-z ,\n]+)\.", page)[1].replace(",", " ").split())  # type: ignore[index]
     added = Counter(n.op_type for n in graph.graph.node) - Counter(n.op_type for n in before.graph.node)
     assert {"TopK", "LessOrEqual"} <= set(added) <= listed

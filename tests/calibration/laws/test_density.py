@@ -81,7 +81,7 @@ def test_rows_with_nothing_in_common_are_warned_of():
 
 
 def test_no_weight_is_infinite():
-    old, new = two_normals(20000, 20000, 8.0, d=1)
+    old, new = two_normals(4000, 4000, 8.0, d=1)
     old[0] = 1000.0
     with pytest.warns(SuspiciousInputWarning, match="told apart"):
         ratio = estimate_density_ratio(old, new)
@@ -95,7 +95,7 @@ def test_the_order_of_pairs():
 
 
 @pytest.mark.filterwarnings("ignore:the weights leave")
-def test_estimated_weights_restore_the_coverage():
+def test_estimated_weights_restore_the_coverage(long_run):
     """Labels are harder to tell where x_0 is larger, and so it is among new rows."""
     rng = np.random.default_rng(3)
 
@@ -106,7 +106,7 @@ def test_estimated_weights_restore_the_coverage():
         return x, 3 * np.eye(4)[labels] + noise, labels
 
     plain, weighted = [], []
-    for _ in range(40):
+    for _ in range(40 if long_run else 8):
         ratio = estimate_density_ratio(draw(500, 0)[0], draw(500, 1)[0])
         x, logits, labels = draw(1000, 0)
         new_x, new_logits, new_labels = draw(1000, 1)
@@ -115,7 +115,8 @@ def test_estimated_weights_restore_the_coverage():
         sets = calibration.predict(new_logits, 0.8, weights=ratio(new_x))
         weighted.append(sets.contains(new_labels).mean())
     assert np.mean(plain) < 0.7  # the control: without weights the promise is broken
-    assert np.mean(weighted) == pytest.approx(0.8, abs=0.02)
+    # The mean of a few repeats is further away, by as much as estimated weights spread.
+    assert np.mean(weighted) == pytest.approx(0.8, abs=0.02 if long_run else 0.05)
 
 
 def test_a_row_has_the_same_weight_in_any_batch():
