@@ -228,7 +228,6 @@ class Calibrator:
             array, arithmetic = kernels.comparable(before.arithmetic, self.score, array, precision)
         if before is None:
             warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
-            _warn_of_rows_beside(self.score, array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')
@@ -243,6 +242,8 @@ class Calibrator:
             largest = size_of_logits(
                 own, lambda rows: array[rows].max(1), max(1, checks.BLOCK_LOGITS // array.shape[1])
             )
+        if before is None:
+            _warn_of_rows_beside(self.score, array)
         keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
         self.n_classes, self._classes = array.shape[1], classes
         # Copies: whoever reads rows in blocks fills the same buffers again.
