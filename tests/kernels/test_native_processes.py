@@ -299,7 +299,10 @@ def test_a_handler_may_score_while_a_call_is_at_hand(monkeypatch):
     before = signal.signal(signal.SIGALRM, lambda *_: found.append(native.dense_scores(evicp.ECP(), logits[:1])))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
-        again = native.dense_scores(evicp.APS(), logits)
+        for _ in range(100):  # a fast machine may be done before the timer
+            again = native.dense_scores(evicp.APS(), logits)
+            if found:
+                break
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
