@@ -75,7 +75,7 @@ named = $(addprefix %/test_, $(addsuffix .py, $(1)))
 BASE_TESTS = $(filter-out $(call named, $(NOT_BASE)), $(TESTS))
 
 # Files, pickles, the command line, what other packages bring along (NumPy, pandas, scikit-learn), errors and printing.
-PYTHON_FILES = artifact blocks checks cli errors files import monitor_cli sets sklearn tables
+PYTHON_FILES = artifact blocks cli errors files import monitor_cli sets sklearn tables validate
 PYTHON_TESTS = $(filter $(call named, $(PYTHON_FILES)), $(TESTS)) tests/reliability/test_bad_input.py tests/reliability/test_hostile_artifact.py
 
 test-base: $(VENV)/.test-base

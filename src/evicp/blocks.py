@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from evicp.calibration.calibration import Calibration, Calibrator
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.evaluation.metrics import Evaluation, Evaluator
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames
 from evicp.io.files import (
     LOGITS_SUFFIXES,
@@ -538,7 +538,7 @@ def predict_blocks(
     smoothed: Any = False,
 ) -> Iterator[tuple[Block, PredictionSets]]:
     """Each block of rows with its sets."""
-    checks.as_coverage(coverage)
+    validate.as_coverage(coverage)
     same_names(calibration, rows, "the calibration")
     for what, values in (("groups", groups), ("weights", weights), ("smoothed", smoothed)):
         row_wise(values, rows, what)

@@ -41,8 +41,9 @@ from evicp.blocks import (
 )
 from evicp.calibration.calibration import Batch, Calibration, Calibrator
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
-from evicp.input import checks, columns
+from evicp.input import columns, validate
 from evicp.input.classes import ClassNames
+from evicp.input.warn import warn
 from evicp.io.files import SetsFile, typed
 from evicp.io.stored import HeldArray, RawArray, Stored
 from evicp.kernels.arithmetic import UNKNOWN, Origin
@@ -142,7 +143,7 @@ class _Driver:
             thing = re.sub(r"[\d.,]+", "", message)
             if thing not in self._said:
                 self._said.add(thing)
-                checks.warn(message, getattr(errors, category))
+                warn(message, getattr(errors, category))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -390,7 +391,7 @@ class _Inference:
         with _in_batch():
             column = _column(batch, self._inputs)
             values = np.stack(column.tolist()) if column.dtype == object else column.copy()  # batches are read-only
-            made = checks.as_logits(self._run(values))
+            made = validate.as_logits(self._run(values))
         return self._work(batch, made)
 
 
@@ -555,7 +556,7 @@ def predict_files(
     """
     source = as_rows(rows).with_labels(None)
     no_input(source, output)
-    checks.as_coverage(coverage)
+    validate.as_coverage(coverage)
     same_names(calibration, source, "the calibration")
     how = {"confidence": confidence, "allow_empty": allow_empty}
     shares = _shares(source, {"groups": groups, "weights": weights, "smoothed": smoothed})

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
-from evicp.input import checks
+from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames
+from evicp.input.messages import some_of
 from evicp.tables import html_table, rows_text
 from evicp.types import I32, I64, Bools, Coverage
 
@@ -71,15 +72,15 @@ class PredictionSets:
     numbered: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offsets", checks.frozen(self.offsets))
-        object.__setattr__(self, "labels", checks.frozen(self.labels))
+        object.__setattr__(self, "offsets", convert.frozen(self.offsets))
+        object.__setattr__(self, "labels", convert.frozen(self.labels))
 
-    __setstate__ = checks.restore_frozen
+    __setstate__ = convert.restore_frozen
 
     def replaced(self, offsets: I64, labels: I32) -> PredictionSets:
         """Other sets that remember what these do; `dataclasses.replace` takes longer than to score a row."""
         made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, offsets=checks.frozen(offsets), labels=checks.frozen(labels))
+        made.__dict__.update(self.__dict__, offsets=convert.frozen(offsets), labels=convert.frozen(labels))
         return made
 
     @property
@@ -110,7 +111,7 @@ class PredictionSets:
         >>> PredictionSets.from_mask([[True, False, True], [False, False, False]], coverage=0.9).to_lists()
         [[0, 2], []]
         """
-        array = checks.as_array(mask, "mask")
+        array = convert.as_array(mask, "mask")
         if array.dtype != bool:
             raise InputTypeError(f"mask must be True or False; got dtype {array.dtype}. Pass mask.astype(bool).")
         if array.ndim != 2 or array.shape[1] < 2:
@@ -143,7 +144,7 @@ class PredictionSets:
         >>> PredictionSets.from_lists([[2, 0], []], n_classes=3, coverage=0.9).contains([0, 0])
         array([ True, False])
         """
-        classes = ClassAxis.of(class_names, checks.as_n_classes(n_classes))
+        classes = ClassAxis.of(class_names, validate.as_n_classes(n_classes))
         about = _about(coverage, classes, score, n_calibration)
         rows = _rows_of(lists)
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
@@ -237,7 +238,7 @@ class PredictionSets:
 
     def listed(self, row: int | np.integer[Any]) -> str:
         """One row's set for people: its first labels, by name where names are known, and how many more."""
-        return checks.some_of(self[row].tolist() if self.class_names is None else self.names(row)) or "(empty)"
+        return some_of(self[row].tolist() if self.class_names is None else self.names(row)) or "(empty)"
 
     @overload
     def to_lists(self, *, names: Literal[False] = ...) -> list[list[int]]: ...
@@ -337,9 +338,9 @@ def _about(coverage: Any, classes: ClassAxis, score: Any, n_calibration: Any) ->
         raise InputTypeError(f"score must be the name of a score; got {score!r}.")
     return {
         "n_classes": classes.n_classes,
-        "coverage": checks.as_coverage(coverage),
+        "coverage": validate.as_coverage(coverage),
         "score": score,
-        "n_calibration": None if n_calibration is None else checks.as_count(n_calibration, "n_calibration"),
+        "n_calibration": None if n_calibration is None else validate.as_count(n_calibration, "n_calibration"),
         "class_names": classes.names,
         "columns": classes.other_columns,
         "numbered": classes.numbered,

@@ -13,8 +13,9 @@ from evicp.calibration.calibration import Calibration, Calibrator
 from evicp.calibration.laws.groups import ByGroup
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.evaluation.metrics import Evaluation, Evaluator
-from evicp.input.checks import LARGEST_LOGIT, as_coverage, as_device_logits, warn_if_probabilities
 from evicp.input.classes import ClassNames
+from evicp.input.validate import LARGEST_LOGIT, as_coverage, as_device_logits
+from evicp.input.warn import warn_if_probabilities
 from evicp.method.scores import ECP, Score, ScoreLike
 from evicp.types import Coverage
 

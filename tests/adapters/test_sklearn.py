@@ -187,7 +187,7 @@ def test_evaluate_takes_the_classes_themselves(names):
     assert result.coverage == np.mean(inside)
     assert result.mean_size == sets.sizes.mean()
     assert result.accuracy == np.mean(model.predict(X[1::2]) == y[1::2])
-    assert model.evaluate(X[1::2], y[1::2], 0.5, allow_empty=False).target == evicp.input.checks.as_coverage(0.5)
+    assert model.evaluate(X[1::2], y[1::2], 0.5, allow_empty=False).target == evicp.input.validate.as_coverage(0.5)
     names = [", ".join(sets.names(row)) for row in range(5)]
     assert names == [", ".join(map(str, model.classes_[sets[row]])) for row in range(5)]
 

@@ -97,7 +97,7 @@ def test_too_few_rows_name_the_smallest_n_that_would_do(coverage):
         assert Calibration(LAC(), np.zeros(1), 2).threshold(coverage) == np.inf
     assert len(caught) == 1
     needed = int(re.fullmatch(r"1 calibration row.* at least (\d+) rows\.", str(caught[0].message))[1])
-    exact = evicp.input.checks.as_coverage(coverage)
+    exact = evicp.input.validate.as_coverage(coverage)
     assert reference_rank(needed, exact) <= needed
     assert reference_rank(needed - 1, exact) > needed - 1
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp.input import checks
+from evicp.input import convert
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,7 +21,7 @@ from evicp.calibration.device import DeviceSets  # noqa: E402
 
 @pytest.fixture
 def problem(monkeypatch):
-    monkeypatch.setattr(checks, "is_on_device", lambda value: isinstance(value, torch.Tensor))
+    monkeypatch.setattr(convert, "is_on_device", lambda value: isinstance(value, torch.Tensor))
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 12, 500)
     logits = rng.normal(size=(500, 12)) + 2.5 * np.eye(12)[labels]

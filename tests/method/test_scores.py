@@ -10,7 +10,7 @@ import pytest
 import evicp
 from evicp import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
 from evicp.errors import InputTypeError, ScoreError
-from evicp.input import checks
+from evicp.input import validate
 from evicp.kernels import _numpy
 from evicp.method.scores import as_score
 from oracles import (
@@ -198,7 +198,7 @@ def test_v_is_unchanged_by_class_order_batch_blocks_and_dtype(cpu_backend, monke
     assert np.array_equal(observed_uniforms(np.where(z == 0, -0.0, z)), v)
     assert np.array_equal(observed_uniforms(np.hstack([z, np.full((64, 5), -np.inf)])), v)
     assert np.array_equal(observed_uniforms(np.asfortranarray(z)), v)
-    monkeypatch.setattr(checks, "BLOCK_LOGITS", 37 * 5)
+    monkeypatch.setattr(validate, "BLOCK_LOGITS", 37 * 5)
     assert np.array_equal(observed_uniforms(z), v)
 
 

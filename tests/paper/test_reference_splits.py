@@ -11,7 +11,7 @@ import pytest
 
 import evicp
 from evicp import APS, ECP, LAC, RAPS, SAPS, Margin, TopK
-from evicp.input import checks
+from evicp.input import validate
 from evicp.kernels import _numpy
 from oracles import reference_numpy_scores, reference_rank
 
@@ -76,7 +76,7 @@ def plain_sets(folder: Path, name: str, score: evicp.Score, coverages: tuple, lo
         return reference_numpy_scores(score.name, logits, v, **options)
 
     own = np.sort(np.take_along_axis(plain(fitted), labels[:, None], 1)[:, 0])
-    thresholds = [own[reference_rank(len(own), checks.as_coverage(c)) - 1] for c in coverages]
+    thresholds = [own[reference_rank(len(own), validate.as_coverage(c)) - 1] for c in coverages]
     dense = plain(new)
     return [dense <= threshold for threshold in thresholds]
 

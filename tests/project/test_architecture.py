@@ -63,10 +63,10 @@ def test_an_import_that_points_upwards_is_found(tmp_path: Path) -> None:
     """The check sees imports at the top, inside functions and in every form."""
     program = tmp_path / "program.py"
     program.write_text(
-        "import evicp.sets\nfrom evicp.input import checks\ndef f():\n    from evicp.cli import main\n"
+        "import evicp.sets\nfrom evicp.input import validate\ndef f():\n    from evicp.cli import main\n"
         "if TYPE_CHECKING:\n    from evicp.report import build\n"
     )
-    assert imports(program) == {"evicp.sets", "evicp.input.checks", "evicp.cli"}
+    assert imports(program) == {"evicp.sets", "evicp.input.validate", "evicp.cli"}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -83,7 +83,6 @@ LONG_FILES = frozenset(
         "evicp.calibration.reliability",
         "evicp.evaluation.metrics",
         "evicp.evaluation.tuning",
-        "evicp.input.checks",
         "evicp.io.files",
         "evicp.kernels._triton",
         "evicp.method.scores",

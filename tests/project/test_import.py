@@ -210,7 +210,15 @@ def test_no_public_function_speaks_of_alpha() -> None:
 
 
 CORE = ["calibration.calibration", "calibration.reliability", "errors", "evaluation.compare", "evaluation.explain"]
-CORE += ["evaluation.metrics", "input.checks", "io.files", "method.evidence", "method.scores", "method.temperature"]
+CORE += [
+    "evaluation.metrics",
+    "input.convert",
+    "input.validate",
+    "io.files",
+    "method.evidence",
+    "method.scores",
+    "method.temperature",
+]
 
 
 @pytest.mark.parametrize("module", [*CORE, "sets", "tables"])

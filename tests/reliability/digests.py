@@ -14,7 +14,7 @@ import numpy as np
 
 import evicp
 from evicp import kernels
-from evicp.input import checks
+from evicp.input import validate
 
 SCORES = (
     evicp.ECP(),
@@ -61,7 +61,7 @@ def tensors(score: evicp.Score) -> list[Any]:
 def digest(backend: str, block: int) -> str:
     """The hash of all scores' results."""
     if block:
-        checks.BLOCK_LOGITS = block
+        validate.BLOCK_LOGITS = block
         if backend == "torch":
             from evicp.kernels import _torch
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from evicp import Calibration, conformal_rank, pac_rank
-from evicp.input import checks
-from evicp.input.checks import as_coverage
+from evicp.input import validate
+from evicp.input.validate import as_coverage
 from evicp.method.scores import LAC
 from oracles import reference_rank
 
@@ -108,7 +108,7 @@ def test_the_usual_quantile_is_off_by_one():
 @pytest.mark.parametrize("first", [0.9, Fraction(0.9)], ids=["float", "fraction"])
 def test_what_a_number_means_does_not_depend_on_what_was_asked_before(first):
     """The double 0.9 stands for 9/10; the fraction that equals the double is another number, and is above it."""
-    checks._remembered_coverage.cache_clear()
+    validate._remembered_coverage.cache_clear()
     conformal_rank(9, first)
     assert [conformal_rank(9, 0.9), conformal_rank(9, Fraction(0.9)), conformal_rank(99, 0.9)] == [9, 10, 90]
     half = Fraction(1, 2) - Fraction(1, 10**30)

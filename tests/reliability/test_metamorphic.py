@@ -22,7 +22,7 @@ from hypothesis.extra import numpy as hnp
 
 import evicp
 from evicp import APS, ECP, LAC, RAPS, SAPS, Calibration, Calibrator, Margin, Score, TopK, kernels
-from evicp.input import checks
+from evicp.input import validate
 
 pytestmark = [
     pytest.mark.reliability,
@@ -150,11 +150,11 @@ def check_row_order(problem: Problem, rng: np.random.Generator) -> None:
 
 @contextmanager
 def rows_per_block(rows: int, n_classes: int) -> Iterator[None]:
-    before, checks.BLOCK_LOGITS = checks.BLOCK_LOGITS, rows * n_classes
+    before, validate.BLOCK_LOGITS = validate.BLOCK_LOGITS, rows * n_classes
     try:
         yield
     finally:
-        checks.BLOCK_LOGITS = before
+        validate.BLOCK_LOGITS = before
 
 
 def check_chunks(problem: Problem, rows: int) -> None:
@@ -235,7 +235,7 @@ def check_own_threshold(problem: Problem) -> None:
 def check_nesting(problem: Problem, other: Fraction) -> None:
     """A higher coverage gives a superset that begins with the smaller set."""
     calibration = problem.calibrated()
-    low, high = sorted([checks.as_coverage(problem.coverage), other])
+    low, high = sorted([validate.as_coverage(problem.coverage), other])
     small, large = calibration.predict(problem.new, [low, high])
     for a, b in zip(small, large, strict=True):
         assert b[: len(a)].tolist() == a.tolist()
@@ -247,7 +247,7 @@ def check_p_values(problem: Problem) -> None:
     p = calibration.p_values(problem.new)
     whole = np.rint(p * (calibration.n + 1)).astype(int)
     assert np.array_equal(whole / (calibration.n + 1), p)
-    delta = 1 - checks.as_coverage(problem.coverage)
+    delta = 1 - validate.as_coverage(problem.coverage)
     mask = calibration.predict(problem.new, problem.coverage).mask()
     for row in range(len(p)):
         for label in range(problem.n_classes):

@@ -119,7 +119,7 @@ BUGS = [
     ),
     Bug(
         "a double taken at its word",
-        "input/checks.py",
+        "input/validate.py",
         "return exact.limit_denominator(10**9)",
         "return exact",
         RANK,
@@ -252,14 +252,14 @@ BUGS = [
     ),
     Bug(
         "one-based labels let in",
-        "input/checks.py",
+        "input/validate.py",
         "(array < 0) | (array >= n_classes)",
         "(array < 0) | (array > n_classes)",
         _tests("reliability/test_bad_input"),
     ),
     Bug(
         "NaN let in",
-        "input/checks.py",
+        "input/validate.py",
         "usable = (largest > -np.inf) & (largest <= LARGEST_LOGIT)",
         "usable = (largest != -np.inf) & ~(largest > LARGEST_LOGIT)",
         _tests("reliability/test_bad_input"),
@@ -406,7 +406,7 @@ BUGS = [
     ),
     Bug(
         "the fraction next to 0.9 taken for 9/10, which is remembered",
-        "input/checks.py",
+        "input/validate.py",
         "        return coverage\n    return _remembered_coverage(",
         "        return _remembered_coverage(coverage, what)\n    return _remembered_coverage(",
         RANK,
@@ -456,8 +456,8 @@ BUGS = [
     Bug(
         "a confidence on the wrong side",
         "calibration/reliability.py",
-        'risk = 1 - checks.as_coverage(confidence, "confidence")',
-        'risk = checks.as_coverage(confidence, "confidence")',
+        'risk = 1 - validate.as_coverage(confidence, "confidence")',
+        'risk = validate.as_coverage(confidence, "confidence")',
         _tests("calibration/test_pac"),
     ),
     Bug(

@@ -23,8 +23,10 @@ from evicp.calibration.laws.weighted import Weights
 from evicp.calibration.reliability import Certificate, Reliability
 from evicp.calibration.ties import is_tied, ties_of, warn_of_ties
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
-from evicp.input import checks, frames
+from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order, labelled
+from evicp.input.messages import some_of
+from evicp.input.warn import warn, warn_if_no_evidence, warn_if_probabilities
 from evicp.kernels.arithmetic import (
     ROUNDOFF,
     UNKNOWN,
@@ -55,7 +57,7 @@ _LOW_COVERAGE = Fraction(1, 5)
 _LOW_CONFIDENCE = 0.5
 
 #: The group of every label of every row, where there are none.
-_ONE_GROUP = checks.frozen(np.zeros((1, 1), np.int64))
+_ONE_GROUP = convert.frozen(np.zeros((1, 1), np.int64))
 
 #: Rounding that moves logits, in units of the temperature, by more than this changes which labels are likely.
 _COARSE = 0.25
@@ -136,7 +138,7 @@ def _calibrate_best(logits: Any, labels: Any, groups: Any, weights: Any, how: di
 
 def _part(values: Any, what: str, rows: I64, n: int) -> NDArray[Any] | None:
     """The entries of some of n rows."""
-    given = None if values is None else checks.as_array(values, what)
+    given = None if values is None else convert.as_array(values, what)
     if given is not None and given.shape != (n,):
         raise InputError(f"{what} must have one entry per row; got shape {given.shape} for {n} rows.")
     return None if given is None else given[rows]
@@ -215,9 +217,9 @@ class Calibrator:
         weights : (n,) weights of the rows, in every batch or in none
         """
         frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
-        checks.same_device(logits, labels)
+        validate.same_device(logits, labels)
         stays = kernels.on_device(self.score, logits) is not None
-        array: Any = (checks.as_device_logits if stays else checks.as_logits)(logits, self.n_classes)
+        array: Any = (validate.as_device_logits if stays else validate.as_logits)(logits, self.n_classes)
         classes = self.learned(logits, array.shape[1])
         truth = classes.numbers(labels, len(array))
         frames.same_labels(logits, labels, array, truth)
@@ -227,7 +229,7 @@ class Calibrator:
         if before is not None:
             array, arithmetic = kernels.comparable(before.arithmetic, self.score, array, precision)
         if before is None:
-            warn_suspicious([self.score], checks.as_logits(array[:32]) if stays else array)
+            warn_suspicious([self.score], validate.as_logits(array[:32]) if stays else array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')
@@ -240,7 +242,7 @@ class Calibrator:
             scores = kernels.label_scores(self.score, array, truth)
             own = array[np.arange(len(truth)), truth]
             largest = size_of_logits(
-                own, lambda rows: array[rows].max(1), max(1, checks.BLOCK_LOGITS // array.shape[1])
+                own, lambda rows: array[rows].max(1), max(1, validate.BLOCK_LOGITS // array.shape[1])
             )
         if before is None:
             _warn_of_rows_beside(self.score, array)
@@ -364,9 +366,9 @@ class Calibrator:
         if not rows.size:
             return
         n = int(starts[-1])
-        checks.warn(
+        warn(
             f"the true label is masked (its logit is -inf) in {rows.size:,} of {n:,} calibration rows: "
-            f"{checks.some_of(rows.tolist())}. They count as never covered, so sets are full above a coverage of about "
+            f"{some_of(rows.tolist())}. They count as never covered, so sets are full above a coverage of about "
             f"{(n - rows.size) / (n + 1):.3f}. Check the mask and the labels; leave such rows out if there are none "
             "among new ones.",
             SuspiciousInputWarning,
@@ -407,7 +409,7 @@ class Calibrator:
             scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, classes.names)
         return Calibration(
             self.score,
-            checks.frozen(scores),
+            convert.frozen(scores),
             self.n_classes,
             classes.names,
             groups,
@@ -462,9 +464,9 @@ class Calibration:
     numbered: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scores", checks.owned(self.scores))
+        object.__setattr__(self, "scores", convert.owned(self.scores))
 
-    __setstate__ = checks.restore_frozen
+    __setstate__ = convert.restore_frozen
 
     @cached_property
     def classes(self) -> ClassAxis:
@@ -508,7 +510,7 @@ class Calibration:
         ----------
         coverage, confidence : as for `threshold`
         """
-        exact, confidence = checks.as_coverage(coverage), self._as_confidence(confidence)
+        exact, confidence = validate.as_coverage(coverage), self._as_confidence(confidence)
         if self.weights is not None:
             return self.weights.limit(self.scores, exact, confidence, self.weights.of_new(0, None))[0]
         if self.groups is not None:
@@ -532,10 +534,10 @@ class Calibration:
         by = None if self.groups is None else self.groups.by
         if self.weights is not None or not isinstance(by, ByClass | None):
             raise InputError("only marginal calibrations and those by class can be built in: others depend on the row.")
-        warn_of_low_coverage(checks.as_coverage(coverage))
+        warn_of_low_coverage(validate.as_coverage(coverage))
         warn_of_low_confidence(confidence)
         thresholds = self.thresholds(coverage, confidence)
-        self._warn_of_ties(checks.as_coverage(coverage), confidence, can_smooth=False)
+        self._warn_of_ties(validate.as_coverage(coverage), confidence, can_smooth=False)
         return thresholds if by is None else thresholds[by.of_labels(self.n_classes)]
 
     @overload
@@ -632,8 +634,8 @@ class Calibration:
         last = self.__dict__.get("_last_asked") if plain else None
         if last is not None and last[0] == coverage and last[1] is confidence and last[2] is allow_empty:
             return last[3]
-        wanted = checks.as_coverages(coverage)
-        asked = self._checked(wanted, confidence, allow_empty, smoothed, many=checks.is_many(coverage))
+        wanted = validate.as_coverages(coverage)
+        asked = self._checked(wanted, confidence, allow_empty, smoothed, many=validate.is_many(coverage))
         warned = [warn_of_low_coverage(max(wanted)), warn_of_low_confidence(asked.like[0].confidence)]
         warned += [self._warn_of_ties(sets.coverage, sets.confidence) for sets in asked.like if not sets.smoothed]
         if plain and not any(warned):
@@ -649,7 +651,7 @@ class Calibration:
         *,
         many: bool = True,
     ) -> _Asked:
-        checks.as_flag(allow_empty, "allow_empty")
+        validate.as_flag(allow_empty, "allow_empty")
         confidence = self._as_confidence(confidence)
         is_smoothed = self._is_smoothed(smoothed)
         if is_smoothed:
@@ -690,8 +692,8 @@ class Calibration:
         """Sets of tensors on an accelerator, where they stay."""
         from evicp.calibration import device
 
-        tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
-        checks.warn_if_probabilities(checks.as_array(tensor[:16], "logits"))
+        tensor = validate.as_device_logits(logits, self.n_classes, row_allowed=True)
+        warn_if_probabilities(convert.as_array(tensor[:16], "logits"))
         own, tensor = self.comparable(tensor, precision_of(tensor))
         within = own._limits(tensor, asked.levels, asked.like[0].confidence, groups, weights)
         like = [replace(sets, filled=not asked.allow_empty) for sets in asked.like]
@@ -700,13 +702,13 @@ class Calibration:
     def _warn_suspicious(self, logits: NDArray[Any]) -> None:
         """Warn of new rows that are very likely not what was meant."""
         if len(logits) < _ENOUGH_TO_JUDGE:
-            checks.warn_if_probabilities(logits)
+            warn_if_probabilities(logits)
         else:
             warn_suspicious([self.score], logits)
 
     def _as_logits(self, logits: Any) -> NDArray[Any]:
         """New rows, in the order of the calibration's classes."""
-        array = checks.as_logits(logits, self.n_classes, row_allowed=True)
+        array = validate.as_logits(logits, self.n_classes, row_allowed=True)
         if not isinstance(logits, np.ndarray):
             self.classes.check(logits)
         return array
@@ -752,7 +754,7 @@ class Calibration:
             order = np.argsort(higher, kind="stable")
             scores = higher[order]
             weights = None if weights is None else replace(weights, rows=weights.rows[order])
-        return replace(self, scores=checks.frozen(scores), groups=groups, weights=weights, origin=None)
+        return replace(self, scores=convert.frozen(scores), groups=groups, weights=weights, origin=None)
 
     def _warn_of_coarse_rows(self, origin: Origin, new: Arithmetic) -> None:
         """Warn of rows whose precision is too coarse for logits as large as these, and coarser than the calibration's.
@@ -761,7 +763,7 @@ class Calibration:
         """
         moved = limits.most_moved(self.score, new, origin.largest)
         if ROUNDOFF[new.logits] > ROUNDOFF[origin.arithmetic.logits] and _COARSE < moved < np.inf:
-            checks.warn(
+            warn(
                 f"new logits are {new.logits}, the calibration's were {origin.arithmetic.logits}: logits as large as "
                 f"{abs(origin.largest):.3g} are rounded by up to {ROUNDOFF[new.logits] * abs(origin.largest):.2g}, and "
                 f"sets may cover less than asked. Calibrate on {new.logits} logits, or pass new ones in "
@@ -817,7 +819,7 @@ class Calibration:
         if confidence is None:
             return None
         self.require_law("confidence")
-        return checks.as_probability(confidence, "confidence")
+        return validate.as_probability(confidence, "confidence")
 
     def require_law(self, what: str) -> None:
         """Refuse what rests on the law of coverage given the calibration rows, where these do not have it."""
@@ -839,7 +841,7 @@ class Calibration:
         """A score raised past rounding is equal to no other."""
         tied = np.any(before.scores[1:] == before.scores[:-1])
         if tied and not np.array_equal(self.scores, before.scores):
-            checks.warn(
+            warn(
                 "these rows are scored by another backend than the calibration rows, or those by several: which scores "
                 "are equal is unknown, ties are not smoothed, and sets may cover more than asked. Calibrate where you "
                 "predict.",
@@ -893,7 +895,7 @@ class Calibration:
             return last[2]
         if not 0 < level < 1:
             return _endless(level)
-        limit = checks.frozen(np.array([[limits.threshold(self.scores, level, confidence)]]))
+        limit = convert.frozen(np.array([[limits.threshold(self.scores, level, confidence)]]))
         if limit < np.inf:  # of the other there is a warning every time
             self.__dict__["_last_limit"] = level, confidence, limit
         return limit
@@ -963,7 +965,7 @@ class Calibration:
         """
         from evicp.calibration import device
 
-        tensor = checks.as_device_logits(logits, self.n_classes, row_allowed=True)
+        tensor = validate.as_device_logits(logits, self.n_classes, row_allowed=True)
         truth = None if labels is None else self.classes.numbers(labels, len(tensor))
         own, tensor = self.comparable(tensor, precision_of(tensor))
         if all(part is None for part in (self.groups, self.weights, groups, weights)):
@@ -1085,14 +1087,14 @@ class Calibration:
         known = replace(self, columns=calibrator._classes.other_columns)
         calibrator._warn_of_masked_labels(known=1)
         calibrator._warn_of_scales()
-        if not checks.is_on_device(logits):
-            self._warn_suspicious(checks.as_logits(logits))
+        if not convert.is_on_device(logits):
+            self._warn_suspicious(validate.as_logits(logits))
         if self.groups is not None:
             scores, by_group = self.groups.extended(self.scores, scores[self.n :], keys, self.n_classes)
-            return replace(known, scores=checks.frozen(scores), groups=by_group, origin=origin)
+            return replace(known, scores=convert.frozen(scores), groups=by_group, origin=origin)
         order = np.argsort(scores, kind="stable")
         new = None if own is None or row_weights is None else Weights(row_weights[order], own.classes)
-        return replace(known, scores=checks.frozen(scores[order]), weights=new, origin=origin)
+        return replace(known, scores=convert.frozen(scores[order]), weights=new, origin=origin)
 
     def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
         """The name of each row's group, (n,), as `evaluate(groups=...)` takes it.
@@ -1200,7 +1202,7 @@ def warn_of_low_coverage(coverage: Fraction) -> bool:
     """Warn of a share of misses (alpha) where the share of labels to be covered was asked for; whether it looks so."""
     is_low = coverage <= _LOW_COVERAGE
     if is_low:
-        checks.warn(
+        warn(
             f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
             f"Did you mean {float(1 - coverage):g}?",
             SuspiciousInputWarning,
@@ -1212,7 +1214,7 @@ def warn_of_low_confidence(confidence: float | None) -> bool:
     """Warn of a probability of failure where that of success was asked for; whether it looks so."""
     if confidence is None or confidence >= _LOW_CONFIDENCE:
         return False
-    checks.warn(
+    warn(
         f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} most "
         f"cover less than asked. Did you mean {1 - confidence:g}?",
         SuspiciousInputWarning,
@@ -1227,9 +1229,9 @@ def _endless(level: Fraction) -> F64:
 
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
     """Warn, once for all scores, of input that is legal but very likely not what was meant."""
-    checks.warn_if_probabilities(logits)
+    warn_if_probabilities(logits)
     if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
-        checks.warn_if_no_evidence(logits)
+        warn_if_no_evidence(logits)
 
 
 def _second_of_two(logits: Any, scores: F64) -> int:
@@ -1237,7 +1239,7 @@ def _second_of_two(logits: Any, scores: F64) -> int:
     rows = np.flatnonzero(scores == 0.0)
     if not rows.size or logits.shape[1] == 2:
         return len(rows)
-    return int(((checks.as_array(logits[rows], "logits") > -np.inf).sum(1) == 2).sum())
+    return int(((convert.as_array(logits[rows], "logits") > -np.inf).sum(1) == 2).sum())
 
 
 def _warn_of_rows_beside(score: Score, logits: Any) -> None:
@@ -1247,7 +1249,7 @@ def _warn_of_rows_beside(score: Score, logits: Any) -> None:
         return
     alone, beside = (kernels.dense_scores(score, logits[:rows])[0] for rows in (1, 2))
     if not np.allclose(alone, beside, rtol=1e-4, atol=1e-6):
-        checks.warn(
+        warn(
             f"the score {score.describe()} of a row is another one if other rows are beside it: sets then depend on "
             "which rows are predicted together, and need not cover what is asked. Sum or rank along axis 1, and draw "
             "no random numbers.",
@@ -1258,7 +1260,7 @@ def _warn_of_rows_beside(score: Score, logits: Any) -> None:
 def _warn_of_seconds_of_two(score: Score, share: float) -> None:
     """Warn where ECP can say nothing: the less plausible of two labels scores 0, whatever its logit is."""
     if isinstance(score, ECP) and share > 0.05:
-        checks.warn(
+        warn(
             f"in {share:.0%} of the calibration rows two labels are possible and the less plausible one is true. ECP "
             f"cannot say how unlikely that one is: above a coverage of about {1 - share:.2f} every set is full. Use "
             'score="lac".',

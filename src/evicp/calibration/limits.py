@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.calibration.reliability import rows_needed, threshold_rank
 from evicp.errors import InputError, SmallCalibrationWarning, SuspiciousInputWarning
-from evicp.input import checks
+from evicp.input import convert, validate
+from evicp.input.warn import warn
 from evicp.kernels.arithmetic import ROUNDOFF, Arithmetic, bits_of, mix64
 from evicp.method.scores import ECP, Score, TopK
 from evicp.sets import PredictionSets
@@ -148,7 +149,7 @@ def threshold(ascending: F64, coverage: Fraction, confidence: float | None = Non
             warn_of_masked(ascending, coverage)
         return float(ascending[k - 1])
     sure = "" if confidence is None else f" with confidence {confidence:g}"
-    checks.warn(
+    warn(
         f"{n} calibration row(s) cannot promise coverage {float(coverage):g}{sure}: every set is full. "
         f"Calibrate on at least {rows_needed(coverage, confidence)} rows.",
         SmallCalibrationWarning,
@@ -167,7 +168,7 @@ def warn_of_masked(scores: F64, coverage: Fraction, outcome: str = "every set is
     """
     masked = int(np.sum(np.isposinf(scores)))
     if masked:
-        checks.warn(
+        warn(
             f"the true label scores +inf, as a masked one does (its logit is -inf), in {masked:,} of {len(scores):,} "
             f"calibration rows: at coverage {float(coverage):g} {outcome}. Check masks and labels, or ask for less.",
             SuspiciousInputWarning,
@@ -198,10 +199,10 @@ def as_steps(smoothed: Any, seed: int, digest: int, logits: NDArray[Any]) -> I64
         u = smoothed.random(len(logits))
     elif isinstance(smoothed, bool | np.bool_):
         salt = mix64(np.array([digest], np.uint64) ^ mix64(np.array([seed ^ _SALT], np.uint64)))
-        u = np.concatenate([np.empty(0), *(_row_numbers(z, salt) for _, z in checks.blocks(logits))])
+        u = np.concatenate([np.empty(0), *(_row_numbers(z, salt) for _, z in validate.blocks(logits))])
         _warn_of_equal_rows(u)
     else:
-        u = checks.as_array(smoothed, "smoothed")
+        u = convert.as_array(smoothed, "smoothed")
         if u.shape != (len(logits),) or u.dtype.kind != "f" or not np.all((u >= 0) & (u <= 1)):
             raise InputError(
                 f"smoothed must be True, False, or {len(logits)} numbers in [0, 1], one per row; got dtype {u.dtype}, "
@@ -220,7 +221,7 @@ def _row_numbers(z: F64, salt: NDArray[np.uint64]) -> F64:
 def _warn_of_equal_rows(u: F64) -> None:
     """Rows of equal logits have one u, and one set: of few different rows, coverage in this batch varies more."""
     if len(u) >= 32 and 2 * len(np.unique(u)) < len(u):
-        checks.warn(
+        warn(
             "most rows have the same logits as another row, and share its random number: smoothed sets cover what was "
             "asked on average over calibrations, but these rows together may be covered more or less. For numbers of "
             "their own pass a generator: smoothed=numpy.random.default_rng(...).",
@@ -264,7 +265,7 @@ def smoothed_limit(ascending: F64, coverage: Fraction, steps: I64) -> F64:
 
 
 def _warn_of_full_sets(n: int, coverage: Fraction, kept: float) -> None:
-    checks.warn(
+    warn(
         f"{n} calibration row(s) are few for coverage {float(coverage):g}: about {1 - kept:.0%} of the smoothed sets "
         f"are full, whatever the row. Calibrate on at least {rows_needed(coverage)} rows.",
         SmallCalibrationWarning,

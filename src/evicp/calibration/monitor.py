@@ -20,7 +20,8 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.monitor_state import MonitorState, as_coverage_text, as_state, refuse_impossible
 from evicp.calibration.reliability import Reliability, rows_needed
 from evicp.errors import InputError, InputTypeError
-from evicp.input import checks
+from evicp.input import convert, validate
+from evicp.input.messages import some_of
 from evicp.kernels._numpy import mix32
 from evicp.sets import PredictionSets
 from evicp.types import F64, I64, Bools, Coverage
@@ -176,8 +177,8 @@ class Monitor:
                 "there is nothing to monitor."
             )
         self.n, self.k, self.coverage, self.confidence = law.n, law.k, law.coverage, law.confidence
-        self.false_alarm_rate = checks.as_probability(false_alarm_rate, "false_alarm_rate")
-        self.seed = checks.as_seed(seed)
+        self.false_alarm_rate = validate.as_probability(false_alarm_rate, "false_alarm_rate")
+        self.seed = validate.as_seed(seed)
         self.seen = 0
         self.covered = 0
         self.alarm_at: int | None = None
@@ -219,7 +220,7 @@ class Monitor:
         ----------
         p_values : (m,), of the true labels: `calibration.p_values(logits, labels)`
         """
-        p = np.atleast_1d(checks.as_array(p_values, "p_values"))
+        p = np.atleast_1d(convert.as_array(p_values, "p_values"))
         if p.dtype.kind != "f" and p.size:
             raise InputTypeError(f"p_values must be real numbers; got dtype {p.dtype}.")
         scaled = p * (self.n + 1.0)
@@ -331,7 +332,7 @@ class Monitor:
 
 def _as_covered(covered: Any) -> Bools:
     """Whether labels were covered, (m,)."""
-    array = np.atleast_1d(checks.as_array(covered, "covered"))
+    array = np.atleast_1d(convert.as_array(covered, "covered"))
     if array.dtype.kind != "b" and array.size:
         raise InputTypeError(f"covered must be True or False; got dtype {array.dtype}. Pass sets.contains(labels).")
     if array.ndim != 1:
@@ -345,7 +346,7 @@ def _rows_of(calibration: Calibration | int, group: str | int | None) -> int:
     if not isinstance(calibration, Calibration):
         if group is not None:
             raise InputError("group names a group of a calibration; pass the calibration, not its number of rows.")
-        return checks.as_count(calibration, "n")
+        return validate.as_count(calibration, "n")
     if calibration.weights is not None:
         raise InputError("the law of coverage is not known for weighted calibrations; they cannot be monitored.")
     calibration.require_law("a monitor")
@@ -357,7 +358,7 @@ def _rows_of(calibration: Calibration | int, group: str | int | None) -> int:
     if names.count(group) > 1:
         raise InputError(f"{names.count(group)} groups are called {group!r}; monitor the rows of one: Monitor(n, ...).")
     if group not in names:
-        raise InputError(f"group must be one of the calibration's groups ({checks.some_of(names)}); got {group!r}.")
+        raise InputError(f"group must be one of the calibration's groups ({some_of(names)}); got {group!r}.")
     return int(calibration.groups.counts[names.index(group)])
 
 
@@ -388,8 +389,8 @@ class AdaptiveLevel:
     """
 
     def __init__(self, coverage: Coverage, *, step: float = 0.005) -> None:
-        self.coverage = checks.as_coverage(coverage)
-        self.step = checks.as_probability(step, "step")
+        self.coverage = validate.as_coverage(coverage)
+        self.step = validate.as_probability(step, "step")
         self.level = float(self.coverage)
 
     def predict(

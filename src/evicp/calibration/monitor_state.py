@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from evicp.errors import InputError
-from evicp.input import checks
+from evicp.input import validate
 from evicp.types import F64, I64
 
 __all__ = ["MonitorState", "as_coverage_text", "as_state", "refuse_impossible"]
@@ -51,13 +51,13 @@ def as_state(content: Mapping[str, Any]) -> MonitorState:
     """The state in what a file holds, each part by itself."""
     alarm_at, gaps, log_active = content["alarm_at"], content["gaps"], content["log_active"]
     return MonitorState(
-        seen=checks.as_count(content["seen"], "seen", at_least=0),
-        covered=checks.as_count(content["covered"], "covered", at_least=0),
-        alarm_at=None if alarm_at is None else checks.as_count(alarm_at, "alarm_at"),
+        seen=validate.as_count(content["seen"], "seen", at_least=0),
+        covered=validate.as_count(content["covered"], "covered", at_least=0),
+        alarm_at=None if alarm_at is None else validate.as_count(alarm_at, "alarm_at"),
         log_e=_as_finite(content["log_e"], "log_e"),
         largest_log_e=_as_finite(content["largest_log_e"], "largest_log_e"),
         log_active=None if log_active is None else np.array([_as_finite(x, "log_active") for x in log_active]),
-        gaps=None if gaps is None else np.array([checks.as_count(x, "gaps", at_least=0) for x in gaps], np.int64),
+        gaps=None if gaps is None else np.array([validate.as_count(x, "gaps", at_least=0) for x in gaps], np.int64),
     )
 
 

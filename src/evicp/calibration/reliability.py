@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from evicp.errors import InputError
-from evicp.input import checks
+from evicp.input import validate
+from evicp.input.messages import some_of
 from evicp.types import F64, I64, Coverage
 
 __all__ = [
@@ -56,7 +57,7 @@ def conformal_rank(n: int, coverage: Coverage) -> int:
     >>> conformal_rank(99, 0.9), conformal_rank(9, 0.95)
     (90, 10)
     """
-    n, (p, whole) = checks.as_count(n, "n", at_least=0), checks.as_coverage(coverage).as_integer_ratio()
+    n, (p, whole) = validate.as_count(n, "n", at_least=0), validate.as_coverage(coverage).as_integer_ratio()
     return -(-(n + 1) * p // whole)
 
 
@@ -74,8 +75,8 @@ def pac_rank(n: int, coverage: Coverage, confidence: float) -> int:
     >>> conformal_rank(1000, 0.9), pac_rank(1000, 0.9, 0.95)
     (901, 916)
     """
-    risk = 1 - checks.as_coverage(confidence, "confidence")
-    return _exact_pac_rank(checks.as_count(n, "n", at_least=0), checks.as_coverage(coverage), risk)
+    risk = 1 - validate.as_coverage(confidence, "confidence")
+    return _exact_pac_rank(validate.as_count(n, "n", at_least=0), validate.as_coverage(coverage), risk)
 
 
 @lru_cache(maxsize=4096)
@@ -115,10 +116,10 @@ def rows_needed(coverage: Coverage, confidence: float | None = None) -> int:
     >>> rows_needed(0.9), rows_needed(0.9, confidence=0.95)
     (9, 29)
     """
-    exact = checks.as_coverage(coverage)
+    exact = validate.as_coverage(coverage)
     if confidence is None:
         return int(-(-1 // (1 - exact))) - 1
-    return _exact_pac_rows(exact, 1 - checks.as_coverage(confidence, "confidence"))
+    return _exact_pac_rows(exact, 1 - validate.as_coverage(confidence, "confidence"))
 
 
 @lru_cache(maxsize=4096)
@@ -171,7 +172,7 @@ def verdict_line(observed: dict[str, Any]) -> str:
     some = observed["incompatible"]
     if not some:
         return f"{seen}: {observed['groups']:,} groups {verdict}"
-    return f"{seen}: {len(some):,} of {observed['groups']:,} groups {verdict}: {checks.some_of(some)}"
+    return f"{seen}: {len(some):,} of {observed['groups']:,} groups {verdict}: {some_of(some)}"
 
 
 @dataclass(frozen=True)
@@ -194,12 +195,12 @@ class Reliability:
     confidence: float | None = None
 
     def __init__(self, n: int, coverage: Coverage, confidence: float | None = None) -> None:
-        object.__setattr__(self, "n", checks.as_count(n, "n", at_least=1))
+        object.__setattr__(self, "n", validate.as_count(n, "n", at_least=1))
         if self.n > _MOST_ROWS:
             raise InputError(f"n must be at most 10^15, beyond which the law's figures are lost; got {n}.")
-        object.__setattr__(self, "coverage", checks.as_coverage(coverage))
+        object.__setattr__(self, "coverage", validate.as_coverage(coverage))
         if confidence is not None:
-            object.__setattr__(self, "confidence", checks.as_probability(confidence, "confidence"))
+            object.__setattr__(self, "confidence", validate.as_probability(confidence, "confidence"))
 
     @property
     def k(self) -> int:
@@ -228,7 +229,7 @@ class Reliability:
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """The central interval of coverage over calibration sets."""
-        tail = (1 - checks.as_probability(confidence, "confidence")) / 2
+        tail = (1 - validate.as_probability(confidence, "confidence")) / 2
         return self.quantile(tail), self.quantile(1 - tail)
 
     def quantile(self, probability: float) -> float:
@@ -254,8 +255,8 @@ class Reliability:
         m : new rows
         confidence : the probability
         """
-        tail = (1 - checks.as_probability(confidence, "confidence")) / 2
-        m = checks.as_count(m, "m")
+        tail = (1 - validate.as_probability(confidence, "confidence")) / 2
+        m = validate.as_count(m, "m")
         if not self.l:
             return 1.0, 1.0
         high = bisect_left(range(m), 1 - tail, key=lambda x: beta_binomial_cdf(x, m, self.k, self.l))
@@ -343,9 +344,9 @@ def plan(coverage: Coverage, tolerance: float, confidence: float = 0.95) -> int:
     >>> plan(0.9, tolerance=0.02, confidence=0.95)
     854
     """
-    exact = checks.as_coverage(coverage)
-    tolerance = checks.as_probability(tolerance, "tolerance")
-    confidence = checks.as_probability(confidence, "confidence")
+    exact = validate.as_coverage(coverage)
+    tolerance = validate.as_probability(tolerance, "tolerance")
+    confidence = validate.as_probability(confidence, "confidence")
     least = max(1e-8, float(exact * (1 - exact) / MOST_PLANNED) ** 0.5)
     if tolerance < least:
         raise InputError(
@@ -366,7 +367,7 @@ def share_within(n: int, coverage: Coverage, tolerance: float) -> float:
     True
     """
     law = Reliability(n, coverage)
-    tolerance = checks.as_probability(tolerance, "tolerance")
+    tolerance = validate.as_probability(tolerance, "tolerance")
     if not law.l:  # every set is full
         return float(1 - law.coverage <= tolerance)
     rows = np.array([law.n])
@@ -572,7 +573,7 @@ class Certificate:
         full = [group.name for group in self.groups if group.threshold == np.inf]
         lines = [("groups", f"{len(self.groups):,}, each with a threshold of its own")]
         if full:
-            lines.append(("without threshold", f"{len(full):,}, too few rows: {checks.some_of(full)}"))
+            lines.append(("without threshold", f"{len(full):,}, too few rows: {some_of(full)}"))
         return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]
 
     @property

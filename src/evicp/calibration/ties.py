@@ -10,7 +10,7 @@ import numpy as np
 from evicp.calibration.laws.weighted import weighted_thresholds
 from evicp.calibration.reliability import threshold_rank
 from evicp.errors import SuspiciousInputWarning
-from evicp.input import checks
+from evicp.input.warn import warn
 from evicp.types import F64, I64
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def warn_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> bool:
     smooth = (
         "Pass smoothed=True, which breaks ties at random and covers what was asked, or take" if can_smooth else "Take"
     )
-    checks.warn(
+    warn(
         f"{ties.tied:,} of {ties.n:,} calibration scores tie at the threshold, which lets all labels of that score in: "
         f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. {smooth} a "
         "model whose scores differ more (a forest of many trees in place of one tree), or LAC where this is ECP.",

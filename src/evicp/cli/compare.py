@@ -35,7 +35,7 @@ from evicp.cli.common import (
 from evicp.cli.inputs import labels_of, read_class_names, read_rows
 from evicp.errors import InputError
 from evicp.evaluation.compare import Comparison
-from evicp.input import checks
+from evicp.input import validate
 from evicp.io.paths import write_whole
 from evicp.method.scores import USUAL
 from evicp.tables import csv_table
@@ -137,7 +137,7 @@ def parse_temperature(text: str) -> float | Literal["split", "holdout"]:
     value: float | str = text
     with suppress(ValueError):
         value = float(text)
-    result: float | Literal["split", "holdout"] = checks.as_temperature(value, "split", "holdout")
+    result: float | Literal["split", "holdout"] = validate.as_temperature(value, "split", "holdout")
     return result
 
 

@@ -19,7 +19,7 @@ from evicp.blocks import Rows
 from evicp.calibration.calibration import Calibration
 from evicp.cli.common import TORCH_SUFFIXES, input_suffixes
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import as_class_names, labelled
 from evicp.io import artifact, files, stored, torch_archive
 from evicp.io.files import LogitsFile
@@ -169,7 +169,7 @@ def _from_content(content: Any, source: str) -> LogitsFile:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    return checks.as_logits(values, row_allowed=True)
+    return validate.as_logits(values, row_allowed=True)
 
 
 def _labels(values: Any) -> NDArray[Any] | None:

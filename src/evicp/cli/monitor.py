@@ -38,7 +38,7 @@ from evicp.cli.inputs import (
     require_groups,
 )
 from evicp.errors import FileError, InputError
-from evicp.input import checks
+from evicp.input.messages import some_of
 from evicp.io.artifact import checksum
 from evicp.io.paths import locked, read_text, refuse_target, write_whole
 
@@ -142,7 +142,7 @@ def _feed(
 def _require_group(path: str, calibration: Calibration, group: str | None) -> None:
     """Raise where it is not said which of a calibration's groups to watch."""
     if calibration.groups is not None and group is None:
-        names = checks.some_of(calibration.groups.names)
+        names = some_of(calibration.groups.names)
         raise InputError(f"{path} has a threshold per {calibration.guarantee}: name one with --group ({names}).")
 
 

@@ -19,8 +19,9 @@ from evicp.calibration.ties import is_tied
 from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
 from evicp.evaluation.metrics import Evaluation, evaluate_counts
 from evicp.evaluation.tuning import Auto, Tuned, rows_to_choose, with_temperature
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import labelled
+from evicp.input.warn import warn
 from evicp.method.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.method.temperature import fit_temperature
 from evicp.tables import html_table, markdown_table, text_table
@@ -194,9 +195,9 @@ def compare(
     array, truth = labelled(logits, labels)
     if not len(array):
         raise LogitsError("compare needs labelled rows to split; got none.")
-    exact = checks.as_coverage(coverage)
-    trials, seed = checks.as_count(trials, "trials"), checks.as_count(seed, "seed", at_least=0)
-    min_count = checks.as_count(min_count, "min_count")
+    exact = validate.as_coverage(coverage)
+    trials, seed = validate.as_count(trials, "trials"), validate.as_count(seed, "seed", at_least=0)
+    min_count = validate.as_count(min_count, "min_count")
     methods = _unique_names(scores)
     # "auto" sees for itself which scores do well on these logits.
     warn_suspicious((m.score if isinstance(m, Tuned) else m for m in methods.values()), array)
@@ -263,7 +264,7 @@ def _tuning_rows(tuning: Any, n: int, methods: Iterable[Method], temperature: An
 def _warn_of_few_to_tune(n_tuning: int, coverage: Fraction, methods: Iterable[Method]) -> None:
     """Full sets are all alike: where `tune` would refuse to choose, the first candidate is taken."""
     if n_tuning < rows_needed(coverage) and any(isinstance(method, Tuned | Auto) for method in methods):
-        checks.warn(
+        warn(
             f"the {n_tuning} tuning rows of a trial cannot tell candidates apart: coverage {float(coverage):g} needs "
             f"{rows_needed(coverage)}, with fewer all sets are full. Pass tuning={rows_needed(coverage)} or more.",
             SmallCalibrationWarning,
@@ -284,7 +285,7 @@ def _temperatures(
     temperature: float | str, logits: NDArray[Any], labels: I64, parts: list[list[I64]]
 ) -> list[float | None]:
     """The temperature of each trial; None where nothing was asked."""
-    wanted = checks.as_temperature(temperature, "split", "holdout")
+    wanted = validate.as_temperature(temperature, "split", "holdout")
     if isinstance(wanted, str):
         which = 0 if wanted == "split" else 1
         return [fit_temperature(logits[part[which]], labels[part[which]]).temperature for part in parts]

@@ -10,7 +10,7 @@ import numpy as np
 
 from evicp.calibration.calibration import Calibration
 from evicp.errors import InputError, InputTypeError, LogitsError
-from evicp.input import checks
+from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order
 from evicp.kernels.arithmetic import precision_of
 from evicp.method import evidence
@@ -177,10 +177,10 @@ def explain(
     score = ECP() if score is None else score
     if not isinstance(score, ECP):
         raise InputTypeError(f"only the evidential score can be explained; got {score!r}. Pass ECP(...).")
-    array = checks.as_logits(logits_row, row_allowed=True)
+    array = validate.as_logits(logits_row, row_allowed=True)
     if len(array) != 1:
         raise LogitsError(f"explain takes one row of logits; got {len(array)}. Pass logits[i].")
-    ((_, z),) = checks.blocks(array)
+    ((_, z),) = validate.blocks(array)
     n_classes = z.shape[1]
     names = ClassAxis.of(class_names, n_classes).learned(logits_row).names
     rates = score.rates(n_classes)
@@ -232,7 +232,7 @@ def explain_set(
             "depends on the row."
         )
     calibration.classes.check(logits_row)
-    array = checks.as_logits(logits_row, calibration.n_classes, row_allowed=True)
+    array = validate.as_logits(logits_row, calibration.n_classes, row_allowed=True)
     own, row = calibration.comparable(array, precision_of(logits_row, array))
     limits, names = own.label_thresholds(coverage, confidence), calibration.class_names
     return explain(row, calibration.score, threshold=limits, class_names=names)  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ def _as_threshold(threshold: Any, n_classes: int) -> float | F64 | None:
     """One threshold, or one per label."""
     if threshold is None:
         return None
-    array = checks.as_array(in_class_order(threshold, "threshold"), "threshold")
+    array = convert.as_array(in_class_order(threshold, "threshold"), "threshold")
     if array.dtype.kind not in "fiu" or np.isnan(array).any():
         raise InputError(f"threshold must be a number, or one per class, and not NaN; got {threshold!r}.")
     array = array.astype(np.float64)

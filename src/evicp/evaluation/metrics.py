@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, range_text, trade_off, violation
-from evicp.input import checks
+from evicp.input import convert, validate
 from evicp.input.classes import labelled
 from evicp.input.frames import same_labels, same_rows
 from evicp.outer import outer
@@ -164,9 +164,9 @@ def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float,
     >>> [round(x, 4) for x in clopper_pearson(9, 10)]
     [0.555, 0.9975]
     """
-    if checks.as_count(hits, "hits", at_least=0) > checks.as_count(n, "n"):
+    if validate.as_count(hits, "hits", at_least=0) > validate.as_count(n, "n"):
         raise InputError(f"hits must be at most n; got {hits} of {n}.")
-    low, high = intervals(hits, n, checks.as_probability(confidence, "confidence"))
+    low, high = intervals(hits, n, validate.as_probability(confidence, "confidence"))
     return float(low), float(high)
 
 
@@ -191,11 +191,11 @@ def size_strata(
 ) -> tuple[Stratum, ...]:
     """Counts and coverage by set size (the paper's Table 3); `ends` are the largest sizes of ranges but the last."""
     hits = _hits(sets, labels)
-    whole = [checks.as_count(end, "ends", at_least=0) for end in ends]
+    whole = [validate.as_count(end, "ends", at_least=0) for end in ends]
     if any(end >= after for end, after in pairwise(whole)):
         raise InputError(f"ends must ascend; got {', '.join(map(str, whole))}.")
     counts = _Counts.of(sets.sizes, hits, sets.sizes, sets.n_classes + 1)
-    return _strata(counts, 0, whole, checks.as_probability(confidence, "confidence"))
+    return _strata(counts, 0, whole, validate.as_probability(confidence, "confidence"))
 
 
 def difficulty(logits: Any, labels: Any) -> I64:
@@ -220,7 +220,7 @@ def difficulty_strata(
     hits = _hits(sets, labels)
     ranks = _as_ranks(difficulty, len(sets), sets.n_classes)
     counts = _Counts.of(ranks, hits, sets.sizes, sets.n_classes + 1)
-    return _strata(counts, 1, SIZE_ENDS, checks.as_probability(confidence, "confidence"))
+    return _strata(counts, 1, SIZE_ENDS, validate.as_probability(confidence, "confidence"))
 
 
 def sscv(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
@@ -255,7 +255,7 @@ def _hits(sets: PredictionSets, labels: Any) -> Bools:
 
 
 def as_sets(sets: Any) -> PredictionSets:
-    """Sets that are sets; the only kind of input that `checks` cannot know."""
+    """Sets that are sets; the only kind of input that `input` cannot know."""
     if not isinstance(sets, PredictionSets):
         hint = " For several coverages evaluate them one by one." if isinstance(sets, list) else ""
         raise InputTypeError(f"sets must be PredictionSets; got a {type(sets).__name__}.{hint}")
@@ -265,7 +265,7 @@ def as_sets(sets: Any) -> PredictionSets:
 def group_coverage(sets: PredictionSets, labels: Any, groups: Any) -> GroupCoverage:
     """Coverage and size in each group of rows, given one name or number per row."""
     same_rows(labels=labels, groups=groups)
-    names = checks.as_groups(groups, len(sets)).astype(str)
+    names = validate.as_groups(groups, len(sets)).astype(str)
     return _group_coverage(_count_groups(names, _hits(sets, labels), sets.sizes), sets.coverage)
 
 
@@ -517,8 +517,8 @@ class Evaluator:
     """
 
     def __init__(self, *, min_count: int = 1, confidence: float = 0.95) -> None:
-        self.min_count = checks.as_count(min_count, "min_count")
-        self.confidence = checks.as_probability(confidence, "confidence")
+        self.min_count = validate.as_count(min_count, "min_count")
+        self.confidence = validate.as_probability(confidence, "confidence")
         self._like: PredictionSets | None = None
         self._tally: _Tally | None = None
         self._members = [self]  # whose rows are counted here
@@ -533,7 +533,7 @@ class Evaluator:
         truth = as_sets(sets).numbers(labels)
         sets.classes.check(logits)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
-        of_row = None if groups is None else checks.as_groups(groups, len(sets)).astype(str)
+        of_row = None if groups is None else validate.as_groups(groups, len(sets)).astype(str)
         return self._add(_Tally.of(sets.sizes, sets.holds(truth), truth, ranks, of_row, sets.n_classes), sets[:0])
 
     def merge(self, *others: Evaluator) -> Evaluator:
@@ -593,9 +593,9 @@ def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes
         return None if difficulty is None else _as_ranks(difficulty, len(truth), n_classes)
     if difficulty is not None:
         raise InputError("give logits or difficulty, not both: the difficulty is the true label's rank in the logits.")
-    checks.same_device(logits, labels)
-    there = checks.is_on_device(logits)
-    array: Any = (checks.as_device_logits if there else checks.as_logits)(logits, n_classes, row_allowed=True)
+    validate.same_device(logits, labels)
+    there = convert.is_on_device(logits)
+    array: Any = (validate.as_device_logits if there else validate.as_logits)(logits, n_classes, row_allowed=True)
     if len(array) != len(truth):
         raise LogitsError(f"logits must have one row per set; got {len(array)} rows for {len(truth)} sets.")
     if there:
@@ -607,7 +607,7 @@ def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes
 
 
 def _as_ranks(difficulty: Any, n: int, n_classes: int) -> I64:
-    ranks = checks.as_array(difficulty, "difficulty")
+    ranks = convert.as_array(difficulty, "difficulty")
     if ranks.shape != (n,) or ranks.dtype.kind not in "iu" or np.any((ranks < 1) | (ranks > n_classes)):
         raise InputError(
             f"difficulty must hold one whole number in [1, {n_classes}] per set: the rank of the true label."
@@ -736,7 +736,7 @@ def _median(counts: I64) -> float:
 def _quantiles(counts: I64, shares: Sequence[float]) -> dict[str, float]:
     """The smallest sizes that at least these shares of the rows do not exceed, by exact ranks."""
     at_most = np.cumsum(counts)
-    ranks = [ceil(checks.as_coverage(share) * int(at_most[-1])) for share in shares]
+    ranks = [ceil(validate.as_coverage(share) * int(at_most[-1])) for share in shares]
     return {
         f"{100 * share:g}%": float(size) for share, size in zip(shares, np.searchsorted(at_most, ranks), strict=True)
     }
@@ -758,7 +758,7 @@ def _stratum(low: int, high: int, count: int, hits: int, labels: int, bounds: tu
 
 def _sscv(counts: _Counts, target: Fraction, min_count: int) -> tuple[float | None, int | None]:
     """SSCV, and the row count of the smallest stratum it looked at; None where it looked at none."""
-    ranges, least = Ranges.ending(SSCV_ENDS, len(counts.rows) - 1), checks.as_count(min_count, "min_count")
+    ranges, least = Ranges.ending(SSCV_ENDS, len(counts.rows) - 1), validate.as_count(min_count, "min_count")
     gap, smallest = violation(ranges.sums(counts.rows), ranges.sums(counts.hits), float(target), min_count=least)
     return (float(gap), int(smallest)) if smallest else (None, None)
 

@@ -12,7 +12,7 @@ import numpy as np
 from evicp.calibration.laws.density import along
 from evicp.errors import InputError
 from evicp.evaluation.metrics import as_sets, clopper_pearson
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.frames import as_features, columns_of, same_rows
 from evicp.sets import PredictionSets
 from evicp.types import F64, I64, Bools
@@ -93,9 +93,9 @@ def worst_slice(
     """
     same_rows(labels=labels, features=features)
     covered, x = as_sets(sets).contains(labels), as_features(features, n=len(sets))
-    rng = np.random.default_rng(checks.as_seed(seed))
+    rng = np.random.default_rng(validate.as_seed(seed))
     searched, held_out = np.array_split(rng.permutation(len(x)), 2)
-    share = checks.as_probability(share, "share")
+    share = validate.as_probability(share, "share")
     fewest = ceil(share * len(searched))
     if fewest < _FEWEST:
         raise InputError(
@@ -104,7 +104,7 @@ def worst_slice(
         )
     spread = x.max(0) / 2 - x.min(0) / 2  # half the range: all of it may be beyond the largest double
     worst, slab = Fraction(2), (np.zeros(x.shape[1]), 0.0, 0.0, 0)
-    for _ in range(checks.as_count(directions, "directions")):
+    for _ in range(validate.as_count(directions, "directions")):
         direction = rng.normal(size=x.shape[1]) / np.where(spread > 1e-300, spread, 1.0)
         places = along(x[searched], direction)
         order = np.argsort(places)

@@ -29,7 +29,7 @@ from evicp.calibration import limits
 from evicp.calibration.reliability import conformal_rank, rows_needed
 from evicp.errors import InputError, LogitsError
 from evicp.evaluation.strata import SSCV_ENDS, Ranges, trade_off, violation
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import labelled
 from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, ScoreLike, TopK, as_score
 from evicp.tables import html_table, markdown_table, text_table
@@ -484,8 +484,8 @@ def _beside(best: _Judged, given: _Judged) -> str:
 
 def _checked(logits: Any, labels: Any, coverage: Any, seed: Any) -> tuple[NDArray[Any], I64, Fraction]:
     array, truth = labelled(logits, labels)
-    exact = checks.as_coverage(coverage)
-    checks.as_seed(seed)
+    exact = validate.as_coverage(coverage)
+    validate.as_seed(seed)
     if len(array) < rows_needed(exact):
         raise LogitsError(
             f"tuning at coverage {float(exact):g} needs at least {rows_needed(exact)} rows; got {len(array)}."

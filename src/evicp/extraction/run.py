@@ -25,8 +25,10 @@ from evicp.extraction.networks import open_network
 from evicp.extraction.progress import progress_bar
 from evicp.extraction.sources import Source, network_labels, open_source
 from evicp.extraction.storage import Parts, Shard, Stacked
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import ClassAxis, as_class_names
+from evicp.input.messages import some_of
+from evicp.input.warn import warn_if_probabilities
 from evicp.io.paths import refuse_target
 from evicp.types import I64
 
@@ -127,8 +129,8 @@ def extract(
     """
     target = Path(output)
     refuse_target(target, storage.SUFFIXES)
-    batch_size, shard_size = checks.as_count(batch_size, "batch_size"), checks.as_count(shard_size, "shard_size")
-    workers = min(16, cpu_count() or 1) if workers is None else checks.as_count(workers, "workers", at_least=0)
+    batch_size, shard_size = validate.as_count(batch_size, "batch_size"), validate.as_count(shard_size, "shard_size")
+    workers = min(16, cpu_count() or 1) if workers is None else validate.as_count(workers, "workers", at_least=0)
     opened = open_source(source, labels=labels, split=split, input_column=input_column, label_column=label_column)
     net = open_network(network, weights=weights, transform=transform, device=device, precision=precision)
     if net.modality != opened.modality:
@@ -137,7 +139,7 @@ def extract(
     truth = network_labels(opened, net.n_classes, names, trusted=trust_labels)
     if truth is not None and ClassAxis(net.n_classes, names).labels(truth) is not truth:
         raise InputError(
-            f"the classes of {net.name} are called by numbers of other classes ({checks.some_of(names or ())}): labels "
+            f"the classes of {net.name} are called by numbers of other classes ({some_of(names or ())}): labels "
             "in a file could be of two kinds. Give other class_names."
         )
     job = _Job(net, opened, truth, names, target, batch_size, shard_size)
@@ -270,7 +272,7 @@ class _Job:
         for number in range(n_shards):
             shard = parts.load(number)
             if number == 0:
-                checks.warn_if_probabilities(shard.logits)
+                warn_if_probabilities(shard.logits)
             rows.append(shard.rows)
             pairs = zip(shard.unreadable.tolist(), shard.reasons.tolist(), strict=True)
             unreadable += [{"input": self.source.inputs[row], "reason": reason} for row, reason in pairs]

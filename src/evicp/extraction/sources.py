@@ -17,7 +17,7 @@ from evicp.errors import FileError, InputError, LabelsError, need
 from evicp.extraction.classes import match_classes
 from evicp.extraction.ground_truth import read_ground_truth
 from evicp.extraction.images import IMAGE_SUFFIXES, read_image
-from evicp.input import checks
+from evicp.input import validate
 from evicp.io.paths import natural_key, open_file
 from evicp.types import I64
 
@@ -126,9 +126,9 @@ def network_labels(
     labels = source.labels
     if source.class_names is not None and not trusted:
         labels = match_classes(source.class_names, n_classes, class_names)[
-            checks.as_labels(labels, len(source), len(source.class_names))
+            validate.as_labels(labels, len(source), len(source.class_names))
         ]
-    return checks.as_labels(labels, len(source), n_classes)
+    return validate.as_labels(labels, len(source), n_classes)
 
 
 # ---------------------------------------------------------------------------------------------------------------

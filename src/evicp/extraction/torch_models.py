@@ -20,7 +20,7 @@ from evicp.extraction.torch_modules import (
     plain_weights,
     seeded,
 )
-from evicp.input import checks
+from evicp.input.messages import did_you_mean
 
 __all__ = ["factory_network", "lite_network", "timm_network", "torchvision_network"]
 
@@ -58,7 +58,7 @@ def torchvision_network(name: str, weights: str, transform: Transform, device: D
     torchvision = import_torchvision()
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
-        raise InputError(f"torchvision has no network {name!r}. {checks.did_you_mean(name, known, 3)}".rstrip())
+        raise InputError(f"torchvision has no network {name!r}. {did_you_mean(name, known, 3)}".rstrip())
     enum = torchvision.models.get_model_weights(name)
     released = enum["IMAGENET1K_V1"] if "IMAGENET1K_V1" in enum.__members__ else enum.DEFAULT
     if weights in ("default", "none") or is_weights_file(weights):
@@ -124,7 +124,7 @@ def timm_network(name: str, weights: str, transform: Transform, device: Device) 
     import_torchvision()  # timm needs it, and it is the one that may not fit
     timm = need("timm", "timm", "extract", "a timm network")
     if not timm.is_model(name.split(".", maxsplit=1)[0]):
-        raise InputError(f"timm has no network {name!r}. {checks.did_you_mean(name, timm.list_models(), 3)}".rstrip())
+        raise InputError(f"timm has no network {name!r}. {did_you_mean(name, timm.list_models(), 3)}".rstrip())
     if weights not in ("default", "none") and not is_weights_file(weights):
         raise InputError(
             f"a timm network's weights are 'default', 'none' or a file; got {weights!r}. Name a set with "

@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, InputTypeError, LabelsError, LogitsError
-from evicp.input import checks, frames
+from evicp.input import convert, frames, validate
 from evicp.input.frames import as_number, as_text, columns_of, index_of, numbers_of
+from evicp.input.messages import did_you_mean, some_of
 from evicp.types import I64
 
 __all__ = [
@@ -109,12 +110,12 @@ class ClassAxis:
                 message = f"under other names: {here}. Pass the columns of the classes, or {by_place}."
         elif _is_shuffled(columns, numbers_of(columns)):
             message = (
-                f"in another order than that of their numbers: {checks.some_of(columns, repr)}. Pass them in that "
+                f"in another order than that of their numbers: {some_of(columns, repr)}. Pass them in that "
                 f"order, or {by_place}."
             )
         else:
             message = (
-                f"under other numbers than 0 to {self.n_classes - 1}: {checks.some_of(columns, repr)}. Pass them as "
+                f"under other numbers than 0 to {self.n_classes - 1}: {some_of(columns, repr)}. Pass them as "
                 f"class_names too, to calibrate, if labels are among them, or {by_place}, from 0."
             )
         raise LogitsError(f"{what} have the classes' columns {message}")
@@ -166,10 +167,10 @@ class ClassAxis:
         labels : (n,) class numbers or names; see the module
         n : rows
         """
-        array = checks.as_array(labels, "labels")
+        array = convert.as_array(labels, "labels")
         if self.names is not None and array.ndim == 1 and array.size:
             array = self._looked_up(array, labels, self.names)
-        return checks.as_labels(array, n, self.n_classes)
+        return validate.as_labels(array, n, self.n_classes)
 
     def _looked_up(self, array: NDArray[Any], labels: Any, names: tuple[str, ...]) -> NDArray[Any]:
         """Labels that are names as class numbers, others as they are; refused where they could be either."""
@@ -196,15 +197,15 @@ class ClassAxis:
 
     def labelled(self, logits: Any, labels: Any) -> tuple[NDArray[Any], I64]:
         """Logits of these classes as (n, K) floats, and the labels of their rows as class numbers."""
-        checks.same_device(logits, labels)
+        validate.same_device(logits, labels)
         self.check(logits)
-        return _paired(self, logits, labels, checks.as_logits(logits, self.n_classes))
+        return _paired(self, logits, labels, validate.as_logits(logits, self.n_classes))
 
 
 def labelled(logits: Any, labels: Any, *, class_names: Any = None) -> tuple[NDArray[Any], I64]:
     """Logits as (n, K) floats, and the labels of their rows as class numbers."""
-    checks.same_device(logits, labels)
-    array = checks.as_logits(logits)
+    validate.same_device(logits, labels)
+    array = validate.as_logits(logits)
     return _paired(ClassAxis.of(class_names, array.shape[1]).learned(logits), logits, labels, array)
 
 
@@ -235,7 +236,7 @@ def as_class_names(names: Any, n_classes: int) -> tuple[str, ...] | None:
     result = tuple(str(name) if all_classes else _as_name(place, name) for place, name in enumerate(names))
     if len(result) != n_classes:
         raise InputError(f"class_names must have one name per class; got {len(result)} names for {n_classes} classes.")
-    checks.as_printable(result, "class_names")
+    validate.as_printable(result, "class_names")
     return result
 
 
@@ -264,7 +265,7 @@ def _as_name(place: int, name: Any) -> str:
         "Decode it: name.decode()."
         if isinstance(name, bytes)
         else missing
-        if checks.is_missing(name)
+        if convert.is_missing(name)
         else "Pass its text."
     )
     raise InputTypeError(f"class_names must be strings; got {name!r} ({type(name).__name__}) for class {place}. {hint}")
@@ -318,7 +319,7 @@ def in_class_order(values: Any, what: str, class_names: Any = None) -> Any:
     if index is None and not isinstance(values, Mapping):
         return values
     keys = [as_text(key) for key in (values if index is None else index)]
-    listed = list(values.values()) if isinstance(values, Mapping) else checks.as_array(values, what).tolist()
+    listed = list(values.values()) if isinstance(values, Mapping) else convert.as_array(values, what).tolist()
     numbers = tuple(map(str, range(len(keys))))
     for known in (as_class_names(class_names, len(keys)), numbers):
         if known is not None and sorted(known) == sorted(keys) and len(set(keys)) == len(keys):
@@ -326,7 +327,7 @@ def in_class_order(values: Any, what: str, class_names: Any = None) -> Any:
             return [by_key[name] for name in known]
     raise InputError(
         f"{what} must have one entry per class, by class number from 0 to {len(keys) - 1} or by name; got "
-        f"{checks.some_of(keys, repr)}. Pass them as a list, in the order of the classes."
+        f"{some_of(keys, repr)}. Pass them as a list, in the order of the classes."
     )
 
 
@@ -415,8 +416,8 @@ def _hint(label: Any, class_names: tuple[Any, ...]) -> str:
     """What may be meant by a label that is no class."""
     if not isinstance(label, str):
         return (
-            f"They are numbers ({checks.some_of(class_names)}), so that labels are looked up among them; pass "
+            f"They are numbers ({some_of(class_names)}), so that labels are looked up among them; pass "
             "np.array(class_names)[labels] if labels count classes from 0."
         )
-    close = checks.did_you_mean(label, class_names, show=repr)
+    close = did_you_mean(label, class_names, show=repr)
     return close or "Drop such rows, or calibrate with this class."

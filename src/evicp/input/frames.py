@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, InputTypeError, LabelsError, LogitsError, SuspiciousInputWarning
-from evicp.input import checks
+from evicp.input import convert
+from evicp.input.messages import some_of
+from evicp.input.warn import warn
 from evicp.types import F64, I64
 
 __all__ = [
@@ -144,15 +146,14 @@ def as_features(
     own = columns_of(features) if getattr(features, "ndim", 2) == 2 else None
     if columns is not None and own is not None and own != columns:
         raise InputError(
-            f"{what} must have the columns {checks.some_of(columns)}, in this order; got {checks.some_of(own)}. "
-            "Order them so."
+            f"{what} must have the columns {some_of(columns)}, in this order; got {some_of(own)}. Order them so."
         )
     if columns is None and own is not None and sorted(numbers_of(own) or ()) == list(range(len(own))):
         raise InputError(
-            f"{what} must have numbered columns in their order; got {checks.some_of(own)}. Order them so, or pass "
+            f"{what} must have numbered columns in their order; got {some_of(own)}. Order them so, or pass "
             f"{what}.to_numpy() if their order is right."
         )
-    array = checks.as_array(features, what)
+    array = convert.as_array(features, what)
     if array.dtype.kind not in "bfiu" and array.size:
         raise InputTypeError(f"{what} must be real numbers; got dtype {array.dtype}.")
     shape, array = array.shape, array[:, None] if array.ndim == 1 else array
@@ -215,7 +216,7 @@ def _compare(one: str, index: Any, other: str, theirs: Any) -> None:
         )
     moved = entries - np.arange(len(entries))
     if np.all(moved == moved[0]) and abs(int(moved[0])) < len(entries):
-        checks.warn(
+        warn(
             f"by their index the rows of {one} and {other} are {abs(int(moved[0]))} apart; they are paired by their "
             f"place. Pass {other}.to_numpy() if that is right, or the same rows of both.",
             SuspiciousInputWarning,

@@ -22,7 +22,7 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import GROUPS, Groups, Partition
 from evicp.calibration.laws.weighted import Weights, as_weights
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
-from evicp.input import checks
+from evicp.input import convert, validate
 from evicp.input.classes import as_class_names, as_columns, as_numbered
 from evicp.io.paths import as_path, atomic_path, open_file, readable
 from evicp.kernels.arithmetic import ORIGIN, Origin
@@ -271,10 +271,10 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
     if set(content) - {*_OPTIONAL, *ORIGIN} != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
-    n_classes = checks.as_n_classes(content["n_classes"])
+    n_classes = validate.as_n_classes(content["n_classes"])
     parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
     n = sum(map(len, parts))
-    if checks.as_count(content["n"], "n") != n:
+    if validate.as_count(content["n"], "n") != n:
         raise ArtifactError(f"it says n = {content['n']} but holds {n} scores.")
     if not all(_ascending(part) for part in parts if len(part)):
         raise ArtifactError("its scores are not ascending numbers.")
@@ -292,7 +292,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     chosen_on, folds = (stored_count(content[name], name) if name in content else None for name in _COUNTS)
     return Calibration(
         score,
-        checks.frozen(scores),
+        convert.frozen(scores),
         n_classes,
         class_names,
         groups,
@@ -307,7 +307,7 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
 
 def stored_count(value: Any, what: str) -> int:
     """A number of rows or folds that the file does not hold: only its size can be checked."""
-    if checks.as_count(value, what) >= 2**53:
+    if validate.as_count(value, what) >= 2**53:
         raise ArtifactError(f"it says {what} = {value}, more than anyone has.")
     return int(value)
 
@@ -361,7 +361,7 @@ def _stored_weights(weights: F64, n: int, what: str, step: int = 1 << 20) -> F64
         raise ArtifactError(f"{what} must be of shape ({n},); got {weights.shape}.")
     for start in range(0, n, step):
         as_weights(weights[start : start + step], what=what)
-    return checks.frozen(weights)
+    return convert.frozen(weights)
 
 
 def _ascending(scores: F64, step: int = 1 << 20) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
-from evicp.input import checks, columns
+from evicp.input import columns, validate
 from evicp.input.classes import as_class_names, as_columns, as_numbered
 from evicp.io import stored
 from evicp.io.artifact import stored_count, strict_json
@@ -400,7 +400,7 @@ def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[Predic
     for offsets, labels in typed(str(path), pieces):
         try:
             content = content or strict_json(about)
-            if checks.as_n_classes(content["n_classes"]) > most:
+            if validate.as_n_classes(content["n_classes"]) > most:
                 raise InputError(f"it claims {content['n_classes']:,} classes; a file of its size has at most {most:,}")
             yield _rebuild_sets(content, offsets, labels, rows)
             rows += len(offsets) - 1
@@ -469,7 +469,7 @@ def _fit(offsets: RawArray, labels: RawArray) -> bool:
 
 def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any], first_row: int) -> PredictionSets:
     """Sets from a file's parts, each of which is checked."""
-    n_classes = checks.as_n_classes(about["n_classes"])
+    n_classes = validate.as_n_classes(about["n_classes"])
     names, n_calibration, confidence = about["class_names"], about["n_calibration"], about["confidence"]
     if offsets.ndim != 1 or labels.ndim != 1 or offsets.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
         raise InputError("offsets and labels are not whole numbers")
@@ -492,12 +492,12 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         offsets,
         labels.astype(np.int32, copy=False),
         n_classes=n_classes,
-        coverage=checks.as_coverage(Fraction(int(numerator), int(denominator))),
+        coverage=validate.as_coverage(Fraction(int(numerator), int(denominator))),
         score=about["score"],
         n_calibration=None if n_calibration is None else stored_count(n_calibration, "n_calibration"),
         filled=about["filled"],
         class_names=as_class_names(names, n_classes),
-        confidence=None if confidence is None else checks.as_probability(confidence, "confidence"),
+        confidence=None if confidence is None else validate.as_probability(confidence, "confidence"),
         guarantee=about["guarantee"],
         smoothed=about["smoothed"],
         tied=about["tied"],

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import FileError
-from evicp.input import checks
+from evicp.input import convert
 from evicp.io.paths import format_of, open_file, readable
 
 __all__ = [
@@ -222,7 +222,7 @@ class RawArray:
     def _shown(self, piece: NDArray[Any], rows: int) -> NDArray[Any]:
         """A piece as users see it: by rows, read-only, in a type that NumPy knows."""
         shown = piece[:, :rows].T if self.by_column else piece
-        return checks.frozen((shown.astype(np.uint32) << 16).view(np.float32) if self.bfloat16 else shown)
+        return convert.frozen((shown.astype(np.uint32) << 16).view(np.float32) if self.bfloat16 else shown)
 
 
 class Checksum:
@@ -267,7 +267,7 @@ class PackedArray:
                 piece = buffer[: end - first]
                 _fill(file, None, piece)
                 if first >= start:
-                    yield checks.frozen(piece)
+                    yield convert.frozen(piece)
             if last == self.shape[0]:
                 file.read(1)  # the archive's checksum is looked at when its end is
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import EvicpWarning, InputError
-from evicp.input import checks
+from evicp.input import convert
+from evicp.input.warn import warn
 from evicp.kernels import _numpy
 from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic, arithmetic_of, in_precision, precision_of
 from evicp.types import F64, I32, I64, Bools
@@ -46,7 +47,7 @@ def compiled() -> ModuleType | None:
     try:
         return import_module("evicp.kernels._native")
     except ImportError as error:
-        checks.warn(
+        warn(
             f"evicp has no compiled kernels here ({error}); scores are computed by NumPy, which takes longer. "
             "Install it where there is a C++ compiler, or from a wheel.",
             EvicpWarning,
@@ -89,7 +90,7 @@ def on_device(score: Any, logits: Any) -> Any:
 
     Its functions take tensors and return tensors on the same device.
     """
-    if not checks.is_on_device(logits):
+    if not convert.is_on_device(logits):
         return None
     names = ("_triton", "_torch") if logits.device.type == "cuda" else ("_torch",)
     return next((backend for backend in map(_tensor_backend, names) if backend and _knows(backend, score)), None)

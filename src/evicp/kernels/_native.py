@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError
-from evicp.input import checks
+from evicp.input import validate
 from evicp.kernels import _core
 from evicp.types import F64, I32, I64, Bools
 
@@ -54,7 +54,7 @@ def _readable(logits: NDArray[Any]) -> NDArray[Any]:
 
 def _refuse(logits: NDArray[Any], bad: int) -> None:
     if bad >= 0:
-        checks.raise_bad_row(logits[bad], bad)
+        validate.raise_bad_row(logits[bad], bad)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def _blocks(score: Any, logits: NDArray[Any]) -> Iterator[tuple[slice, _Parts]]:
     if score.utility is None:
         yield slice(None), (rates, None)
         return
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         yield rows, (rates, np.ascontiguousarray(score.utility_of(block)))
 
 

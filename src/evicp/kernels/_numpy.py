@@ -1,6 +1,6 @@
 """The reference: plain float64 NumPy, in row blocks, for any score.
 
-Everything here trusts its input (`checks.blocks` has seen it) and every label's score comes from the score's one
+Everything here trusts its input (`validate.blocks` has seen it) and every label's score comes from the score's one
 formula, so `label in set` and `score <= threshold` agree bit for bit.
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.input import checks
+from evicp.input import validate
 from evicp.method.evidence import activate, dirichlet, log_utility, ranks, uncertainty
 from evicp.types import F64, I32, I64, Bools
 
@@ -27,7 +27,7 @@ class Formula(Protocol):
 def dense_scores(score: Formula, logits: NDArray[np.generic]) -> F64:
     """Every label's score, (n, K)."""
     result = np.empty(logits.shape)
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         result[rows] = _scores(score, block)
     return result
 
@@ -40,7 +40,7 @@ def _scores(score: Formula, block: F64) -> F64:
 def label_scores(score: Formula, logits: NDArray[np.generic], labels: I64) -> F64:
     """The score of each row's given label, (n,)."""
     result = np.empty(len(logits))
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         result[rows] = np.take_along_axis(_scores(score, block), labels[rows, None], 1)[:, 0]
     return result
 
@@ -55,7 +55,7 @@ def ragged_sets(score: Formula, logits: NDArray[np.generic], threshold: float | 
     sizes = np.empty(len(logits), np.int64)
     labels, scores = [np.empty(0, np.int32)], [np.empty(0)]
     limit = np.asarray(threshold, dtype=np.float64).reshape(-1, 1) if np.size(threshold) <= 1 else np.asarray(threshold)
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         dense = _scores(score, block)
         row, column = np.nonzero(dense <= (limit[rows] if len(limit) > 1 else limit))
         members = dense[row, column]
@@ -76,7 +76,7 @@ def ragged_labels(score: Formula, logits: NDArray[np.generic], threshold: float 
 def uncertainties(score: object, logits: NDArray[np.generic]) -> F64:
     """Eq. 3: u = K / alpha_0 of each row, with the evidence of the score (relu where it has none)."""
     result = np.empty(len(logits))
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         result[rows] = uncertainty(dirichlet(activate(getattr(score, "evidence", "relu"), block)))[:, 0]
     return result
 
@@ -84,7 +84,7 @@ def uncertainties(score: object, logits: NDArray[np.generic]) -> F64:
 def top_labels(score: Formula, logits: NDArray[np.generic]) -> I32:
     """Each row's most plausible label: lowest score, then highest logit, then lowest index."""
     result = np.empty(len(logits), np.int32)
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         dense = _scores(score, block)
         tied = dense == dense.min(1, keepdims=True)
         result[rows] = np.where(tied, block, -np.inf).argmax(1)
@@ -94,7 +94,7 @@ def top_labels(score: Formula, logits: NDArray[np.generic]) -> I32:
 def label_ranks(logits: NDArray[np.generic], labels: I64) -> I64:
     """o: one plus the number of labels with a strictly larger logit than the given one, (n,)."""
     result = np.empty(len(logits), np.int64)
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         result[rows] = 1 + (block > np.take_along_axis(block, labels[rows, None], 1)).sum(1)
     return result
 
@@ -102,7 +102,7 @@ def label_ranks(logits: NDArray[np.generic], labels: I64) -> I64:
 def nll_derivatives(logits: NDArray[np.generic], labels: I64, inverse_temperature: float) -> tuple[float, float, float]:
     """Mean negative log-likelihood of softmax(beta z), its derivative and its curvature in beta."""
     value = slope = curvature = 0.0
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         log_p = log_utility(block, 1.0 / inverse_temperature)
         p = np.exp(log_p)
         z = np.where(p > 0, block - block.max(1, keepdims=True), 0.0)
@@ -118,7 +118,7 @@ def nll_derivatives(logits: NDArray[np.generic], labels: I64, inverse_temperatur
 def top_confidences(logits: NDArray[np.generic], labels: I64, inverse_temperature: float) -> tuple[F64, Bools]:
     """The largest probability of each row and whether its label has it, for the calibration error."""
     confidence = np.empty(len(logits))
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         confidence[rows] = np.exp(log_utility(block, 1.0 / inverse_temperature).max(1))
     return confidence, label_ranks(logits, labels) == 1
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evicp.input import checks
+from evicp.input import validate
 from evicp.method.evidence import NORMALIZED, NORMALIZED_SINGLE
 
 __all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "ragged_sets", "top_labels"]
@@ -159,7 +159,7 @@ def blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
         rows = slice(start, min(start + rows_per_block, len(logits)))
         z = logits[rows].to(working_type(logits.device)).contiguous()
         largest = z.amax(1)
-        good = (largest > -torch.inf) & (largest <= checks.LARGEST_LOGIT) & (largest < torch.inf)  # NaN fails all
+        good = (largest > -torch.inf) & (largest <= validate.LARGEST_LOGIT) & (largest < torch.inf)  # NaN fails all
         if not bool(good.all()):
             raise_bad_row(logits, start + int(torch.nonzero(~good)[0]))
         yield rows, z
@@ -167,7 +167,7 @@ def blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 def raise_bad_row(logits: Tensor, row: int, first_row: int = 0) -> NoReturn:
     """The reference's error for a row that no score can be computed from; the message counts from `first_row`."""
-    checks.raise_bad_row(logits[row].detach().to("cpu", torch.float64).numpy(), first_row + row)
+    validate.raise_bad_row(logits[row].detach().to("cpu", torch.float64).numpy(), first_row + row)
 
 
 def _empty(logits: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from evicp.errors import ScoreError
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import in_class_order
 from evicp.types import F64, I64, Bools
 
@@ -74,7 +74,7 @@ def activate(activation: str | Callable[[F64], Any], z: F64) -> F64:
     array([2., 1., 0.])
     """
     if callable(activation):
-        return checks.from_user(activation, z, "evidence")
+        return validate.from_user(activation, z, "evidence")
     return EVIDENCE[activation](z)
 
 
@@ -340,11 +340,11 @@ def opinion(logits: Any, evidence: str | Callable[[F64], Any] = "relu", base_rat
     (array([[0.33333333, 0.16666667, 0.        ]]), array([0.5]))
     """
     check_activation(evidence)
-    array = checks.as_logits(logits, row_allowed=True)
-    given = None if base_rates is None else checks.as_base_rates(in_class_order(base_rates, "base_rates"))
-    rates = None if given is None else checks.rates_for(given, array.shape[1])
+    array = validate.as_logits(logits, row_allowed=True)
+    given = None if base_rates is None else validate.as_base_rates(in_class_order(base_rates, "base_rates"))
+    rates = None if given is None else validate.rates_for(given, array.shape[1])
     e = np.empty(array.shape)
-    for rows, block in checks.blocks(array):
+    for rows, block in validate.blocks(array):
         e[rows] = activate(evidence, block)
     alpha = dirichlet(e, rates)
     return Opinion(e, alpha, probability(alpha), belief(e, alpha), uncertainty(alpha)[:, 0])

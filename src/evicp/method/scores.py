@@ -17,8 +17,9 @@ import numpy as np
 
 from evicp import kernels
 from evicp.errors import InputTypeError, ScoreError
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import in_class_order
+from evicp.input.messages import did_you_mean
 from evicp.kernels import _numpy as kernel
 from evicp.method import evidence
 from evicp.sets import PredictionSets
@@ -53,7 +54,7 @@ class Score:
         >>> LAC().scores([[2.0, 1.0, -1.0]]).round(3)
         array([[0.349, 1.349, 3.349]])
         """
-        return kernels.dense_scores(self, checks.as_logits(logits))
+        return kernels.dense_scores(self, validate.as_logits(logits))
 
     def parameters(self) -> dict[str, Any]:
         """The parameters by name."""
@@ -116,8 +117,8 @@ _RULES: Mapping[str, Callable[[Any, str], Any]] = MappingProxyType(
         "lam": _non_negative,
         "k_reg": _whole,
         "seed": _whole,
-        "randomized": checks.as_flag,
-        "randomize_penalty": checks.as_flag,
+        "randomized": validate.as_flag,
+        "randomize_penalty": validate.as_flag,
     }
 )
 
@@ -163,7 +164,9 @@ class ECP(Score):
         else:
             object.__setattr__(self, "stabilizer", _non_negative(self.stabilizer, "stabilizer"))
         if self.base_rates is not None:
-            object.__setattr__(self, "base_rates", checks.as_base_rates(in_class_order(self.base_rates, "base_rates")))
+            object.__setattr__(
+                self, "base_rates", validate.as_base_rates(in_class_order(self.base_rates, "base_rates"))
+            )
 
     @property
     def monotone(self) -> bool:
@@ -176,7 +179,7 @@ class ECP(Score):
 
     def rates(self, n_classes: int) -> F64 | None:
         """The base rates as an array, None if uniform."""
-        return None if self.base_rates is None else checks.rates_for(self.base_rates, n_classes)
+        return None if self.base_rates is None else validate.rates_for(self.base_rates, n_classes)
 
     def evidence_of(self, z: F64) -> F64:
         """e = A(z), Definition 1; masked labels have none."""
@@ -193,7 +196,7 @@ class ECP(Score):
         """phi, the utility of Eq. 8."""
         if self.utility is None:
             return np.exp(evidence.log_utility(z, self.temperature))
-        phi = checks.from_user(self.utility, z, "utility")
+        phi = validate.from_user(self.utility, z, "utility")
         if self.stabilizer == 0 and np.any((phi == 0) & (z > -np.inf)):
             raise ScoreError("utility must be positive where stabilizer is 0; got 0. Use stabilizer=1e-8.")
         return phi
@@ -412,8 +415,8 @@ class Base(Score):
         logits : (n, K), or one (K,) row
         coverage : strictly between 0 and 1
         """
-        array = checks.as_logits(logits, row_allowed=True)
-        exact = checks.as_coverage(coverage)
+        array = validate.as_logits(logits, row_allowed=True)
+        exact = validate.as_coverage(coverage)
         offsets, labels = kernels.ragged_labels(self, array, float(exact))
         return PredictionSets(offsets, labels, n_classes=array.shape[1], coverage=exact, score=self.name)
 
@@ -506,7 +509,7 @@ def _from_text(text: str) -> Score:
     if name.lower() == "auto":
         raise ScoreError('"auto" is a choice among scores, not one: use calibrate(score="auto"), tune or compare.')
     if name.lower() not in SCORES:
-        hint = checks.did_you_mean(name.lower(), SCORES)
+        hint = did_you_mean(name.lower(), SCORES)
         raise ScoreError(f"unknown score {name!r}; known are {', '.join(SCORES)}. {hint}".rstrip())
     kind = SCORES[name.lower()]
     pairs = [_parameter(part, text) for part in arguments.split(",")] if arguments else []

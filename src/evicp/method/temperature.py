@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.errors import LabelsError, LogitsError, SuspiciousInputWarning
-from evicp.input import checks
 from evicp.input.classes import labelled
+from evicp.input.warn import warn
 from evicp.tables import html_table, rows_text
 from evicp.types import I64
 
@@ -92,7 +92,7 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
         _raise_unlikely(array, truth)
     beta, at_edge = _minimise(array, truth)
     if at_edge:
-        checks.warn(
+        warn(
             f"the best temperature lies beyond {1 / beta:.4g}, the edge of the search (ln T within +-{_EDGE:g}); "
             "are these logits, and are the labels right?",
             SuspiciousInputWarning,

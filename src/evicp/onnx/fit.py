@@ -6,7 +6,8 @@ import numpy as np
 
 from evicp.calibration.calibration import Calibration
 from evicp.errors import InputError, SuspiciousInputWarning
-from evicp.input.checks import SMALLEST_PROBABILITY, warn
+from evicp.input.validate import SMALLEST_PROBABILITY
+from evicp.input.warn import warn
 from evicp.method.scores import ECP, LAC
 from evicp.onnx.outputs import FRACTIONS, LOG_PROBABILITIES, LOGITS, PROBABILITIES, SHARES, UNCLEAR, Meaning
 from evicp.types import F64

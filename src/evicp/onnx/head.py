@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import ScoreError
-from evicp.input.checks import LARGEST_LOGIT, SMALLEST_PROBABILITY
+from evicp.input.validate import LARGEST_LOGIT, SMALLEST_PROBABILITY
 from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 from evicp.onnx.outputs import OFF_ONE
 from evicp.types import F64
@@ -156,7 +156,7 @@ class Head:
     # Parts -----------------------------------------------------------------------------------------------------
 
     def usable(self, z: str) -> str:
-        """Which rows can be scored, (batch, 1): as `checks.blocks`, by counting, since TopK may put NaN anywhere."""
+        """Which rows can be scored, (batch, 1): as `validate.blocks`, by counting, since TopK may put NaN anywhere."""
         in_range = self.sum(self.to_double(self.add("LessOrEqual", z, self.constant(LARGEST_LOGIT))))
         possible = self.sum(self.to_double(self.add("Greater", z, self.constant(-np.inf))))
         all_in_range = self.add("Equal", in_range, self.constant(float(self.n_classes)))

@@ -13,7 +13,7 @@ from typing import Any
 from evicp import __version__
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import labelled
 from evicp.io.paths import write_whole
 from evicp.paper import figures, page
@@ -145,7 +145,7 @@ def reproduce(
     reference : the network of Tables 3 and 4 and of the figures; the paper's ResNet152 where given, else the first
     started : called with a title and a number of steps, returns what is called after every step
     """
-    trials, seed = checks.as_count(trials, "trials"), checks.as_count(seed, "seed", at_least=0)
+    trials, seed = validate.as_count(trials, "trials"), validate.as_count(seed, "seed", at_least=0)
     networks = tuple(networks) or (embedded_network(),)
     _refuse_twins(networks)
     chosen = _references(networks, reference)

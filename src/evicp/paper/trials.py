@@ -21,7 +21,7 @@ from evicp.calibration.reliability import Reliability
 from evicp.errors import InputError
 from evicp.evaluation.metrics import Evaluation, evaluate_counts
 from evicp.evaluation.tuning import tune
-from evicp.input import checks
+from evicp.input import validate
 from evicp.method.scores import APS, ECP, LAC, RAPS, Score
 from evicp.method.temperature import fit_temperature
 from evicp.paper.published import Lam, paper_name
@@ -264,7 +264,7 @@ def _one_pass(score: Score, network: Network, difficulty: I64, asked: Sequence[A
             network.labels[test],
             difficulty[test],
             n_classes=n_classes,
-            target=checks.as_coverage(one.coverage),
+            target=validate.as_coverage(one.coverage),
             score=str(one.method),
             n_calibration=len(one.split.calibration),
         )
@@ -277,4 +277,4 @@ def _one_pass(score: Score, network: Network, difficulty: I64, asked: Sequence[A
 def _threshold(asked: Asked, true_scores: F64) -> float:
     if asked.method == BASE:
         return asked.coverage
-    return limits.threshold(np.sort(true_scores[asked.split.calibration]), checks.as_coverage(asked.coverage))
+    return limits.threshold(np.sort(true_scores[asked.split.calibration]), validate.as_coverage(asked.coverage))

@@ -26,7 +26,7 @@ from evicp.errors import InputError, InputTypeError
 from evicp.evaluation.compare import as_row_count
 from evicp.evaluation.metrics import Evaluation
 from evicp.evaluation.tuning import with_temperature
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames, as_class_names, labelled
 from evicp.input.frames import same_labels, same_rows
 from evicp.io.paths import write_whole
@@ -102,8 +102,8 @@ def build(
     date : of the report; today if None
     """
     same_rows(logits=logits, labels=labels, groups=groups)
-    checks.same_device(logits, labels)
-    array = checks.as_logits(logits)
+    validate.same_device(logits, labels)
+    array = validate.as_logits(logits)
     named = _named(calibrations, array.shape[1])
     classes = _classes_of(class_names, named, array.shape[1]).learned(logits)
     for method in named.values():
@@ -113,13 +113,13 @@ def build(
     same_labels(logits, labels, array, truth)
     if not len(truth):
         raise InputError("a report needs at least one test row; got none.")
-    checks.as_probability(confidence, "confidence")
+    validate.as_probability(confidence, "confidence")
     start = position(coverage)
     difficulty = kernels.label_ranks(array, truth)
     lines = [curves_of(name, method, array, truth, difficulty, groups) for name, method in named.items()]
     listed = min(LISTED, array.shape[1])
     room = _EXPLORER_BYTES // (listed * (4 + 4 * 5 + 6 * len(lines)))
-    wanted = min(checks.as_count(explored, "explored", at_least=0), room, len(truth))
+    wanted = min(validate.as_count(explored, "explored", at_least=0), room, len(truth))
     data = payload.of_curves(
         lines,
         truth,
@@ -160,12 +160,12 @@ def split(
     """
     array, truth = labelled(logits, labels, class_names=class_names)
     known = ClassAxis.of(class_names, array.shape[1]).labels(truth)
-    temperature = checks.as_temperature(temperature, "split")
+    temperature = validate.as_temperature(temperature, "split")
     given = [as_score(score, conformal=False) for score in scores]
     names = [score.describe() for score in given]
     if len(set(names)) < len(names):
         raise InputError(f"scores must differ; got {', '.join(names)}.")
-    order = np.random.default_rng(checks.as_count(seed, "seed", at_least=0)).permutation(len(truth))
+    order = np.random.default_rng(validate.as_count(seed, "seed", at_least=0)).permutation(len(truth))
     tuning = order[: len(order) // 10] if temperature == "split" else order[:0]
     rest = order[len(tuning) :]
     if len(rest) < 2:

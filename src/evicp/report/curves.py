@@ -14,7 +14,7 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import group_thresholds
 from evicp.errors import InputError
 from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, trade_off, violation
-from evicp.input import checks
+from evicp.input import validate
 from evicp.method.scores import Base, Score
 from evicp.types import F64, I64, Coverage
 
@@ -39,7 +39,7 @@ def histogram_bins(n_classes: int) -> Ranges:
 
 def position(coverage: Coverage) -> int:
     """Where on the slider a coverage lies."""
-    exact = checks.as_coverage(coverage)
+    exact = validate.as_coverage(coverage)
     if not GRID[0] <= exact <= GRID[-1]:
         raise InputError(f"a report starts at a coverage from 0.5 to 0.999; got {float(exact):g}.")
     return min(range(len(GRID)), key=lambda i: abs(GRID[i] - exact))

@@ -15,8 +15,10 @@ from evicp.calibration.laws.groups import ByClass, ByGroup, ByUncertainty, as_gr
 from evicp.calibration.reliability import conformal_rank
 from evicp.errors import InputError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.evaluation.metrics import Evaluation, Evaluator
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import ClassAxis
+from evicp.input.messages import some_of
+from evicp.input.warn import warn
 from evicp.method.scores import ScoreLike, as_score
 from evicp.sets import PredictionSets
 from evicp.sklearn.estimators import (
@@ -60,7 +62,7 @@ def logits_of(estimator: Any, X: Any) -> NDArray[Any]:
 
 def _listed(values: Iterable[Any]) -> str:
     """Some values as text, the first eight of them."""
-    return checks.some_of(list(values), repr)
+    return some_of(list(values), repr)
 
 
 class _Part(NamedTuple):
@@ -114,7 +116,7 @@ def _warn_of_lacking(parts: list[_Part], labels: list[I64], classes: NDArray[Any
         outcome = f"at coverage {float(coverage):g} every set is full"
     else:
         outcome = "only full sets hold these classes"
-    checks.warn(
+    warn(
         f"{lacks.sum():,} of {len(classes):,} classes {where} ({_listed(classes[lacks].tolist())}): no estimator can "
         f"predict what it has not seen. Their {missed:,} of {n:,} calibration rows count as not covered, which keeps "
         f"the coverage over all rows; {outcome}. Give more rows of them.",
@@ -135,7 +137,7 @@ def _groups_of(group: Callable[[Any], Any], X: Any, n: int) -> NDArray[Any]:
     """The groups that a function gives for n rows, (n,)."""
     given = group(X)
     same_order(X, groups=given)
-    return checks.as_groups(given, n)
+    return validate.as_groups(given, n)
 
 
 def _inner_has(method: str) -> Callable[[ConformalClassifier], bool]:
@@ -240,7 +242,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             Those with one entry per row are cut to the rows that train. They have no say in the calibration, where all
             rows count alike. Where scikit-learn's metadata routing is enabled, the estimator must request them.
         """
-        checks.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
+        validate.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
         check_classification_targets(y)
         same_order(X, y=y, **fit_params)
         X, y = indexable(X, column_or_1d(y, warn=True))

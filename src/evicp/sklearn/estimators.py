@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
-from evicp.input import checks
+from evicp.input import convert, validate
+from evicp.input.warn import PROBABILITY_ERROR, are_probabilities, warn
 from evicp.types import F64
 
 __all__ = ["BY_PROBABILITIES", "Reading", "aligned", "classes_of", "columns_of", "read", "same_columns", "same_order"]
@@ -47,17 +48,17 @@ class Reading:
 
     def _logits(self, values: F64) -> F64:
         if self.method == "predict_log_proba":
-            return np.maximum(values, np.log(checks.SMALLEST_PROBABILITY))
+            return np.maximum(values, np.log(validate.SMALLEST_PROBABILITY))
         if not self.probabilities:
             return np.stack([-values / 2, values / 2], axis=1) if values.ndim == 1 else values
         if values.ndim == 1:  # of the second class
             values = np.stack([1 - values, values], axis=1)
         self._check(values)
-        return np.log(np.maximum(values, checks.SMALLEST_PROBABILITY))
+        return np.log(np.maximum(values, validate.SMALLEST_PROBABILITY))
 
     def _check(self, values: F64) -> None:
         """Refuse what is no probability: its logarithm would say nothing of the row. NaN is refused further on."""
-        bad = np.argwhere((values < -checks.PROBABILITY_ERROR) | (values > 1 + checks.PROBABILITY_ERROR))
+        bad = np.argwhere((values < -PROBABILITY_ERROR) | (values > 1 + PROBABILITY_ERROR))
         if not len(bad):
             return
         row, column = bad[0]
@@ -80,7 +81,7 @@ def read(estimator: Any, X: Any) -> tuple[NDArray[Any], Reading]:
     if hasattr(estimator, "decision_function") and not _compares_pairs(estimator):
         values = _values(estimator, "decision_function", X)
         if values.ndim == 2 and values.shape[1] == len(classes_of(estimator)):
-            reading = Reading("decision_function", checks.are_probabilities(values), values.dtype.name)
+            reading = Reading("decision_function", are_probabilities(values), values.dtype.name)
             return reading.logits(values), reading
         if values.ndim == 1 and len(classes_of(estimator)) == 2:
             reading = Reading("decision_function", _is_second_probability(estimator, X, values), values.dtype.name)
@@ -98,7 +99,7 @@ def read(estimator: Any, X: Any) -> tuple[NDArray[Any], Reading]:
 
 def _values(estimator: Any, method: str, X: Any) -> NDArray[Any]:
     """What a method of the estimator gives, (n, K), as floats; (n,) where two classes have one value."""
-    values = checks.as_array(getattr(estimator, method)(X), method)
+    values = convert.as_array(getattr(estimator, method)(X), method)
     if values.dtype.kind not in "fiub":
         raise InputTypeError(f"{method} must give numbers; got dtype {values.dtype}.")
     n_classes = len(classes_of(estimator))
@@ -168,7 +169,7 @@ def same_order(X: Any, **row_wise: Any) -> None:
         except TypeError:  # entries of several types
             continue
         if reordered:
-            checks.warn(
+            warn(
                 f"the rows of X and {what} have the same index in another order, and are paired by their place. "
                 f"Pass {what}.loc[X.index] if the index says which belong together.",
                 SuspiciousInputWarning,

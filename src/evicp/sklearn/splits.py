@@ -11,7 +11,7 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, Strat
 from sklearn.utils import check_random_state
 
 from evicp.errors import InputError, SuspiciousInputWarning
-from evicp.input import checks
+from evicp.input.warn import warn
 from evicp.types import I64
 
 __all__ = ["AtRandom", "splits"]
@@ -109,7 +109,7 @@ def _row_numbers(rows: NDArray[Any], n: int, cv: Any) -> I64:
 def _warn_of_strata(cv: Any) -> None:
     """Rows that were chosen by their labels are not exchangeable with new ones."""
     if isinstance(cv, StratifiedShuffleSplit | StratifiedKFold | StratifiedGroupKFold):
-        checks.warn(
+        warn(
             f"{type(cv).__name__} holds rows out by their labels: they are no random sample, and where classes have "
             "few rows, sets cover less than asked. Pass a share or a number of folds, which are drawn at random.",
             SuspiciousInputWarning,

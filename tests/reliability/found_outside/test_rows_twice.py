@@ -19,7 +19,7 @@ import evicp
 from commands import evicp_process
 from evicp import blocks
 from evicp.errors import FileError, InputTypeError, LabelsError, LogitsError
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import as_class_names
 from evicp.io import files
 
@@ -262,4 +262,4 @@ def test_an_array_that_is_written_to_never_gives_sets_that_cannot_be(cpu_backend
 def test_a_row_that_changes_while_it_is_refused() -> None:
     """A kernel found it unusable, and when it was looked at again it was not."""
     with pytest.raises(LogitsError, match=r"^logits must not change while they are read; row 7 did\. Pass a copy\.$"):
-        checks.raise_bad_row(np.array([1.0, 2.0]), 7)
+        validate.raise_bad_row(np.array([1.0, 2.0]), 7)

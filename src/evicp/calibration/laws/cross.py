@@ -21,8 +21,10 @@ from evicp.calibration.laws.groups import ByUncertainty
 from evicp.calibration.reliability import conformal_rank, rows_needed
 from evicp.calibration.ties import found_ties, warn_of_ties
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
-from evicp.input import checks, frames
+from evicp.input import frames, validate
 from evicp.input.classes import ClassAxis
+from evicp.input.messages import some_of
+from evicp.input.warn import warn
 from evicp.sets import PredictionSets
 from evicp.types import F64, I64, Bools, Coverage, Coverages
 
@@ -81,8 +83,8 @@ class CrossCalibration:
         if one.columns is not None and known.misplaced(one.columns, renamed=known.columns is None) is not None:
             mine = known.columns or known.names or range(self.n_classes)
             raise InputError(
-                f"all folds must have the same columns in the same order; got {checks.some_of(mine, repr)} and "
-                f"{checks.some_of(one.columns, repr)}."
+                f"all folds must have the same columns in the same order; got {some_of(mine, repr)} and "
+                f"{some_of(one.columns, repr)}."
             )
         if one.weights is not None:
             raise InputError("folds cannot be weighted: their rows would not count alike.")
@@ -153,20 +155,20 @@ class CrossCalibration:
         groups : (n,) groups of the rows, for calibrations by="group"
         allow_empty : if False, an empty set gets its top label
         """
-        wanted = checks.as_coverages(coverage)
+        wanted = validate.as_coverages(coverage)
         warn_of_low_coverage(max(wanted))
-        checks.as_flag(allow_empty, "allow_empty")
+        validate.as_flag(allow_empty, "allow_empty")
         at_least, n = self._counts(logits, groups)
         for exact in wanted:
             warn_of_ties(found_ties(*self._pooled, exact), exact, can_smooth=False)
         below = n - at_least
-        mean = np.mean([checks.as_logits(own, self.n_classes, row_allowed=True) for own in logits], axis=0)
+        mean = np.mean([validate.as_logits(own, self.n_classes, row_allowed=True) for own in logits], axis=0)
         # Along rows: the last key is the first to decide, and equals stay in the order of their numbers.
         order = np.lexsort((-mean, -(1.0 + at_least) / (1.0 + n)), axis=-1)
         results = [self._sets(below < self._ranks(n, exact), order, exact) for exact in wanted]
         if not allow_empty:
             results = [limits.fill_empty(sets, order[:, 0].astype(np.int32)) for sets in results]
-        return results if checks.is_many(coverage) else results[0]
+        return results if validate.is_many(coverage) else results[0]
 
     def _sets(self, member: Bools, order: I64, coverage: Fraction) -> PredictionSets:
         """The labels that are members, in this order."""
@@ -189,7 +191,7 @@ class CrossCalibration:
         Each fold's own p-value is exact, and twice the mean of such is a valid one (Vovk and Wang, 2020). So a set
         misses with probability at most 2 (F - 1 + l) / (N + F), l = floor((N + 1)(1 - coverage)).
         """
-        exact = checks.as_coverage(coverage)
+        exact = validate.as_coverage(coverage)
         return min(self._proven(n, exact) for n in set(self._group_counts()))
 
     def _proven(self, n: int, coverage: Fraction) -> float:
@@ -216,7 +218,7 @@ class CrossCalibration:
         counts = [one.at_least(own, groups) for one, own in zip(self.folds, logits, strict=True)]
         rows = [len(at_least) for at_least, _ in counts]
         if len(set(rows)) > 1:
-            raise InputError(f"every model must give logits of the same rows; got {checks.some_of(rows)} rows.")
+            raise InputError(f"every model must give logits of the same rows; got {some_of(rows)} rows.")
         at_least, n = (np.sum(part, axis=0) for part in zip(*counts, strict=True))
         return at_least, n
 
@@ -237,7 +239,7 @@ class CrossCalibration:
         """The rank of the threshold among so many scores; a warning where they are too few for one."""
         sizes, which = np.unique(n, return_inverse=True)
         if np.any(sizes < rows_needed(coverage)):
-            checks.warn(
+            warn(
                 f"{sizes[0]} calibration row(s) cannot promise coverage {float(coverage):g}: labels that are compared "
                 f"with so few are in every set. Calibrate on at least {rows_needed(coverage)} rows.",
                 SmallCalibrationWarning,

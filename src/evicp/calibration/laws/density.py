@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from evicp.errors import InputError, SuspiciousInputWarning
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.frames import as_features, columns_of
+from evicp.input.warn import warn
 from evicp.types import F64, I64
 
 __all__ = ["DensityRatio", "estimate_density_ratio"]
@@ -93,7 +94,7 @@ def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -
     new = as_features(new_features, "new_features", n_features=old.shape[1], columns=columns)
     if min(len(old), len(new)) < _FEWEST:
         raise InputError(f"a density ratio needs {_FEWEST} old and {_FEWEST} new rows; got {len(old)} and {len(new)}.")
-    rng = np.random.default_rng(checks.as_seed(seed))
+    rng = np.random.default_rng(validate.as_seed(seed))
     x, is_new = np.concatenate([old, new]), np.arange(len(old) + len(new)) >= len(old)
     centre, scale = _standard(x)
     x = (x - centre) / scale
@@ -105,7 +106,7 @@ def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -
     if losses[best] >= np.log(2):  # that of w = 1
         return DensityRatio(centre, scale, np.zeros(x.shape[1]), 0.0, (0.0, 0.0), None, auc, columns)
     if auc > _APART:
-        checks.warn(
+        warn(
             f"old and new rows are told apart in {auc:.1%} of pairs: there are hardly any old rows like the new ones, "
             "and no weights make up for those. Calibrate on labelled rows from after the shift.",
             SuspiciousInputWarning,

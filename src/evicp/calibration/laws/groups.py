@@ -22,8 +22,10 @@ from evicp.calibration import limits
 from evicp.calibration.laws.clusters import cluster_classes
 from evicp.calibration.reliability import rows_needed, threshold_rank
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
-from evicp.input import checks
+from evicp.input import convert, validate
 from evicp.input.classes import in_class_order
+from evicp.input.messages import some_of
+from evicp.input.warn import warn
 from evicp.method.scores import Score
 from evicp.types import F64, I64
 
@@ -79,12 +81,12 @@ class ByClass:
     def __post_init__(self) -> None:
         if self.rare not in ("full", "cluster"):
             raise InputError(f'rare must be "full" or "cluster"; got {self.rare!r}.')
-        object.__setattr__(self, "rare_below", checks.as_count(self.rare_below, "rare_below"))
-        object.__setattr__(self, "seed", checks.as_count(self.seed, "seed", at_least=0))
-        object.__setattr__(self, "share", checks.as_probability(self.share, "share"))
+        object.__setattr__(self, "rare_below", validate.as_count(self.rare_below, "rare_below"))
+        object.__setattr__(self, "seed", validate.as_count(self.seed, "seed", at_least=0))
+        object.__setattr__(self, "share", validate.as_probability(self.share, "share"))
         if self.clusters is None or isinstance(self.clusters, int | np.integer):
             if self.clusters is not None:
-                object.__setattr__(self, "clusters", checks.as_count(self.clusters, "clusters"))
+                object.__setattr__(self, "clusters", validate.as_count(self.clusters, "clusters"))
                 if self.rare != "cluster":
                     raise InputError('a number of clusters is only looked for with rare="cluster".')
             return
@@ -176,7 +178,7 @@ class ByGroup:
         """What `fit` needs of each calibration row, (n,): the group given for it."""
         if given is None:
             raise InputError('by="group" needs the group of each row: pass groups=.')
-        return checks.as_groups(given, len(logits))
+        return validate.as_groups(given, len(logits))
 
     def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:  # noqa: ARG002
         """The groups are those seen."""
@@ -204,7 +206,7 @@ class ByGroup:
         if unseen.size:
             row = int(unseen[0])
             raise InputError(
-                f"groups must be among those of the calibration ({checks.some_of(groups)}); got "
+                f"groups must be among those of the calibration ({some_of(groups)}); got "
                 f"{wanted[row]!s} at row {row}. Calibrate with rows of this group."
             )
         return np.array(places, np.int64)[found]
@@ -245,10 +247,10 @@ class ByUncertainty:
     kind: ClassVar[str] = "uncertainty"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", checks.as_count(self.seed, "seed", at_least=0))
-        object.__setattr__(self, "share", checks.as_probability(self.share, "share"))
+        object.__setattr__(self, "seed", validate.as_count(self.seed, "seed", at_least=0))
+        object.__setattr__(self, "share", validate.as_probability(self.share, "share"))
         if isinstance(self.bands, int | np.integer):
-            object.__setattr__(self, "bands", checks.as_count(self.bands, "bands"))
+            object.__setattr__(self, "bands", validate.as_count(self.bands, "bands"))
             return
         edges = np.asarray(self.bands, dtype=np.float64)
         if edges.ndim != 1 or not np.all((edges > 0) & (edges <= 1)) or np.any(np.diff(edges) <= 0):
@@ -343,9 +345,9 @@ def _word(name: Any) -> str:
 def _distinct(groups: Any) -> tuple[Any, ...]:
     """Groups as given, each once, in their order; names stay out of arrays, where one long name makes all as long."""
     if isinstance(groups, list | tuple) and groups and all(isinstance(name, str) for name in groups):
-        checks.as_printable(groups, "groups")
+        validate.as_printable(groups, "groups")
         return tuple(sorted({str(name) for name in groups}))
-    return tuple(np.unique(checks.as_groups(groups)).tolist())
+    return tuple(np.unique(validate.as_groups(groups)).tolist())
 
 
 def _edges(u: F64, bands: int) -> F64:
@@ -373,7 +375,7 @@ def _warn_of_few_bands(found: int, wanted: int, u: F64) -> None:
         return
     without = float(np.mean(u >= 1 - _APART))
     reason = f"; {without:.0%} have u = 1, no evidence at all (log-probabilities?)" if without > 0.5 else ""
-    checks.warn(
+    warn(
         f"{found} band(s) of uncertainty instead of {wanted}: among the {len(u):,} rows set aside there are not more "
         f"values of u that lie apart{reason}. Pass raw logits; if there are none, take ECP(evidence='softplus'), or "
         "groups of another kind.",
@@ -423,9 +425,9 @@ class Partition:
     _ranked: list[tuple[F64, I64]] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "counts", checks.frozen(self.counts))
+        object.__setattr__(self, "counts", convert.frozen(self.counts))
 
-    __setstate__ = checks.restore_frozen
+    __setstate__ = convert.restore_frozen
 
     def part(self, scores: F64, group: int) -> F64:
         """The ascending scores of one group."""
@@ -456,7 +458,7 @@ class Partition:
             self._warn_short(short, coverage, confidence)
         full = np.setdiff1d(np.flatnonzero(np.isposinf(found)), short)
         if full.size:
-            named = checks.some_of(full.tolist(), self.names.__getitem__)
+            named = some_of(full.tolist(), self.names.__getitem__)
             parts = np.concatenate([self.part(scores, group) for group in full.tolist()])
             limits.warn_of_masked(parts, coverage, f"the threshold of {named} is infinite: {self._outcome}")
         return found
@@ -467,9 +469,9 @@ class Partition:
         return "their labels are in every set" if self.by.kind == "class" else "their sets are full"
 
     def _warn_short(self, short: I64, coverage: Fraction, confidence: float | None) -> None:
-        named = checks.some_of(short.tolist(), lambda group: f"{self.names[group]} ({self.counts[group]})")
+        named = some_of(short.tolist(), lambda group: f"{self.names[group]} ({self.counts[group]})")
         sure = "" if confidence is None else f" with confidence {confidence:g}"
-        checks.warn(
+        warn(
             f"{len(short)} of {len(self.counts)} groups have fewer than the {rows_needed(coverage, confidence)} "
             f"calibration rows that coverage {float(coverage):g}{sure} needs: {named}; {self._outcome}.",
             SmallCalibrationWarning,
@@ -534,4 +536,4 @@ def group_thresholds(scores: F64, counts: I64, coverage: Fraction, confidence: f
     k = np.array([threshold_rank(n, coverage, confidence) for n in sizes.tolist()])[which]
     position = np.cumsum(counts) - counts + k - 1
     thresholds: F64 = np.where(k <= counts, np.append(scores, np.inf)[np.minimum(position, len(scores))], np.inf)
-    return checks.frozen(thresholds)
+    return convert.frozen(thresholds)

@@ -12,8 +12,9 @@ import numpy as np
 from evicp import kernels
 from evicp.calibration import limits
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
-from evicp.input import checks
+from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, in_class_order, labelled
+from evicp.input.warn import warn
 from evicp.method.scores import LAC
 from evicp.types import F64
 
@@ -22,7 +23,7 @@ __all__ = ["effective_sample_size", "estimate_class_frequencies", "label_shift_w
 
 def as_weights(weights: Any, n: int | None = None, what: str = "weights") -> F64:
     """Weights as (n,) float64, all finite and >= 0; of any length where n is not said."""
-    array = checks.as_array(weights, what)
+    array = convert.as_array(weights, what)
     if array.dtype.kind not in "fiu" and array.size:
         raise InputTypeError(f"{what} must be real numbers; got dtype {array.dtype}.")
     if array.ndim != 1 or n not in (None, len(array)):
@@ -74,11 +75,11 @@ class Weights:
     def __post_init__(self) -> None:
         if not self.rows.any():
             raise InputError("weights must not all be 0.")
-        object.__setattr__(self, "rows", checks.owned(self.rows))
+        object.__setattr__(self, "rows", convert.owned(self.rows))
         if self.classes is not None:
-            object.__setattr__(self, "classes", checks.owned(self.classes))
+            object.__setattr__(self, "classes", convert.owned(self.classes))
 
-    __setstate__ = checks.restore_frozen
+    __setstate__ = convert.restore_frozen
 
     def of_new(self, n: int, given: Any) -> F64:
         """The weights of new points: of each label, (1, K), or of each row, (n, 1)."""
@@ -88,7 +89,7 @@ class Weights:
             return self.classes[None, :]
         if given is None:
             raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
-        new = as_weights(np.atleast_1d(checks.as_array(given, "weights")), n)
+        new = as_weights(np.atleast_1d(convert.as_array(given, "weights")), n)
         warn_of_scales(self.rows, new)
         return new[:, None]
 
@@ -185,7 +186,7 @@ def warn_of_scales(known: F64, new: F64) -> None:
     is_large = typical > largest and typical > min(_SCALES_APART * largest, len(known) * mean / _SCALES_APART)
     high = typical if new.size >= 20 else float(new.max())
     if is_large or high * max(_SCALES_APART, 1000 ** (1 / new.size)) < mean:
-        checks.warn(
+        warn(
             f"weights of new rows must be on the scale of the calibration rows' weights; the median of {new.size:,} "
             f"new ones is {typical:.3g}, the mean of {len(known):,} calibrated ones {mean:.3g}. "
             f"{'Sets are too large, or full' if is_large else 'Sets may cover less than asked'}. Normalise neither, or "
@@ -198,7 +199,7 @@ def warn_of_scales_between(batches: Sequence[F64]) -> None:
     """Warn where batches of calibration weights, of 30 rows or more, have means that are far apart."""
     means = [float(batch.mean()) for batch in batches if len(batch) >= 30]
     if means and max(means) > _SCALES_APART * min(means):
-        checks.warn(
+        warn(
             f"the weights of calibration rows must be on one scale in all batches; their means range from "
             f"{min(means):.3g} to {max(means):.3g}. Normalise none of them, or divide all by one number.",
             SuspiciousInputWarning,
@@ -210,7 +211,7 @@ def warn_small_effective_size(weights: F64, coverage: Fraction) -> None:
     needed = 10 / (1 - coverage)
     size = effective_sample_size(weights)
     if size < needed:
-        checks.warn(
+        warn(
             f"the weights leave {size:.1f} effective rows of {len(weights)}: coverage {float(coverage):g} holds on "
             f"average over calibration sets, but varies much between them. {float(needed):.0f} would be enough; "
             "calibrate on more rows like the new ones.",
@@ -235,7 +236,7 @@ def label_shift_weights(labels: Any, frequencies: Any) -> F64:
     wanted = as_weights(in_class_order(frequencies, "frequencies"), what="frequencies")
     if wanted.size < 2 or not wanted.any():
         raise InputError("frequencies must hold one number per class, not all of them 0.")
-    truth = checks.as_labels(labels, checks.as_array(labels, "labels").size, len(wanted))
+    truth = validate.as_labels(labels, convert.as_array(labels, "labels").size, len(wanted))
     seen = np.bincount(truth, minlength=len(wanted)) / max(1, len(truth))
     missing = np.flatnonzero((seen == 0) & (wanted > 0))
     if missing.size:
@@ -261,7 +262,7 @@ def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64
     """
     array, truth = labelled(logits, labels)
     n_classes = array.shape[1]
-    new = checks.as_logits(new_logits, n_classes)
+    new = validate.as_logits(new_logits, n_classes)
     ClassAxis(n_classes).learned(logits).check(new_logits)
     counts = np.bincount(truth, minlength=n_classes)
     if not len(new) or (counts == 0).any():
@@ -276,7 +277,7 @@ def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64
     if rank < n_classes:
         never = np.flatnonzero(confusion.sum(1) == 0)
         named = f" ({len(never)} of them never predicted, such as {never[0]})" if never.size else ""
-        checks.warn(
+        warn(
             f"predictions cannot tell all {n_classes} classes apart{named}: among those that look alike, frequencies "
             "are a guess. Pass more labelled rows, or known frequencies.",
             SuspiciousInputWarning,

@@ -1,4 +1,4 @@
-"""The only gate for user input: everything past it trusts its arguments.
+"""The only gate for user input: logits, labels, groups and numbers. Everything past it trusts its arguments.
 
 A message says what was wrong, what was got, and what to do.
 """
@@ -7,37 +7,27 @@ from __future__ import annotations
 
 import sys
 import unicodedata
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
-from os import PathLike
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import (
-    CoverageError,
-    EvicpError,
-    EvicpWarning,
-    InputError,
-    InputTypeError,
-    LabelsError,
-    LogitsError,
-    ScoreError,
-    SuspiciousInputWarning,
-)
+from evicp.errors import CoverageError, InputError, InputTypeError, LabelsError, LogitsError, ScoreError
+from evicp.input.convert import as_array, frozen, is_missing, is_torch
 from evicp.types import F64, I64
-
-Element = TypeVar("Element", bound=np.generic)
 
 #: A block of rows holds about this many logits: small enough for the cache, large enough to hide NumPy's overhead.
 BLOCK_LOGITS = 1 << 17
 
+
 #: Beyond this a Dirichlet's sum of evidence could overflow a double.
 LARGEST_LOGIT = 1e300
+
+
 #: Where logits are logarithms of probabilities, one of exactly 0 stays possible: it counts as this tiny number.
 SMALLEST_PROBABILITY = 1e-300
 
@@ -61,11 +51,6 @@ def as_device_logits(logits: Any, n_classes: int | None = None, *, row_allowed: 
     if not logits.is_floating_point() or logits.layout != sys.modules["torch"].strided:
         raise InputTypeError(f"logits must be a dense tensor of floats; got {logits.dtype}, {logits.layout}.")
     return _as_rows(logits.detach(), n_classes, row_allowed)
-
-
-def is_on_device(value: Any) -> bool:
-    """Whether this is a torch tensor on an accelerator."""
-    return _is_torch(value) and value.device.type not in ("cpu", "meta")
 
 
 def _as_rows(array: Any, n_classes: int | None, row_allowed: bool) -> Any:
@@ -146,23 +131,6 @@ def _labels_hint(array: NDArray[Any]) -> str:
     return "Use labels.astype(int) if they are class numbers."
 
 
-def did_you_mean(name: str, known: Iterable[str], most: int = 1, show: Callable[[str], str] = str) -> str:
-    """The question that an unknown name raises, with the known ones next to it; empty where none is close."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, list(known), most)
-    return f"Did you mean {', '.join(map(show, close))}?" if close else ""
-
-
-def some_of(names: Sequence[Any], as_text: Callable[[Any], str] = str) -> str:
-    """Eight names at most, and how many more there are.
-
-    >>> some_of("abcdefghij")
-    'a, b, c, d, e, f, g, h and 2 more'
-    """
-    return ", ".join(map(as_text, names[:8])) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
-
-
 def as_groups(groups: Any, n: int | None = None) -> NDArray[Any]:
     """Groups as an (n,) array of int64 or of strings."""
     array = as_array(groups, "groups")
@@ -191,14 +159,9 @@ def _gap_in(values: NDArray[Any]) -> str:
     return "" if row is None else f" Are some missing? Row {row} has {entries[row]}."
 
 
-def is_missing(value: Any) -> bool:
-    """Whether this stands for a missing value in NumPy, pandas or Python."""
-    return not isinstance(value, str) and str(value) in ("None", "nan", "<NA>", "NaT")
-
-
 def same_device(logits: Any, labels: Any) -> None:
     """Two tensors must be on one device."""
-    devices = [str(x.device) for x in (logits, labels) if _is_torch(x)]
+    devices = [str(x.device) for x in (logits, labels) if is_torch(x)]
     if len(set(devices)) > 1:
         raise InputTypeError(
             f"logits and labels must be on one device; got {devices[0]} and {devices[1]}. Use labels.to(logits.device)."
@@ -247,104 +210,6 @@ def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
         f"logits must be at most {LARGEST_LOGIT:g}; got {largest:g} at row {row}, class {column}: "
         "the Dirichlet's sum would overflow. Rescale the logits."
     )
-
-
-def as_array(value: Any, what: str) -> NDArray[Any]:
-    """Anything array-like as a NumPy array, without a copy where possible."""
-    if type(value) is np.ndarray:  # nothing to be read, and no mask
-        return _widen_bfloat16(value)
-    parts = value if isinstance(value, list | tuple) else (value,)
-    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
-        raise InputTypeError(
-            f"{what} must not be masked: the values under a mask are unknown. Pass {what}.filled(...)."
-        )
-    if isinstance(value, np.ndarray):
-        return _widen_bfloat16(np.asarray(value))
-    if value is None or isinstance(value, str | bytes | PathLike):
-        hint = " Read a file with evicp.io.files.read_logits." if value is not None and what == "logits" else ""
-        raise InputTypeError(f"{what} must be an array; got {value!r}.{hint}")
-    if isinstance(value, Mapping | Iterator | set | frozenset):
-        raise InputTypeError(f"{what} must be an array; got a {type(value).__name__}. Pass its values as a list.")
-    if hasattr(value, "nnz") and (hasattr(value, "toarray") or hasattr(value, "todense")):
-        raise InputTypeError(f"{what} must be dense; got a sparse {type(value).__name__}. Pass {what}.toarray().")
-    try:
-        return _converted(value, what)
-    except EvicpError:
-        raise
-    except Exception as error:  # whatever a foreign object raises when asked for its values
-        if "inhomogeneous" in str(error):
-            raise (LabelsError if what == "labels" else LogitsError)(
-                f"{what} must be rectangular; got rows of different lengths. Pad or drop the short rows."
-            ) from error
-        raise InputTypeError(
-            f"{what} must be an array; got {type(value).__name__}, which NumPy cannot read ({error})."
-        ) from error
-
-
-def _converted(value: Any, what: str) -> NDArray[Any]:
-    if _is_torch(value):
-        return _from_torch(value, what)
-    if hasattr(value, "columns") and hasattr(value, "to_numpy"):
-        return _from_frame(value, what)
-    if hasattr(value, "dtype") and hasattr(value, "to_numpy"):
-        return _from_column(value)
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-        return np.from_dlpack(value)
-    return _widen_bfloat16(np.asarray(value))
-
-
-def _is_torch(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _from_torch(tensor: Any, what: str) -> NDArray[Any]:
-    torch = sys.modules["torch"]
-    if tensor.layout != torch.strided:
-        raise InputTypeError(f"{what} must be dense; got a {tensor.layout} tensor. Pass {what}.to_dense().")
-    tensor = tensor.detach().cpu()
-    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
-        tensor = tensor.float()  # bfloat16 and narrower, which NumPy does not know
-    array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy()
-    return array
-
-
-def _from_frame(frame: Any, what: str) -> NDArray[Any]:
-    """The values of a pandas or polars frame; column by column where they do not share one numeric type.
-
-    Those of a mask may be True or False, and so may features.
-    """
-    wanted = "boolean" if what == "mask" else "numeric"
-    kinds = "bfiu" if what == "mask" or what.endswith("features") else "fiu"
-    array = np.asarray(frame.to_numpy())
-    if array.dtype.kind in kinds:
-        return array
-    columns = []
-    for place, name in enumerate(frame.columns):  # names may be there twice
-        column = _from_column(frame.iloc[:, place] if hasattr(frame, "iloc") else frame[name])
-        if column.dtype.kind not in kinds:
-            raise InputTypeError(
-                f"{what} must have {wanted} columns only; column {name!r} has dtype {column.dtype}. "
-                "Drop it, or fill its gaps."
-            )
-        columns.append(column)
-    return np.column_stack(columns) if columns else array.astype(np.float64)
-
-
-def _from_column(column: Any) -> NDArray[Any]:
-    """The values of a pandas or polars series; of pandas' nullable numbers the plain ones, with NaN for gaps."""
-    array = np.asarray(column.to_numpy())
-    kind = getattr(column.dtype, "kind", "O")
-    if array.dtype.kind != "O" or kind not in "fiu":
-        return array
-    if kind == "f" or column.isna().any():
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return np.asarray(column.to_numpy(dtype=np.int64 if kind == "i" else np.uint64))
-
-
-def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
-    """NumPy has no bfloat16 of its own; the ml_dtypes package's is widened exactly to float32."""
-    return array.astype(np.float32) if array.dtype.kind == "V" and array.dtype.name == "bfloat16" else array
 
 
 def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
@@ -496,23 +361,6 @@ def as_printable(names: Sequence[str], what: str) -> None:
             raise InputError(f"{what} must be printable; name {index}, {name!r}, holds a control character.")
 
 
-def owned(array: NDArray[Element]) -> NDArray[Element]:
-    """A read-only array that nobody else can change: a copy, unless it is read-only already."""
-    return frozen(array.copy() if array.flags.writeable else array)
-
-
-def frozen(array: NDArray[Element]) -> NDArray[Element]:
-    """A read-only view: the array itself, which may be the caller's own, stays as writeable as it was."""
-    view = array.view()
-    view.setflags(write=False)
-    return view
-
-
-def restore_frozen(result: Any, state: dict[str, Any]) -> None:
-    """For `__setstate__`: what is unpickled or copied is as read-only as it was."""
-    result.__dict__.update({name: frozen(x) if isinstance(x, np.ndarray) else x for name, x in state.items()})
-
-
 def is_many(coverage: Any) -> bool:
     """Whether several coverages were asked for."""
     if isinstance(coverage, np.ndarray):
@@ -526,48 +374,3 @@ def as_coverages(coverage: Any) -> list[Fraction]:
     if not wanted:
         raise InputError("coverage must be a number or a non-empty sequence of numbers; got an empty one.")
     return wanted
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Warnings
-
-
-def warn(message: str, category: type[EvicpWarning]) -> None:
-    """Warn at the line outside evicp that called in, however deep the check sits."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "evicp":
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
-
-
-#: What single precision and a sum over many classes may leave of probabilities that sum to 1.
-PROBABILITY_ERROR = 1e-3
-
-
-def are_probabilities(values: NDArray[Any]) -> bool:
-    """Whether every row holds numbers in [0, 1] that sum to 1, up to rounding."""
-    inside = len(values) > 0 and np.all((values >= 0) & (values <= 1 + PROBABILITY_ERROR))
-    return bool(inside and np.all(np.abs(values.sum(1, dtype=np.float64) - 1) < PROBABILITY_ERROR))
-
-
-def warn_if_probabilities(logits: NDArray[Any]) -> None:
-    """Rows that sum to one are probabilities: legal, but the evidence of a probability is meaningless."""
-    if not len(logits) or not 0 <= logits[0, 0] <= 1 or not logits[0].min() >= 0:  # a look is enough for most logits
-        return
-    if are_probabilities(np.asarray(logits[:16], dtype=np.float64)):
-        warn(
-            "logits look like probabilities (every row sums to 1). Pass the raw outputs before softmax; "
-            "if there are none, pass np.log(probabilities) and a score other than ECP.",
-            SuspiciousInputWarning,
-        )
-
-
-def warn_if_no_evidence(logits: NDArray[Any]) -> None:
-    """relu evidence of log-probabilities is zero everywhere: every Dirichlet is flat."""
-    sample = logits[:: max(1, len(logits) // 32)]  # spread over the rows, and cheap beside scoring them at any K
-    if len(sample) and np.mean(np.max(sample, axis=1) <= 0) > 0.5:
-        warn(
-            "most rows have no positive logit, so relu evidence is zero for every label (log-probabilities?). "
-            "Pass raw logits; if there are none, take a score other than ECP, or ECP(evidence='softplus').",
-            SuspiciousInputWarning,
-        )

@@ -27,7 +27,7 @@ from evicp.errors import (
     LogitsError,
     ScoreError,
 )
-from evicp.input import checks
+from evicp.input import validate
 from evicp.input.classes import ClassAxis, as_class_names
 from evicp.input.frames import columns_of
 
@@ -166,7 +166,7 @@ def test_half_precision_equals_its_upcast_bit_for_bit(name: str, rows: Any, tmp_
 def test_bfloat16_keeps_its_own_rounding() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     values = np.array([[1.00390625, 3.14159, -0.1], [65504.0, 1e30, -1e-30]])
-    array = checks.as_logits(values.astype(ml_dtypes.bfloat16))
+    array = validate.as_logits(values.astype(ml_dtypes.bfloat16))
     assert array.dtype == np.float32
     np.testing.assert_array_equal(array, values.astype(ml_dtypes.bfloat16).astype(np.float32))
 
@@ -174,14 +174,14 @@ def test_bfloat16_keeps_its_own_rounding() -> None:
 def test_narrow_torch_floats_are_widened() -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.tensor([[1.0, 2.0, -0.5]]).to(torch.float8_e4m3fn)
-    np.testing.assert_array_equal(checks.as_logits(tensor), [[1.0, 2.0, -0.5]])
+    np.testing.assert_array_equal(validate.as_logits(tensor), [[1.0, 2.0, -0.5]])
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint64, ">i4"])
 def test_whole_numbers_are_logits_too(dtype: Any) -> None:
     logits = np.array([[3, 1, 0], [0, 9, 2], [1, 0, 4]], dtype)
-    np.testing.assert_array_equal(checks.as_logits(logits), logits.astype(np.float64))
-    assert checks.as_logits(logits).dtype == np.float64
+    np.testing.assert_array_equal(validate.as_logits(logits), logits.astype(np.float64))
+    assert validate.as_logits(logits).dtype == np.float64
     assert evicp.LAC().scores(logits).tolist() == evicp.LAC().scores(logits.astype(float)).tolist()
 
 
@@ -204,7 +204,7 @@ LABEL_CONTAINERS = {
 @pytest.mark.parametrize("name", LABEL_CONTAINERS)
 def test_labels_of_every_kind(name: str, rows: Any) -> None:
     logits, labels = rows
-    array = checks.as_labels(LABEL_CONTAINERS[name](labels), *logits.shape)
+    array = validate.as_labels(LABEL_CONTAINERS[name](labels), *logits.shape)
     assert array.dtype == np.int64
     np.testing.assert_array_equal(array, labels)
     assert evicp.calibrate(logits, LABEL_CONTAINERS[name](labels), "lac") == evicp.calibrate(logits, labels, "lac")
@@ -213,7 +213,7 @@ def test_labels_of_every_kind(name: str, rows: Any) -> None:
 def test_small_unsigned_labels_of_many_classes() -> None:
     """Comparing uint8 labels with K = 1000 must neither overflow nor wrap."""
     labels = np.array([0, 255], np.uint8)
-    assert checks.as_labels(labels, 2, 1000).tolist() == [0, 255]
+    assert validate.as_labels(labels, 2, 1000).tolist() == [0, 255]
 
 
 @pytest.mark.parametrize("labels", [["cat", "dog"], np.array(["cat", "dog"], object), np.array([b"cat", b"dog"])])
@@ -222,11 +222,11 @@ def test_names_for_labels_are_told_how_to_become_numbers(labels: Any) -> None:
         InputTypeError,
         match=r"^labels must be integers; got dtype .*\. Pass class numbers; names will do where class_names= is given",
     ):
-        checks.as_labels(labels, 2, 2)
+        validate.as_labels(labels, 2, 2)
     with pytest.raises(
         InputTypeError, match=r"^labels must be integers; got dtype float64\. Use labels\.astype\(int\)"
     ):
-        checks.as_labels([0.0, 1.0], 2, 2)
+        validate.as_labels([0.0, 1.0], 2, 2)
 
 
 NAMES = ("cat", "dog", "emu")
@@ -301,16 +301,16 @@ def test_an_index_of_several_types(rows: Any) -> None:
 
 def test_no_copy_where_none_is_needed(rows: Any, tmp_path: Path) -> None:
     logits, labels = rows
-    assert np.shares_memory(checks.as_logits(logits), logits)
-    assert np.shares_memory(checks.as_logits(logits.astype(np.float16)[::2]), logits) is False
-    assert np.shares_memory(checks.as_labels(labels, *logits.shape), labels)
+    assert np.shares_memory(validate.as_logits(logits), logits)
+    assert np.shares_memory(validate.as_logits(logits.astype(np.float16)[::2]), logits) is False
+    assert np.shares_memory(validate.as_labels(labels, *logits.shape), labels)
     mapped = memory_map(logits, tmp_path)
-    assert np.shares_memory(checks.as_logits(mapped), mapped)
+    assert np.shares_memory(validate.as_logits(mapped), mapped)
     frame64 = frame(logits, "pandas")
-    assert checks.as_logits(frame64).dtype == np.float64
+    assert validate.as_logits(frame64).dtype == np.float64
     torch = pytest.importorskip("torch")
     tensor = torch.from_numpy(logits)
-    assert np.shares_memory(checks.as_logits(tensor), logits)
+    assert np.shares_memory(validate.as_logits(tensor), logits)
 
 
 @pytest.mark.parametrize(
@@ -368,13 +368,13 @@ def test_a_formula_cannot_write_into_the_caller_s_logits(rows: Any, cpu_backend:
 def test_blocks_tile_the_rows(shape: tuple[int, int], dtype: Any) -> None:
     logits = (np.arange(shape[0] * shape[1]).reshape(shape) % 97).astype(dtype)
     seen = 0
-    for rows, block in checks.blocks(logits):
+    for rows, block in validate.blocks(logits):
         assert rows.start == seen
         seen = rows.stop
         assert block.dtype == np.float64
         assert block.flags.c_contiguous
         assert not block.flags.writeable
-        assert len(block) == 1 or block.size <= checks.BLOCK_LOGITS
+        assert len(block) == 1 or block.size <= validate.BLOCK_LOGITS
         np.testing.assert_array_equal(block, logits[rows])
     assert seen == len(logits)
 
@@ -387,33 +387,33 @@ def test_blocks_tile_the_rows(shape: tuple[int, int], dtype: Any) -> None:
 def test_a_coverage_is_the_decimal_that_was_typed(thousandths: int) -> None:
     exact = Fraction(thousandths, 1000)
     typed = thousandths / 1000
-    assert checks.as_coverage(typed) == exact
-    assert checks.as_coverage(1 - (1000 - thousandths) / 1000) == exact  # though 1 - x is another double
-    assert checks.as_coverage(np.float64(typed)) == exact
-    assert checks.as_coverage(np.float32(typed)) == exact
-    assert checks.as_coverage(Decimal(str(typed))) == exact
-    assert checks.as_coverage(exact) == exact
+    assert validate.as_coverage(typed) == exact
+    assert validate.as_coverage(1 - (1000 - thousandths) / 1000) == exact  # though 1 - x is another double
+    assert validate.as_coverage(np.float64(typed)) == exact
+    assert validate.as_coverage(np.float32(typed)) == exact
+    assert validate.as_coverage(Decimal(str(typed))) == exact
+    assert validate.as_coverage(exact) == exact
 
 
 def test_half_precision_coverage_is_read_as_printed() -> None:
-    assert checks.as_coverage(np.float16(0.9)) == Fraction(9, 10)
-    assert checks.as_coverage(np.longdouble("0.95")) == Fraction(19, 20)
+    assert validate.as_coverage(np.float16(0.9)) == Fraction(9, 10)
+    assert validate.as_coverage(np.longdouble("0.95")) == Fraction(19, 20)
 
 
 @given(st.fractions(0, 1).filter(lambda f: 0 < f < 1))
 def test_fractions_and_decimals_are_taken_as_they_are(fraction: Fraction) -> None:
-    assert checks.as_coverage(fraction) == fraction
+    assert validate.as_coverage(fraction) == fraction
     decimal = Decimal(fraction.numerator) / Decimal(fraction.denominator)
     if 0 < decimal < 1:
-        assert checks.as_coverage(decimal) == Fraction(decimal)
+        assert validate.as_coverage(decimal) == Fraction(decimal)
 
 
 def test_several_coverages() -> None:
-    assert checks.is_many([0.9])
-    assert checks.is_many((0.9, 0.95))
-    assert checks.is_many(np.array([0.9]))
+    assert validate.is_many([0.9])
+    assert validate.is_many((0.9, 0.95))
+    assert validate.is_many(np.array([0.9]))
     for one in (0.9, np.float64(0.9), "0.9", np.array(0.9), None):
-        assert not checks.is_many(one)
+        assert not validate.is_many(one)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -421,18 +421,18 @@ def test_several_coverages() -> None:
 
 
 def test_base_rates_are_plain_and_sum_to_one() -> None:
-    assert checks.as_base_rates(np.array([0.5, 0.25, 0.25], np.float32)) == (0.5, 0.25, 0.25)
-    nearly = checks.as_base_rates([1 / 3, 1 / 3, 1 / 3 + 1e-8])
+    assert validate.as_base_rates(np.array([0.5, 0.25, 0.25], np.float32)) == (0.5, 0.25, 0.25)
+    nearly = validate.as_base_rates([1 / 3, 1 / 3, 1 / 3 + 1e-8])
     assert sum(nearly) == pytest.approx(1, abs=1e-15)
     assert all(type(rate) is float for rate in nearly)
     for bad in ([0.5, np.nan, 0.5], [0.5, 0.6, -0.1], [[0.5, 0.5]], [1.0], [], [1, 0]):
         with pytest.raises(ScoreError, match=r"^base_rates must be one number in \(0, 1\) per class"):
-            checks.as_base_rates(bad)
+            validate.as_base_rates(bad)
     for bad in (["a", "b"], [True, False], [0.5 + 0j, 0.5]):
         with pytest.raises(InputTypeError, match=r"^base_rates must be numbers; got dtype "):
-            checks.as_base_rates(bad)
+            validate.as_base_rates(bad)
     with pytest.raises(InputTypeError, match=r"^base_rates must be an array; got None\.$"):
-        checks.as_base_rates(None)
+        validate.as_base_rates(None)
 
 
 def test_class_names_become_strings() -> None:
@@ -470,7 +470,7 @@ def test_class_names_by_number_are_taken_in_the_order_of_their_numbers() -> None
 def test_what_a_users_function_returns_is_checked(function: Any, message: str) -> None:
     z = np.array([[1.0, -1.0, 2.0], [0.0, 1.0, -2.0]])
     with pytest.raises(ScoreError) as caught:
-        checks.from_user(function, z, "evidence")
+        validate.from_user(function, z, "evidence")
     assert str(caught.value) == message
 
 
@@ -481,14 +481,14 @@ def test_a_users_function_may_do_what_it_likes_with_its_copy() -> None:
         x[:] = 7.0
         return x.tolist()
 
-    assert checks.from_user(wild, z, "evidence").tolist() == [[7.0, 0.0, 7.0]]  # what is impossible has no evidence
+    assert validate.from_user(wild, z, "evidence").tolist() == [[7.0, 0.0, 7.0]]  # what is impossible has no evidence
     assert z.tolist() == [[1.0, -np.inf, 2.0]]
 
 
 @pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3)])
 def test_counts(value: Any) -> None:
-    assert checks.as_count(value, "n") == 3
-    assert type(checks.as_count(value, "n")) is int
+    assert validate.as_count(value, "n") == 3
+    assert type(validate.as_count(value, "n")) is int
 
 
 def test_torch_is_never_imported_to_look_at_an_array() -> None:
@@ -497,7 +497,7 @@ def test_torch_is_never_imported_to_look_at_an_array() -> None:
     class Tensor(Wrapped):
         pass
 
-    np.testing.assert_array_equal(checks.as_logits(Tensor(np.ones((2, 3)))), np.ones((2, 3)))
+    np.testing.assert_array_equal(validate.as_logits(Tensor(np.ones((2, 3)))), np.ones((2, 3)))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -600,14 +600,14 @@ def test_rows_under_a_mask_are_refused_in_a_list_too(rows: tuple) -> None:
     masked[3, 1] = np.ma.masked
     for container in (masked, list(masked), tuple(masked)):
         with pytest.raises(InputTypeError, match="must not be masked"):
-            checks.as_logits(container)
-    assert checks.as_logits(list(masked[:3])).shape == (3, K)
+            validate.as_logits(container)
+    assert validate.as_logits(list(masked[:3])).shape == (3, K)
 
 
 def test_floats_of_eight_bits_are_widened(rows: tuple) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     narrow = rows[0].astype(ml_dtypes.float8_e5m2)
-    wide = checks.as_logits(narrow)
+    wide = validate.as_logits(narrow)
     assert wide.dtype == np.float32
     np.testing.assert_array_equal(wide, narrow.astype(np.float32))
     np.testing.assert_array_equal(evicp.calibrate(narrow, rows[1]).scores, evicp.calibrate(wide, rows[1]).scores)
@@ -616,16 +616,16 @@ def test_floats_of_eight_bits_are_widened(rows: tuple) -> None:
 def test_columns_of_one_name(rows: tuple) -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(rows[0], columns=[0] * K).astype("Float32")
-    np.testing.assert_array_equal(checks.as_logits(frame), rows[0].astype(np.float32))
+    np.testing.assert_array_equal(validate.as_logits(frame), rows[0].astype(np.float32))
 
 
 @pytest.mark.parametrize("value", [Decimal("sNaN"), 10**400, -(10**400)])
 def test_what_is_no_probability(value: Any) -> None:
     with pytest.raises(InputError, match="confidence must be strictly between 0 and 1"):
-        checks.as_probability(value, "confidence")
+        validate.as_probability(value, "confidence")
 
 
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="strings of any length came with NumPy 2")
 def test_groups_may_be_numpys_strings_of_any_length() -> None:
     groups = np.array(["a", "bb", "a"], dtype=np.dtypes.StringDType())
-    assert checks.as_groups(groups).tolist() == ["a", "bb", "a"]
+    assert validate.as_groups(groups).tolist() == ["a", "bb", "a"]
