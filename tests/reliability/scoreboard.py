@@ -247,10 +247,11 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "27*",
-            "tied and low-entropy logits: smoothed sets, randomised scores of ten seeds, every pair of precisions",
-            "abs(z) < 3 where coverage is exact, z > -3 where ties may raise it; random numbers that rows share and "
-            "thresholds without room are caught",
-            _own("ties_law"),
+            "few rows per class; tied and low-entropy logits: smoothed sets, randomised scores of ten seeds, every "
+            "pair of precisions; 2,500 repeats",
+            "abs(z) < 3 where coverage is exact, z > -3 where ties may raise it; rows split in the order of their "
+            "classes, random numbers that rows share and thresholds without room are caught",
+            _own("few_rows_law", "ties_law"),
         ),
         Row(
             "29",

@@ -7,6 +7,7 @@ Smoothed sets must cover exactly what was asked; plain and randomised ones at le
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -73,6 +74,32 @@ def two_rows(rng: np.random.Generator, n: int) -> Rows:
     return np.array([[3.0, 1.0, 0.0], [1.0, 3.0, 0.0]])[which], labels
 
 
+@functools.cache
+def _digits(model: str) -> Rows:
+    """Logits that a model of scikit-learn gives to 1,197 noisy digits, fitted on 600 others, and their labels."""
+    pytest.importorskip("sklearn")
+    from sklearn.datasets import load_digits
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.neighbors import KNeighborsClassifier
+
+    X, y = load_digits(return_X_y=True)
+    X = X / 16 + np.random.default_rng(0).normal(0, 0.35, X.shape)
+    kind, _, count = model.partition(" ")
+    fitted = KNeighborsClassifier(int(count)) if kind == "knn" else RandomForestClassifier(int(count), random_state=0)
+    return _logarithms(fitted.fit(X[:600], y[:600]).predict_proba(X[600:])), y[600:]
+
+
+def digits(model: str) -> Source:
+    """Rows drawn with replacement from those of a fitted model."""
+
+    def draw(rng: np.random.Generator, n: int) -> Rows:
+        logits, labels = _digits(model)
+        rows = rng.integers(0, len(labels), n)
+        return logits[rows], labels[rows]
+
+    return draw
+
+
 SMOOTHED = {
     "whole numbers, 3 classes": (rounded(3, 1.0), TopK()),
     "whole numbers, 2 classes": (rounded(2, 1.0), LAC()),
@@ -86,6 +113,9 @@ SMOOTHED = {
     "a tree": (certain, LAC()),
     "a constant network": (constant, TopK()),
     "two rows": (two_rows, LAC()),
+    "digits, forest of 10": (digits("forest 10"), LAC()),
+    "digits, forest of 15": (digits("forest 15"), APS(randomized=False)),
+    "digits, five neighbours": (digits("knn 5"), LAC()),
 }
 
 
@@ -106,6 +136,12 @@ def z_value(shares: np.ndarray, coverage: float) -> float:
 @pytest.fixture
 def repeats(long_run: bool) -> int:
     return 2_500 if long_run else 150
+
+
+@pytest.fixture
+def fewer(long_run: bool) -> int:
+    """For tests of several sources or precisions."""
+    return 2_500 if long_run else 50
 
 
 def smoothed(score: Any, coverage: float) -> Callable[..., Any]:
@@ -147,10 +183,10 @@ def test_control_a_number_for_each_multiset_of_logits_misses_what_was_asked(repe
 
 @pytest.mark.parametrize("seed", usually(range(10), lambda seed: seed < 2))
 @pytest.mark.parametrize("kind", [APS, RAPS, SAPS, TopK], ids=lambda kind: kind.name)
-def test_randomised_scores_of_tied_rows_cover_at_least_what_was_asked(kind, seed, repeats, figure):
+def test_randomised_scores_of_tied_rows_cover_at_least_what_was_asked(kind, seed, fewer, figure):
     score = kind(randomized=True, seed=seed)
-    for source in (votes(6, 10), rounded(3, 1.0), certain):
-        shares = covered(source, repeats // 3, 7, lambda z, y, new, _: calibrate(z, y, score).predict(new, 0.8))
+    for source in (votes(6, 10), rounded(3, 1.0), certain, digits("forest 10")):
+        shares = covered(source, fewer, 7, lambda z, y, new, _: calibrate(z, y, score).predict(new, 0.8))
         z = z_value(shares, 0.8)
         figure("smallest z of randomised scores", z)
         assert z > -3, source
@@ -163,6 +199,9 @@ TIED = {
     "five neighbours": votes(3, 5),
     "a tree": certain,
     "tenths": rounded(5, 0.1),
+    "digits, forest of 10": digits("forest 10"),
+    "digits, forest of 15": digits("forest 15"),
+    "digits, five neighbours": digits("knn 5"),
 }
 
 
@@ -176,13 +215,13 @@ SCORES += [Margin(), ECP(evidence="softplus")]
     usually(product(TIED, SCORES), lambda setting, score: (list(TIED).index(setting) + SCORES.index(score)) % 4 == 0),
     ids=lambda value: value if isinstance(value, str) else value.describe(),
 )
-def test_tied_rows_are_covered_in_every_pair_of_precisions(setting, score, repeats, figure):
+def test_tied_rows_are_covered_in_every_pair_of_precisions(setting, score, fewer, figure):
     for made, used in product(PRECISIONS, repeat=2):
 
         def predict(z, y, new, _, made=made, used=used):
             return calibrate(z.astype(made), y, score).predict(new.astype(used), 0.9)
 
-        shares = covered(TIED[setting], repeats // 3, 11, predict)
+        shares = covered(TIED[setting], fewer, 11, predict)
         z = z_value(shares, 0.9) if shares.std() else np.inf
         figure("smallest z of tied rows in other precisions", z)
         assert z > -3, (made, used)
