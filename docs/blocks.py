@@ -2,8 +2,9 @@
 
 A page's blocks share a folder and, if they are Python, their variables. Shell blocks run in bash; `make` is a dry run
 and `pip install` a look into pyproject.toml; `evicp extract` and `evicp reproduce`, which need data that nobody can
-ship, are parsed but not run. A block that says ```text title="prints"``` holds what the block before it
-printed; "..." stands for anything. `python docs/blocks.py docs/*.md` rewrites those.
+ship, are parsed but not run; `python studies/...` finds its script from any folder. A block that says ```text
+title="prints"``` holds what the block before it printed; "..." stands for anything. `python docs/blocks.py docs/*.md`
+rewrites those.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ _SHELL = """
 set -eu
 make() { command make --dry-run --no-print-directory -C "$ROOT" "$@" > /dev/null; }
 pip() { "$PYTHON" "$ROOT/docs/blocks.py" --pip "$@"; }
+python() {
+  case "$1" in
+    studies/*) "$PYTHON" "$ROOT/$@" ;;
+    *) command python "$@" ;;
+  esac
+}
 evicp() {
   case "$1" in
     extract | reproduce) "$PYTHON" "$ROOT/docs/blocks.py" --parse "$@" ;;

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -18,13 +16,10 @@ from commands import evicp_process
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError
 from evicp.paper import figures as drawing
-from evicp.paper.findings import FINDINGS, Finding, Logits, into, read, restrict
 from evicp.paper.published import NETWORKS, TABLES, figures, lookup, paper_name
 from evicp.paper.reproduction import as_network, refuse_existing, reproduce
 from evicp.paper.trials import LEAKS, RAPS_GRID, Method, Network, run_trials
-from lengths import usually
 from oracles import reference_murmur_uniform
-from places import DOCS
 
 # ---------------------------------------------------------------------------------------------------------------
 # The paper's figures as data
@@ -450,74 +445,3 @@ def test_captions_speak_of_hollow_marks_only_where_there_are_some(name, marked):
     result = reproduce([small_network(name=name)], trials=1)
     drawings = drawing.draw_all(result.measured, result.reference)
     assert [("Hollow" in d.description) for d in drawings if d.name.startswith("figure")] == [marked, marked]
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Findings
-
-
-def test_every_finding_prints_a_table():
-    sample = load_imagenet_sample()
-    data = Logits("tiny", sample.logits[:300], sample.labels[:300])
-    for name in ("arithmetic", "ties", "outliers"):
-        finding = FINDINGS[name]([data])
-        assert finding.rows
-        assert {len(row) for row in finding.rows} == {len(finding.head)}
-        assert finding.title in str(finding)
-        assert finding.to_markdown().count("\n|") >= len(finding.rows)
-
-
-FINDINGS_PAGE = DOCS / "findings.md"
-STUDIED = {
-    "lite0": "imagenet_val5k_efficientnet_lite0",
-    "lite1": "imagenet_val5k_efficientnet_lite1",
-    "cifar100": "cifar100_wrn16_4_logprob",
-    "cifar10": "cifar10_wrn16_4_logprob",
-    "news20": "news20_logprob",
-}
-
-
-@pytest.mark.parametrize("name", usually(FINDINGS, lambda name: name in ("arithmetic", "stabilizer", "outliers")))
-def test_the_page_of_findings_shows_what_the_command_prints(name, shared_data):
-    if name == "far":
-        pytest.importorskip("efficientnet_lite_pytorch")
-        pytest.importorskip("skimage")
-    networks = [replace(read(str(shared_data / f"{file}.npz")), name=short) for short, file in STUDIED.items()]
-    page = FINDINGS_PAGE.read_text(encoding="utf-8")
-    shown = [line for line in page.splitlines() if line.startswith("|")]
-    for line in FINDINGS[name](networks).to_markdown().splitlines():
-        if line.startswith("|") and not any(_is_rounding_apart(line, other) for other in shown):
-            pytest.fail(f"docs/findings.md does not show\n{line}")
-
-
-def _is_rounding_apart(line: str, other: str) -> bool:
-    """Whether two lines are the same but for the last digits of their numbers, which another machine may change."""
-    if line == other:
-        return True
-    number = re.compile(r"[-+]?[0-9][0-9.]*(?:e-?[0-9]+)?")
-    if number.sub("#", line) != number.sub("#", other):
-        return False
-    ours, theirs = (np.array(number.findall(text), float) for text in (line, other))
-    return bool(np.allclose(ours, theirs, rtol=2e-3, atol=2e-3))
-
-
-def test_a_finding_takes_the_place_of_its_older_self():
-    page = "before\n<!-- finding: ties -->\nold\n<!-- end -->\nafter\n"
-    finding = Finding("ties", "New", ("a",), (("1",),))
-    once = into(page, finding)
-    assert "old" not in once
-    assert once.startswith("before\n<!-- finding: ties -->\n\n**New**")
-    assert once.endswith("<!-- end -->\nafter\n")
-    assert into(once, finding) == once
-    with pytest.raises(InputError, match="no place for lac"):
-        into(page, Finding("lac", "New", ("a",), ()))
-
-
-def test_a_restricted_problem_keeps_the_truth_and_its_logit():
-    sample = load_imagenet_sample()
-    data = Logits("tiny", sample.logits[:100], sample.labels[:100])
-    small = restrict(data, 10)
-    assert small.logits.shape == (100, 10)
-    rows = np.arange(100)
-    np.testing.assert_array_equal(small.logits[rows, small.labels], data.logits[rows, data.labels])
-    assert len(set(small.labels.tolist())) > 5  # the truth has no fixed place

@@ -270,6 +270,7 @@ ROWS: dict[str, Row] = {
                 "tests/extraction/test_extraction_networks.py",
                 "tests/project/test_examples.py",
                 "tests/paper/test_experiments.py",
+                "tests/studies/test_findings.py",
                 "tests/report/test_report.py",
                 "tests/calibration/laws/test_density.py",
                 "tests/calibration/test_smoothed.py",
