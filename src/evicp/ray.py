@@ -40,13 +40,13 @@ from evicp.blocks import (
     write_sets,
 )
 from evicp.calibration.calibration import Batch, Calibration, Calibrator
+from evicp.calibration.origin import UNKNOWN, Origin
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.input import columns, validate
 from evicp.input.classes import ClassNames
 from evicp.input.warn import warn
 from evicp.io.files import SetsFile, typed
 from evicp.io.stored import HeldArray, RawArray, Stored
-from evicp.kernels.arithmetic import UNKNOWN, Origin
 from evicp.method.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.types import Coverage

@@ -16,8 +16,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import evicp  # noqa: E402
-from evicp.calibration import limits  # noqa: E402
-from evicp.kernels.arithmetic import arithmetic_of  # noqa: E402
+from evicp.kernels.arithmetic import Arithmetic  # noqa: E402
 from evicp.torch import SetPredictor, calibrate, evaluate, evidential_loss, logits_of, pipeline_logits  # noqa: E402
 
 
@@ -339,9 +338,8 @@ def test_the_module_gives_the_library_s_sets(problem, score, by):
     calibration = evicp.calibrate(logits[:400], labels[:400], score, by=by)
     expected = calibration.predict(logits, 0.8).mask()
     output = SetPredictor(model, calibration, 0.8).eval()(features)
-    origin = calibration.origin
-    how = score, 6, origin.arithmetic, arithmetic_of("graph", "float64", "float32"), origin.largest
-    loosest = limits.raised(limits.raised(calibration.label_thresholds(0.8), *how), *how)
+    origin, how = calibration.origin, (score, 6, Arithmetic.of("graph", "float64", "float32"))
+    loosest = origin.raised(origin.raised(calibration.label_thresholds(0.8), *how), *how)
     close = ~expected & (score.scores(logits) <= loosest)
     assert close.sum() <= 2
     np.testing.assert_array_equal(output.mask.numpy() & ~close, expected)

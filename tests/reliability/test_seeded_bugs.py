@@ -322,9 +322,9 @@ BUGS = [
     ),
     Bug(
         "coarser rows compared with thresholds without room",
-        "calibration/limits.py",
-        "    if coarser == ROUNDOFF[new.finest] == ROUNDOFF[made_by.finest]:\n",
-        "    if coarser:\n",
+        "calibration/origin.py",
+        "        if coarser == ROUNDOFF[new.finest] == ROUNDOFF[made_by.finest]:\n",
+        "        if coarser:\n",
         _tests("kernels/test_arithmetic"),
     ),
     Bug(
@@ -364,9 +364,9 @@ BUGS = [
     ),
     Bug(
         "thresholds of another backend taken as they are",
-        "calibration/limits.py",
-        "        return ascending + slack\n",
-        "        return ascending + 0.0\n",
+        "calibration/origin.py",
+        "            return ascending + slack\n",
+        "            return ascending + 0.0\n",
         _tests("kernels/test_arithmetic"),
     ),
     Bug(

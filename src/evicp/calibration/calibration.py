@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.calibration import limits
 from evicp.calibration.certificate import certify
+from evicp.calibration.hashes import digest_of, row_hashes
 from evicp.calibration.laws import weighted as shift
 from evicp.calibration.laws.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
 from evicp.calibration.laws.weighted import Weights
+from evicp.calibration.origin import UNKNOWN, Origin, size_of_logits
 from evicp.calibration.reliability import Certificate, Reliability
 from evicp.calibration.ties import is_tied, ties_of, warn_of_ties
 from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
@@ -27,17 +29,7 @@ from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order, labelled
 from evicp.input.messages import some_of
 from evicp.input.warn import warn, warn_if_no_evidence, warn_if_probabilities
-from evicp.kernels.arithmetic import (
-    ROUNDOFF,
-    UNKNOWN,
-    Arithmetic,
-    Origin,
-    arithmetic_of,
-    digest_of,
-    precision_of,
-    row_hashes,
-    size_of_logits,
-)
+from evicp.kernels.arithmetic import Arithmetic, precision_of
 from evicp.method.scores import ECP, SCORES, Score, ScoreLike, as_score
 from evicp.outer import outer
 from evicp.sets import PredictionSets
@@ -58,9 +50,6 @@ _LOW_CONFIDENCE = 0.5
 
 #: The group of every label of every row, where there are none.
 _ONE_GROUP = convert.frozen(np.zeros((1, 1), np.int64))
-
-#: Rounding that moves logits, in units of the temperature, by more than this changes which labels are likely.
-_COARSE = 0.25
 
 #: What ties do at this many coverages is kept at hand.
 _REMEMBERED = 64
@@ -529,7 +518,7 @@ class Calibration:
             raised past what rounding can do there, so that coverage can only rise
         """
         if precision is not None:
-            graph = arithmetic_of("graph", "float64", precision)
+            graph = Arithmetic.of("graph", "float64", precision)
             return self._raised(self.origin or UNKNOWN, graph).label_thresholds(coverage, confidence)
         by = None if self.groups is None else self.groups.by
         if self.weights is not None or not isinstance(by, ByClass | None):
@@ -735,7 +724,7 @@ class Calibration:
         """The calibration with scores raised past the rounding of another arithmetic that scores new rows."""
         if self.origin is None or new is self.origin.arithmetic or new == self.origin.arithmetic:
             return self
-        self._warn_of_coarse_rows(self.origin, new)
+        self.origin.warn_of_coarse_rows(self.score, new)
         known = self.__dict__.setdefault("_raised_for", {})
         if new not in known:
             known[new] = self._raised(self.origin, new)
@@ -744,32 +733,17 @@ class Calibration:
     def _raised(self, origin: Origin, new: Arithmetic) -> Calibration:
         """The calibration with raised scores, which are compared as they are."""
         scores, groups, weights = self.scores, self.groups, self.weights
-        how = self.score, self.n_classes, origin.arithmetic, new, origin.largest
+        how = self.score, self.n_classes, new
         if groups is not None:
             groups = replace(groups)  # whose thresholds are others
             parts = np.split(scores, np.cumsum(groups.counts)[:-1])
-            scores = np.concatenate([np.sort(limits.raised(part, *how)) for part in parts])
+            scores = np.concatenate([np.sort(origin.raised(part, *how)) for part in parts])
         else:
-            higher = limits.raised(scores, *how)
+            higher = origin.raised(scores, *how)
             order = np.argsort(higher, kind="stable")
             scores = higher[order]
             weights = None if weights is None else replace(weights, rows=weights.rows[order])
         return replace(self, scores=convert.frozen(scores), groups=groups, weights=weights, origin=None)
-
-    def _warn_of_coarse_rows(self, origin: Origin, new: Arithmetic) -> None:
-        """Warn of rows whose precision is too coarse for logits as large as these, and coarser than the calibration's.
-
-        Sums and ranks of logits that are rounded so much are others, not those of the same logits with some noise.
-        """
-        moved = limits.most_moved(self.score, new, origin.largest)
-        if ROUNDOFF[new.logits] > ROUNDOFF[origin.arithmetic.logits] and _COARSE < moved < np.inf:
-            warn(
-                f"new logits are {new.logits}, the calibration's were {origin.arithmetic.logits}: logits as large as "
-                f"{abs(origin.largest):.3g} are rounded by up to {ROUNDOFF[new.logits] * abs(origin.largest):.2g}, and "
-                f"sets may cover less than asked. Calibrate on {new.logits} logits, or pass new ones in "
-                f"{origin.arithmetic.logits}.",
-                SuspiciousInputWarning,
-            )
 
     def _steps(self, smoothed: Any, logits: NDArray[Any]) -> I64:
         """u of each new row, in steps."""
@@ -1042,8 +1016,8 @@ class Calibration:
         scores = kernels.label_scores(self.score, array, truth)
         if new == before:
             return limits.online_p_values(self.scores, scores, scores)
-        own = self._raised(replace(self.origin, arithmetic=before | new), new)  # as `extended` makes them
-        joining = limits.raised(scores, self.score, self.n_classes, before | new, new, self.origin.largest)
+        both = replace(self.origin, arithmetic=before | new)  # as `extended` makes it
+        own, joining = self._raised(both, new), both.raised(scores, self.score, self.n_classes, new)
         return limits.online_p_values(own.scores, scores, joining)
 
     def extended(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibration:

@@ -5,90 +5,25 @@ A limit is an array of thresholds that broadcasts to (m, K): (1, 1) for all, (1,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from math import floor, log
-from types import MappingProxyType
+from math import floor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
+from evicp.calibration.hashes import bits_of, mix64
 from evicp.calibration.reliability import rows_needed, threshold_rank
 from evicp.errors import InputError, SmallCalibrationWarning, SuspiciousInputWarning
 from evicp.input import convert, validate
 from evicp.input.warn import warn
-from evicp.kernels.arithmetic import ROUNDOFF, Arithmetic, bits_of, mix64
-from evicp.method.scores import ECP, Score, TopK
+from evicp.method.scores import Score
 from evicp.sets import PredictionSets
-from evicp.types import F64, I32, I64, Bools
+from evicp.types import F64, I32, I64
 
 Ragged = tuple[I64, I32, F64]
-
-
-#: How far a score is raised where other code computes the scores of new rows (another backend, ONNX, a torch module),
-#: as a share of its size, or of 1 if it is smaller. Its rounding differs, and a label on the threshold must stay in.
-SLACK: Mapping[str, float] = MappingProxyType({"float32": 1e-6, "float64": 1e-12})
-#: This many times as much for scores that add probabilities up, and for those that add up many of anything (evidence,
-#: the softmax's terms): a sum of 256 single-precision numbers is off by up to 256 * 2^-25 of itself.
-OF_SUMS = 10.0
-MANY_CLASSES = 1000
-#: Rounding all logits of a row by a share u of each moves its scores by at most about this many u times their size.
-SENSITIVITY = 4.0
-
-
-def raised(ascending: F64, score: Score, n_classes: int, made_by: Arithmetic, new: Arithmetic, largest: float) -> F64:
-    """Calibration scores with room for rounding where another arithmetic scores new rows; no longer ascending.
-
-    Coverage can only rise by it. Ranks are whole numbers, and the same wherever they are counted.
-
-    Parameters
-    ----------
-    ascending : (n,) calibration scores
-    score, n_classes : what they are scores of
-    made_by, new : what made them, and what makes those of new rows
-    largest : how large logits are, as `Origin` has it
-    """
-    if isinstance(score, TopK) and not score.randomized:
-        return ascending
-    size = np.abs(ascending)
-    is_double = made_by.working == new.working == "float64"
-    times = OF_SUMS if score.adds_up or n_classes > MANY_CLASSES else 1.0
-    slack = times * SLACK["float64" if is_double else "float32"] * np.maximum(1.0, size)
-    coarser = max(ROUNDOFF[new.logits], ROUNDOFF[made_by.logits])
-    if coarser == ROUNDOFF[new.finest] == ROUNDOFF[made_by.finest]:
-        return ascending + slack
-    temperature = min(1.0, getattr(score, "temperature", 1.0))
-    rounding = SENSITIVITY * coarser / temperature * (1.0 + log(n_classes) + abs(largest) + size)
-    if coarser > ROUNDOFF["float32"]:
-        rounding = np.where(_is_piled_up(ascending, slack), rounding, _of_ranks(score, new, made_by, largest))
-    return ascending + np.maximum(slack, rounding)
-
-
-def most_moved(score: Score, new: Arithmetic, largest: float) -> float:
-    """By how much rounding to the precision of new logits moves these, in units of the temperature."""
-    return ROUNDOFF[new.logits] * abs(largest) / min(1.0, getattr(score, "temperature", 1.0))
-
-
-def _of_ranks(score: Score, new: Arithmetic, made_by: Arithmetic, largest: float) -> float:
-    """The room for ranks that coarser rows change: labels that rounding makes equal share the larger rank of ECP."""
-    if not isinstance(score, ECP) or ROUNDOFF[new.logits] <= ROUNDOFF[made_by.logits]:
-        return 0.0
-    return most_moved(score, new, largest)
-
-
-def _is_piled_up(ascending: F64, slack: F64) -> Bools:
-    """Which scores equal others, but for rounding in single precision: one in a thousand, and two at least.
-
-    Half precision moves scores by much more, as often up as down. Where they do not tie, that cancels out, and no room
-    is needed.
-    """
-    with np.errstate(invalid="ignore"):  # infinity less infinity, which is found nowhere
-        low, high = ascending - slack, ascending + slack
-    count = np.searchsorted(ascending, high, "right") - np.searchsorted(ascending, low)
-    return count > max(1, len(ascending) // 1000)
 
 
 def within(ragged: Ragged, limit: F64) -> Ragged:

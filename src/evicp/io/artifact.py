@@ -21,11 +21,11 @@ import numpy as np
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import GROUPS, Groups, Partition
 from evicp.calibration.laws.weighted import Weights, as_weights
+from evicp.calibration.origin import ORIGIN, Origin
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.input import convert, validate
 from evicp.input.classes import as_class_names, as_columns, as_numbered
 from evicp.io.paths import as_path, atomic_path, open_file, readable
-from evicp.kernels.arithmetic import ORIGIN, Origin
 from evicp.method.scores import CUSTOM, ECP, SCORES, Score, as_score
 from evicp.types import F64
 

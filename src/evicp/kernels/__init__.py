@@ -21,7 +21,7 @@ from evicp.errors import EvicpWarning, InputError
 from evicp.input import convert
 from evicp.input.warn import warn
 from evicp.kernels import _numpy
-from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic, arithmetic_of, in_precision, precision_of
+from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic, in_precision, precision_of
 from evicp.types import F64, I32, I64, Bools
 
 _BACKENDS = ("auto", "native", "numpy")
@@ -110,15 +110,10 @@ def _tensor_backend(name: str) -> ModuleType | None:
 
 def arithmetic(score: Any, logits: Any, precision: str | None = None) -> Arithmetic:
     """What scores these logits. `precision` is that of the logits as they were given, where the array has another."""
-    if not isinstance(logits, np.ndarray):
-        there = on_device(score, logits)
-        own = precision or precision_of(logits)
-        return arithmetic_of(there.__name__.rpartition("_")[2], there.precision(logits), own)
     own = precision or precision_of(logits)
-    backend = _backend_for(score)
-    if backend is _numpy:
-        return arithmetic_of("numpy", "float64", own)
-    return arithmetic_of(backend.__name__.rpartition("_")[2], "float64" if logits.dtype.char == "d" else "float32", own)
+    on_cpu = isinstance(logits, np.ndarray)
+    backend = _backend_for(score) if on_cpu else on_device(score, logits)
+    return Arithmetic.of(backend.__name__.rpartition("_")[2], backend.precision(logits), own)
 
 
 def comparable(made_by: Arithmetic, score: Any, logits: Any, precision: str) -> tuple[Any, Arithmetic]:

@@ -72,6 +72,11 @@ def knows(score: Any) -> bool:
     return isinstance(getattr(score, "evidence", "relu"), str)
 
 
+def precision(logits: NDArray[Any]) -> str:
+    """The precision in which logits are scored."""
+    return "float64" if logits.dtype.char == "d" else "float32"
+
+
 @lru_cache(maxsize=64)
 def _pack(score: Any, n_classes: int) -> bytes:
     """A score's parameters as kernels take them."""

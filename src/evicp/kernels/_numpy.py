@@ -24,6 +24,11 @@ class Formula(Protocol):
     def formula(self) -> Callable[[F64], F64]: ...
 
 
+def precision(logits: NDArray[np.generic]) -> str:  # noqa: ARG001 - as the other backends
+    """The precision in which logits are scored."""
+    return "float64"
+
+
 def dense_scores(score: Formula, logits: NDArray[np.generic]) -> F64:
     """Every label's score, (n, K)."""
     result = np.empty(logits.shape)
