@@ -24,11 +24,12 @@ from evicp.extraction.network import Network, Transform
 from evicp.extraction.networks import open_network
 from evicp.extraction.progress import progress_bar
 from evicp.extraction.sources import Source, network_labels, open_source
-from evicp.extraction.storage import Parts, Shard, Stacked
+from evicp.extraction.storage import Parts, Shard
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, as_class_names
 from evicp.input.messages import some_of
 from evicp.input.warn import warn_if_probabilities
+from evicp.io.array_writer import ARRAY_SUFFIXES, Stacked, write_arrays
 from evicp.io.paths import refuse_target
 from evicp.types import I64
 
@@ -128,7 +129,7 @@ def extract(
         What is in the file now, and which inputs were left out.
     """
     target = Path(output)
-    refuse_target(target, storage.SUFFIXES)
+    refuse_target(target, ARRAY_SUFFIXES)
     batch_size, shard_size = validate.as_count(batch_size, "batch_size"), validate.as_count(shard_size, "shard_size")
     workers = min(16, cpu_count() or 1) if workers is None else validate.as_count(workers, "workers", at_least=0)
     opened = open_source(source, labels=labels, split=split, input_column=input_column, label_column=label_column)
@@ -282,7 +283,7 @@ class _Job:
             parts.remove()
             first = unreadable[0]
             raise FileError(f"none of {len(self.source):,} inputs could be read; {first['input']}: {first['reason']}")
-        storage.write_arrays(self.output, self._arrays(parts, n_shards, kept))
+        write_arrays(self.output, self._arrays(parts, n_shards, kept))
         manifest = {
             "evicp": __version__,
             "settings": self.settings(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
 from evicp.input import columns, validate
 from evicp.input.classes import as_class_names, as_columns, as_numbered
 from evicp.io import stored
+from evicp.io.array_writer import Stacked, write_npz
 from evicp.io.artifact import stored_count, strict_json
 from evicp.io.paths import as_path, atomic_path, format_of, readable, unreadable
 from evicp.io.stored import RawArray, Stored
@@ -309,12 +309,9 @@ class _NpzSets:
         self._labels.write(np.ascontiguousarray(sets.labels).data)
 
     def finish(self) -> None:
-        # As np.savez does, which leaves its archive open when the disk is full.
-        with zipfile.ZipFile(self._path, "w") as archive:
-            _zip_array(archive, "offsets", self._sizes.tell() // 8 + 1, self._offsets())
-            _zip_array(archive, "labels", self._labels.tell() // 4, _spooled(self._labels, np.int32))
-            with archive.open("about.npy", "w") as entry:
-                np.lib.format.write_array(entry, np.array(json.dumps(self._about)), allow_pickle=False)
+        offsets = Stacked((self._sizes.tell() // 8 + 1,), np.dtype(np.int64), self._offsets)
+        labels = Stacked((self._labels.tell() // 4,), np.dtype(np.int32), lambda: _spooled(self._labels, np.int32))
+        write_npz(self._path, {"offsets": offsets, "labels": labels, "about": np.array(json.dumps(self._about))})
 
     def _offsets(self) -> Iterator[I64]:
         """Sizes added up, block by block."""
@@ -336,16 +333,6 @@ def _spooled(file: Any, dtype: Any, values: int = 1 << 18) -> Iterator[NDArray[A
     file.seek(0)
     while data := file.read(values * np.dtype(dtype).itemsize):
         yield np.frombuffer(data, dtype)
-
-
-def _zip_array(archive: zipfile.ZipFile, name: str, length: int, pieces: Iterator[NDArray[Any]]) -> None:
-    """An array of known length as a member of an npz file."""
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-        descr = np.lib.format.dtype_to_descr(np.dtype(np.int64 if name == "offsets" else np.int32))
-        header = {"descr": descr, "fortran_order": False, "shape": (length,)}
-        np.lib.format.write_array_header_1_0(entry, header)
-        for piece in pieces:
-            entry.write(piece.data)
 
 
 class _JsonLines:

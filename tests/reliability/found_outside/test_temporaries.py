@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from evicp.errors import FileError
-from evicp.extraction import storage
 from evicp.io import paths
+from evicp.io.array_writer import write_arrays
 from evicp.io.paths import atomic_path, write_whole
 
 pytestmark = [
@@ -112,11 +112,11 @@ def test_extracted_arrays_replace_a_private_file_privately(tmp_path: Path) -> No
     output = tmp_path / "logits.safetensors"
     output.write_text("old")
     output.chmod(0o600)
-    storage.write_arrays(output, {"logits": np.eye(3, dtype="<f4"), "labels": np.arange(3)})
+    write_arrays(output, {"logits": np.eye(3, dtype="<f4"), "labels": np.arange(3)})
     assert mode(output) == 0o600
     (tmp_path / "new").mkdir()
     os.umask(umask := os.umask(0o027))
-    storage.write_arrays(tmp_path / "new" / "logits.safetensors", {"logits": np.eye(3, dtype="<f4")})
+    write_arrays(tmp_path / "new" / "logits.safetensors", {"logits": np.eye(3, dtype="<f4")})
     assert mode(tmp_path / "new" / "logits.safetensors") == 0o666 & ~umask
     assert [path.name for path in tmp_path.glob(".*")] == []
 
@@ -125,6 +125,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> N
     """Of the same target; a writer that lives, and what belongs to others, is left alone."""
     code = """
 import sys, time
+from evicp.io.array_writer import write_arrays
 from evicp.io.paths import atomic_path
 with atomic_path("target") as temporary:
     temporary.write_text("half")
