@@ -210,6 +210,7 @@ def test_a_timm_network_with_its_own_transform(torchvision, synset_folders, tmp_
         np.testing.assert_array_equal(arrays["logits"], network.logits(inputs))
         assert arrays["labels"].tolist() == [0, 281, 281]
         assert tuple(arrays["class_names"]) == imagenet_names()
+    assert extract("timm:test_resnet.r160_in1k", synset_folders, tmp_path / "a.npz", weights="none").rate is None
     assert open_network("test_resnet", weights="none").name == "timm:test_resnet"
     with pytest.raises(InputError, match="timm has no network 'resnet5000'"):
         open_network("timm:resnet5000")
@@ -318,11 +319,12 @@ def test_torch_has_as_many_threads_afterwards_as_before(synset_folders, tmp_path
 
 def test_a_module_s_logits_are_those_of_the_transform_that_is_given(synset_folders, tmp_path):
     module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 1000))
-    transforms = [lambda image, s=s: PAPER(image) * np.float32(s) for s in (1, 1, 2)]
-    extract(module, synset_folders, tmp_path / "a.npz", transform=transforms[0])
-    assert extract(module, synset_folders, tmp_path / "a.npz", transform=transforms[1]).rate is None
-    with pytest.raises(FileError, match=r"other settings: transform\.code was"):
-        extract(module, synset_folders, tmp_path / "a.npz", transform=transforms[2])
+    extract(module, synset_folders, tmp_path / "a.npz", transform={"scale": 255})
+    assert extract(module, synset_folders, tmp_path / "a.npz", transform=PAPER).rate is None
+    with pytest.raises(FileError, match=r"other settings: transform\.scale was 255, is 127"):
+        extract(module, synset_folders, tmp_path / "a.npz", transform={"scale": 127})
+    with pytest.raises(FileError, match=r"other settings: transform\.size was"):
+        extract(module, synset_folders, tmp_path / "a.npz", transform=PAPER.__call__)
 
 
 def test_a_module_of_the_callers_is_left_as_it_was(synset_folders):

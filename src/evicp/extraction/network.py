@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, InputTypeError, LogitsError, need
-from evicp.extraction.described import code_digest, plain_repr
 from evicp.extraction.images import PAPER, Preprocess
 from evicp.extraction.sources import Modality
 from evicp.extraction.storage import UNKNOWN
@@ -19,6 +19,10 @@ __all__ = ["Network", "Transform", "choose_transform", "probe_classes"]
 
 #: "weights": the network's own; "paper": the ECP authors'; a Preprocess; changes to the network's own; a function.
 Transform = str | Preprocess | Mapping[str, Any] | Callable[[Any], Any]
+
+
+#: What a repr may have that differs from run to run.
+_ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,7 +35,7 @@ class Network:
     n_classes : K
     prepare : one image or text to one input; called from several threads
     logits : a list of inputs to (batch, K) float32
-    settings : what its logits depend on, as JSON values
+    settings : what its logits depend on, as JSON values: how a later run knows that it is the same
     modality : "image" or "text"
     class_names : K names, where they are known
     """
@@ -49,15 +53,15 @@ class Network:
 
 
 def choose_transform(
-    wanted: Transform, own: Preprocess | Callable[[Any], Any] | None, own_described: str | None = None
+    wanted: Transform, own: Preprocess | Callable[[Any], Any] | None, own_described: Any = None
 ) -> tuple[Callable[[Any], Any], Any]:
-    """The transform to use and its description as JSON values.
+    """The transform to use and its description as JSON values; what a function does cannot be told.
 
     Parameters
     ----------
     wanted : see `Transform`
     own : the network's own, where it has one
-    own_described : its description, where the network's other settings say what it does
+    own_described : its description as a JSON value, where it is a function
     """
     if isinstance(wanted, str):
         if wanted not in ("weights", "paper"):
@@ -80,7 +84,7 @@ def choose_transform(
         return chosen, asdict(chosen)
     if own_described is not None and wanted == "weights":
         return chosen, own_described
-    return chosen, {"name": plain_repr(chosen), "code": code_digest(chosen) or UNKNOWN}
+    return chosen, {"name": _ADDRESS.sub("", repr(chosen)), "code": UNKNOWN}
 
 
 def probe_classes(name: str, prepare: Callable[[Any], Any], logits: Callable[[list[Any]], NDArray[np.float32]]) -> int:

@@ -141,6 +141,7 @@ def timm_network(name: str, weights: str, transform: Transform, device: Device) 
         device,
         transform=transform,
         own=timm.data.create_transform(**config, is_training=False),
+        own_described=config,
         n_classes=module.num_classes,
         class_names=_timm_classes(timm, module),
         settings={"network": f"timm:{name}", "weights": Path(weights).name},

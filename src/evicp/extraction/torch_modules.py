@@ -85,7 +85,7 @@ def module_network(
     *,
     transform: Transform,
     own: Preprocess | Callable[[Any], Any] | None,
-    own_described: str | None = None,
+    own_described: Any = None,
     n_classes: int | None = None,
     class_names: tuple[str, ...] | None = None,
     settings: Mapping[str, Any] | None = None,
