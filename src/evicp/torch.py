@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,9 @@ from evicp.types import Coverage
 try:
     import torch
     from torch import Tensor, nn
-    from torch.nn import functional
 
     from evicp.kernels import _torch as kernel
+    from evicp.losses import evidential_loss
 except ImportError as error:
     raise unusable("torch", "torch", "torch", "the PyTorch adapter", error) from error
 
@@ -116,11 +116,7 @@ def evaluate(
     _check_model(model)
     _check_loader(loader)
     _check_calibration(calibration)
-    if calibration.weights is not None and calibration.weights.classes is None:
-        raise InputError(
-            "batches have no weights, which this calibration needs of new rows; predict(logits, coverage, weights=) "
-            "each batch and update an evicp.evaluation.metrics.Evaluator with the sets."
-        )
+    _refuse_row_weights(calibration)
     exact, evaluator = as_coverage(coverage), Evaluator(min_count=min_count)
     with _evaluating(model):
         for logits, labels, given in _batches(model, loader, device, grouped=calibration.guarantee == "group"):
@@ -148,6 +144,14 @@ def _check_calibration(calibration: Any) -> None:
     if not isinstance(calibration, Calibration):
         raise InputTypeError(
             f"calibration must be a Calibration; got a {type(calibration).__name__}. evicp.load reads one from a file."
+        )
+
+
+def _refuse_row_weights(calibration: Calibration) -> None:
+    if calibration.weights is not None and calibration.weights.classes is None:
+        raise InputError(
+            "batches have no weights, which this calibration needs of new rows; predict(logits, coverage, weights=) "
+            "each batch and update an evicp.evaluation.metrics.Evaluator with the sets."
         )
 
 
@@ -346,77 +350,3 @@ def pipeline_logits(pipeline: Any, inputs: Any) -> tuple[np.ndarray[Any, Any], l
         for entry in row:
             logits[i, position[entry["label"]]] = entry["score"]
     return logits, names
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Evidential losses (Sensoy, Kaplan and Kandemir, 2018), for training networks whose evidence means something
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": functional.relu,
-    "softplus": functional.softplus,
-    "exp": lambda z: z.clamp(-10, 10).exp(),
-}
-
-
-def evidential_loss(
-    logits: Tensor,
-    labels: Tensor,
-    kind: Literal["likelihood", "cross_entropy", "squared_error"] = "squared_error",
-    *,
-    evidence: str = "relu",
-    annealing: float = 1.0,
-    reduction: Literal["mean", "sum", "none"] = "mean",
-) -> Tensor:
-    """The loss of a Dirichlet with alpha = evidence + 1, plus a KL term that removes misleading evidence.
-
-    Parameters
-    ----------
-    logits : (n, K)
-    labels : (n,) integers
-    kind : "likelihood" (type II maximum likelihood: ln alpha_0 - ln alpha_y), "cross_entropy" (its Bayes risk: the
-        same with digammas), "squared_error" (Bayes risk of the Brier score)
-    annealing : weight of the KL term; the literature raises it from 0 to 1 over the first ten epochs
-    reduction : "mean", "sum" or "none"
-
-    >>> z = torch.tensor([[4.0, 0.0, 0.0]])
-    >>> right, wrong = (evidential_loss(z, torch.tensor([y])) for y in (0, 1))
-    >>> bool(right < wrong)
-    True
-    """
-    if evidence not in _ACTIVATIONS:
-        raise ScoreError(f"evidence must be one of {', '.join(_ACTIVATIONS)}; got {evidence!r}.")
-    if kind not in _LOSSES:
-        raise InputError(f"kind must be one of {', '.join(_LOSSES)}; got {kind!r}.")
-    if reduction not in _REDUCTIONS:
-        raise InputError(f"reduction must be one of {', '.join(_REDUCTIONS)}; got {reduction!r}.")
-    alpha = _ACTIVATIONS[evidence](logits) + 1
-    truth = functional.one_hot(labels, logits.shape[-1]).to(alpha.dtype)
-    loss = _LOSSES[kind](alpha, truth) + annealing * _misleading(alpha, truth)
-    return _REDUCTIONS[reduction](loss)
-
-
-def _likelihood(alpha: Tensor, truth: Tensor) -> Tensor:
-    return (truth * (alpha.sum(-1, keepdim=True).log() - alpha.log())).sum(-1)
-
-
-def _cross_entropy(alpha: Tensor, truth: Tensor) -> Tensor:
-    return (truth * (alpha.sum(-1, keepdim=True).digamma() - alpha.digamma())).sum(-1)
-
-
-def _squared_error(alpha: Tensor, truth: Tensor) -> Tensor:
-    strength = alpha.sum(-1, keepdim=True)
-    p = alpha / strength
-    return ((truth - p) ** 2 + p * (1 - p) / (strength + 1)).sum(-1)
-
-
-_LOSSES = {"likelihood": _likelihood, "cross_entropy": _cross_entropy, "squared_error": _squared_error}
-_REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"mean": torch.mean, "sum": torch.sum, "none": lambda loss: loss}
-
-
-def _misleading(alpha: Tensor, truth: Tensor) -> Tensor:
-    """KL(Dir(alpha~) || Dir(1)), where alpha~ keeps only the evidence for wrong labels."""
-    wrong = truth + (1 - truth) * alpha
-    strength = wrong.sum(-1)
-    n_classes = torch.tensor(float(alpha.shape[-1]), dtype=alpha.dtype, device=alpha.device)
-    spread = ((wrong - 1) * (wrong.digamma() - strength.digamma().unsqueeze(-1))).sum(-1)
-    return strength.lgamma() - n_classes.lgamma() - wrong.lgamma().sum(-1) + spread

@@ -123,7 +123,6 @@ LONG_FUNCTIONS = frozenset(
         "evicp.report.payload:of_evaluation",
         "evicp.report:build",
         "evicp.report:split",
-        "evicp.torch:evaluate",
     }
 )
 
