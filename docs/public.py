@@ -18,7 +18,7 @@ INNER: Mapping[str, tuple[str, ...]] = {
         "no_sets",
         "predict_levels",
     ),
-    "evicp.calibration.calibration.Calibrator": ("called", "content", "empty", "learned", "restore"),
+    "evicp.calibration.calibrator.Calibrator": ("called", "content", "empty", "learned", "restore"),
     "evicp.calibration.device": ("dense_scores", "label_ranks", "label_scores", "p_values", "predict"),
     "evicp.errors": ("installed", "missing_extra", "need", "unusable"),
     "evicp.calibration.laws.groups": ("Partition", "as_groups"),

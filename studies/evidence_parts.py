@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from evicp import kernels
-from evicp.calibration.calibration import calibrate
+from evicp.calibration.calibrator import calibrate
 from evicp.method import evidence
 from evicp.method.scores import ECP, LAC, Custom, Score
 from evicp.types import F64, Bools

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evicp.calibration.calibration import calibrate
+from evicp.calibration.calibrator import calibrate
 from evicp.calibration.reliability import Reliability
 from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Score
 from evicp.method.temperature import fit_temperature

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.calibration import calibrate
+from evicp.calibration.calibrator import calibrate
 from evicp.errors import need
 from evicp.extraction import open_network
 from evicp.method import evidence

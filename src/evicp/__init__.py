@@ -4,13 +4,17 @@ TYPE_CHECKING = False  # as type checkers know it; the module typing takes longe
 if TYPE_CHECKING:
     from typing import Any
 
-    from evicp.calibration.calibration import Calibration, Calibrator, calibrate
+    from evicp.calibration.calibration import Calibration
+    from evicp.calibration.calibrator import Calibrator, calibrate
+    from evicp.calibration.certificate import Certificate
     from evicp.calibration.laws.cross import CrossCalibration
     from evicp.calibration.laws.density import DensityRatio, estimate_density_ratio
     from evicp.calibration.laws.groups import ByClass, ByGroup, ByUncertainty
     from evicp.calibration.laws.weighted import estimate_class_frequencies, label_shift_weights
     from evicp.calibration.monitor import AdaptiveLevel, Monitor
-    from evicp.calibration.reliability import Certificate, Reliability, conformal_rank, pac_rank, plan
+    from evicp.calibration.planning import plan
+    from evicp.calibration.ranks import conformal_rank, pac_rank
+    from evicp.calibration.reliability import Reliability
     from evicp.errors import EvicpError, EvicpWarning
     from evicp.evaluation.compare import Comparison, compare
     from evicp.evaluation.explain import Explanation, explain
@@ -84,13 +88,17 @@ __all__ = [
 #: Where each public name is defined; its module is imported when the name is first used. Ctrl-C while `evicp` starts is
 #: then a matter of the command line, which imports what it needs where it handles that.
 _LAZY = {
-    "calibration.calibration": ("Calibration", "Calibrator", "calibrate"),
+    "calibration.calibration": ("Calibration",),
+    "calibration.calibrator": ("Calibrator", "calibrate"),
+    "calibration.certificate": ("Certificate",),
     "calibration.laws.cross": ("CrossCalibration",),
     "calibration.laws.density": ("DensityRatio", "estimate_density_ratio"),
     "calibration.laws.groups": ("ByClass", "ByGroup", "ByUncertainty"),
     "calibration.laws.weighted": ("estimate_class_frequencies", "label_shift_weights"),
     "calibration.monitor": ("AdaptiveLevel", "Monitor"),
-    "calibration.reliability": ("Certificate", "Reliability", "conformal_rank", "pac_rank", "plan"),
+    "calibration.planning": ("plan",),
+    "calibration.ranks": ("conformal_rank", "pac_rank"),
+    "calibration.reliability": ("Reliability",),
     "errors": ("EvicpError", "EvicpWarning"),
     "evaluation.compare": ("Comparison", "compare"),
     "evaluation.explain": ("Explanation", "explain"),

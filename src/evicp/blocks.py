@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.calibration import Calibration, Calibrator
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.calibrator import Calibrator
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.evaluation.metrics import Evaluation, Evaluator
 from evicp.input import validate

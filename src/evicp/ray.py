@@ -39,7 +39,9 @@ from evicp.blocks import (
     same_names,
     write_sets,
 )
-from evicp.calibration.calibration import Batch, Calibration, Calibrator
+from evicp.calibration.batches import Batch
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.calibrator import Calibrator
 from evicp.calibration.origin import UNKNOWN, Origin
 from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, LogitsError, missing_extra
 from evicp.input import columns, validate

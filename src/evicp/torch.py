@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evicp.calibration.calibration import Calibration, Calibrator
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.calibrator import Calibrator
 from evicp.calibration.laws.groups import ByGroup
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.evaluation.metrics import Evaluation, Evaluator

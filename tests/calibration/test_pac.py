@@ -12,7 +12,7 @@ import scipy.stats
 
 import evicp
 from evicp import ByClass, Reliability, calibrate, pac_rank
-from evicp.calibration.reliability import rows_needed
+from evicp.calibration.ranks import rows_needed
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.io import files
 

@@ -13,8 +13,10 @@ import pytest
 import scipy.stats
 
 from evicp import ECP, RAPS, SAPS, Reliability, TopK, plan
-from evicp.calibration import reliability
-from evicp.calibration.reliability import beta_binomial_cdf, share_within
+from evicp.calibration import certificate as certificates
+from evicp.calibration import planning, reliability
+from evicp.calibration.planning import share_within
+from evicp.calibration.reliability import beta_binomial_cdf
 from evicp.errors import CoverageError, InputError, InputTypeError
 from oracles import reference_rank
 
@@ -274,12 +276,12 @@ def test_an_outcome_exactly_as_likely_as_the_tail_is_outside():
     assert Reliability(4, 0.2).observed_interval(1, confidence=0.61) == (0.0, 1.0)
 
 
-def plain_certificate(**others) -> reliability.Certificate:
+def plain_certificate(**others) -> certificates.Certificate:
     values = (0.9, 1999, 1800, 1.25, 0.89, 0.001, 0.9, (0.88, 0.92), 0.95, "ecp", {}, 1000, "abc", "1", "today")
-    return dataclasses.replace(reliability.Certificate(*values), **others)
+    return dataclasses.replace(certificates.Certificate(*values), **others)
 
 
-def said(certificate: reliability.Certificate) -> dict[str, str]:
+def said(certificate: certificates.Certificate) -> dict[str, str]:
     """What a certificate says, by the names of its lines: all of it is printed, in whatever lines."""
     words = str(certificate).split()
     assert words == " ".join(["Coverage certificate", *map(" ".join, certificate._lines()), certificate.caveat]).split()
@@ -331,7 +333,7 @@ def test_a_certificate_is_a_hundred_columns_wide():
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_the_parameters_of_a_score_are_words(score, line):
-    assert line in reliability.score_line(score.name, score.plain_parameters())
+    assert line in certificates.score_line(score.name, score.plain_parameters())
 
 
 @pytest.mark.parametrize(
@@ -384,7 +386,7 @@ def test_a_verdict_names_eight_of_many_groups():
 
 
 def test_a_certificate_as_json():
-    promise = reliability.GroupPromise("a", 3, 4, np.inf, 1.0, (1.0, 1.0))
+    promise = certificates.GroupPromise("a", 3, 4, np.inf, 1.0, (1.0, 1.0))
     for threshold, stored in ((1.25, 1.25), (np.inf, "inf"), (-np.inf, "-inf"), (0.0, 0.0)):
         certificate = plain_certificate(threshold=threshold, groups=(promise,))
         text = certificate.to_json()
@@ -425,10 +427,10 @@ def test_no_n_of_a_range_is_below_its_bound(coverage):
     for tolerance in (0.001, 0.03, 0.4):
         first = rng.integers(1000, 5000, 40)
         last = first + rng.integers(0, 300, 40)
-        bounds = reliability._concentration(first, last, coverage, tolerance)
+        bounds = planning._concentration(first, last, coverage, tolerance)
         for low, high, bound in zip(first, last, bounds, strict=True):
             n = np.arange(low, high + 1)
-            assert bound <= reliability._concentration(n, n, coverage, tolerance).min()
+            assert bound <= planning._concentration(n, n, coverage, tolerance).min()
 
 
 def test_a_fine_plan_is_quick_and_still_the_last_n_that_misses():
@@ -439,7 +441,7 @@ def test_a_fine_plan_is_quick_and_still_the_last_n_that_misses():
     assert time.process_time() - start < 10
     assert 34_000_000 < got < 35_000_000
     near = np.arange(got - 20_000, got + 20_000)
-    missing = near[reliability._concentration(near, near, exact, tolerance) < 0.95]
+    missing = near[planning._concentration(near, near, exact, tolerance) < 0.95]
     assert missing[-1] == got - 1
 
 
@@ -470,7 +472,7 @@ def test_the_plans_exact_ranks_survive_large_denominators():
     coverage = Fraction(899999993, 999999937)
     n = np.array([2 * 10**10, 2 * 10**10 + 1])
     assert int(n[0]) * coverage.numerator > 2**63
-    got = reliability._concentration(n, n, coverage, 1e-6)
+    got = planning._concentration(n, n, coverage, 1e-6)
     wanted = [concentration(int(x), coverage, 1e-6) for x in n]
     assert got == pytest.approx(wanted, rel=1e-3)  # old SciPys are no nearer at such n; a wrapped rank is far off
 

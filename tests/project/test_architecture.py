@@ -80,7 +80,6 @@ LONG_FILES = frozenset(
         "evicp.blocks",
         "evicp.calibration.calibration",
         "evicp.calibration.laws.groups",
-        "evicp.calibration.reliability",
         "evicp.evaluation.metrics",
         "evicp.evaluation.tuning",
         "evicp.io.files",
@@ -94,12 +93,12 @@ LONG_FILES = frozenset(
 LONG_FUNCTIONS = frozenset(
     {
         "evicp.blocks:evaluate",
-        "evicp.calibration.calibration:calibrate",
+        "evicp.calibration.calibrator:calibrate",
         "evicp.calibration.calibration:extended",
         "evicp.calibration.calibration:p_values",
         "evicp.calibration.calibration:predict",
         "evicp.calibration.calibration:update",
-        "evicp.calibration.certificate:certify",
+        "evicp.calibration.certify:certify",
         "evicp.calibration.laws.density:estimate_density_ratio",
         "evicp.cli.calibrate:calibrate",
         "evicp.cli.compare:compare",

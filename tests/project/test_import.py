@@ -209,7 +209,14 @@ def test_no_public_function_speaks_of_alpha() -> None:
                 assert "alpha" not in inspect.signature(function).parameters, name
 
 
-CORE = ["calibration.calibration", "calibration.reliability", "errors", "evaluation.compare", "evaluation.explain"]
+CORE = [
+    "calibration.calibration",
+    "calibration.ranks",
+    "calibration.reliability",
+    "errors",
+    "evaluation.compare",
+    "evaluation.explain",
+]
 CORE += [
     "evaluation.metrics",
     "input.convert",

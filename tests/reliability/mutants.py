@@ -38,6 +38,11 @@ TESTS = {
         "calibration/test_calibration",
         "reliability/test_bad_input",
     ),
+    "calibration/calibrator": (
+        "calibration/test_calibration",
+        "calibration/laws/test_groups",
+        "calibration/laws/test_shift",
+    ),
     "calibration/calibration": (
         "calibration/test_calibration",
         "calibration/laws/test_groups",
@@ -47,6 +52,14 @@ TESTS = {
         "calibration/test_device",
         "evaluation/test_tuning",
     ),
+    "calibration/ranks": ("calibration/test_pac", "calibration/test_reliability", "reliability/test_exact_rank"),
+    "calibration/certificate": (
+        "calibration/test_reliability",
+        "calibration/test_calibration",
+        "calibration/laws/test_groups",
+        "calibration/laws/test_shift",
+    ),
+    "calibration/planning": ("calibration/test_reliability",),
     "calibration/reliability": (
         "calibration/test_reliability",
         "calibration/laws/test_groups",

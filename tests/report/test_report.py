@@ -20,7 +20,7 @@ import scipy.stats
 
 import evicp
 from evicp import kernels, report
-from evicp.calibration.reliability import weakest
+from evicp.calibration.certificate import weakest
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import EvicpError, EvicpWarning
 from evicp.evaluation.metrics import clopper_pearson

@@ -1,9 +1,8 @@
-"""Calibration: from the scores of true labels to thresholds, for any coverage, afterwards."""
+"""A calibration: thresholds, prediction sets, p-values and certificates, for any coverage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property, reduce
@@ -16,21 +15,22 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration import limits
-from evicp.calibration.certificate import certify
-from evicp.calibration.hashes import digest_of, row_hashes
+from evicp.calibration.batches import Batch, origin_of, score_batch, warn_of_masked_labels
+from evicp.calibration.certificate import Certificate
+from evicp.calibration.certify import certify
 from evicp.calibration.laws import weighted as shift
-from evicp.calibration.laws.groups import ByClass, ByGroup, Groups, Partition, as_groups, divide
+from evicp.calibration.laws.groups import ByClass, Partition
 from evicp.calibration.laws.weighted import Weights
-from evicp.calibration.origin import UNKNOWN, Origin, size_of_logits
-from evicp.calibration.reliability import Certificate, Reliability
+from evicp.calibration.origin import UNKNOWN, Origin
+from evicp.calibration.reliability import Reliability
+from evicp.calibration.suspicious import warn_of_low_confidence, warn_of_low_coverage, warn_suspicious
 from evicp.calibration.ties import is_tied, ties_of, warn_of_ties
-from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
+from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input import convert, frames, validate
-from evicp.input.classes import ClassAxis, ClassNames, in_class_order, labelled
-from evicp.input.messages import some_of
-from evicp.input.warn import warn, warn_if_no_evidence, warn_if_probabilities
+from evicp.input.classes import ClassAxis
+from evicp.input.warn import warn, warn_if_probabilities
 from evicp.kernels.arithmetic import Arithmetic, precision_of
-from evicp.method.scores import ECP, SCORES, Score, ScoreLike, as_score
+from evicp.method.scores import Score
 from evicp.outer import outer
 from evicp.sets import PredictionSets
 from evicp.tables import html_table
@@ -39,14 +39,8 @@ from evicp.types import F64, I64, Coverage, Coverages
 if TYPE_CHECKING:
     from evicp.evaluation.metrics import Evaluation
 
-__all__ = ["Calibration", "Calibrator", "calibrate"]
+__all__ = ["Calibration"]
 
-
-#: Nobody asks for so little coverage alone: it is more likely the share of misses.
-_LOW_COVERAGE = Fraction(1, 5)
-
-#: Nobody asks for coverage that most calibration sets do not reach: it is more likely the share of failures.
-_LOW_CONFIDENCE = 0.5
 
 #: The group of every label of every row, where there are none.
 _ONE_GROUP = convert.frozen(np.zeros((1, 1), np.int64))
@@ -56,357 +50,6 @@ _REMEMBERED = 64
 
 #: Of fewer new rows than this no evidence in most is no sign that they are not logits.
 _ENOUGH_TO_JUDGE = 32
-
-
-def calibrate(
-    logits: Any,
-    labels: Any,
-    score: ScoreLike = "ecp",
-    *,
-    by: Any = None,
-    weights: Any = None,
-    class_weights: Any = None,
-    class_names: ClassNames | None = None,
-) -> Calibration:
-    """Score the true labels of calibration rows; any coverage can be asked for afterwards.
-
-    Parameters
-    ----------
-    logits : (n, K) array of any kind
-        Raw classifier outputs. -inf marks a class as impossible.
-    labels : (n,) integers in [0, K); or names, where class_names are given
-        Rows are paired by their place; an index that says otherwise is an error.
-    score : a name, a score, or a callable of (n, K) logits to (n, K) scores
-        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": a part of the rows chooses the score
-        with the best SAT at coverage 0.9 and is used up, the others are calibrated, so that the guarantee holds.
-        `tune` says why a score is chosen, and chooses by other metrics and at other coverages.
-    by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or (n,) groups, optional
-        Where the coverage asked for must hold: in every class, in every band of evidential uncertainty, or in every
-        group of rows, given here and at prediction.
-    weights : (n,) numbers >= 0, optional
-        For known covariate shift: how much more frequent rows like each one are among new rows; `predict` then needs
-        the new rows' weights, on the same scale.
-    class_weights : (K,) numbers >= 0, optional
-        For label shift: the weight of each class, from `label_shift_weights`.
-    class_names : K names in the order of the logits, or by class number, optional
-        Travel with the calibration and its sets. Labels may then be names, here and wherever labels are taken. Names
-        that are whole numbers, as scikit-learn's `classes_` may be, are what labels are looked up among.
-
-    >>> rng = np.random.default_rng(0)
-    >>> labels = rng.integers(0, 4, 500)
-    >>> logits = rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels]
-    >>> calibration = calibrate(logits, labels)
-    >>> calibration
-    Calibration(ecp, 500 rows, 4 classes)
-    >>> calibration.predict([[4.0, 0.5, 0.1, -1.0], [1.0, 1.1, 0.9, -2.0]], coverage=0.95).to_lists()
-    [[0], [1, 0, 2]]
-    >>> calibrate(logits, labels, by="class").thresholds(0.9).shape
-    (4,)
-    """
-    given = None if by is None or isinstance(by, str | type | Groups) else by
-    own: dict[str, Any] = {"by": by if given is None else ByGroup(), "class_weights": class_weights}
-    own["class_names"] = tuple(class_names) if isinstance(class_names, Iterator) else class_names
-    if isinstance(score, str) and score.lower() == "auto":
-        return _calibrate_best(logits, labels, given, weights, own)
-    return Calibrator(score, **own).update(logits, labels, groups=given, weights=weights).finish()
-
-
-def _calibrate_best(logits: Any, labels: Any, groups: Any, weights: Any, how: dict[str, Any]) -> Calibration:
-    """A part of the rows chooses the score, the others are calibrated; `how` is what else a calibrator takes."""
-    frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
-    array, truth = labelled(logits, labels, class_names=how["class_names"])
-    if len(truth) < 30:
-        raise LogitsError(f'score="auto" needs at least 30 rows, some to choose with; got {len(truth)}. Name a score.')
-    best, rest = outer("choose_score")(array, truth)
-    calibrator = Calibrator(best, **how)
-    classes = calibrator._classes = calibrator.learned(logits, array.shape[1])
-    own = {what: _part(values, what, rest, len(truth)) for what, values in (("groups", groups), ("weights", weights))}
-    calibrator.update(array[rest], classes.labels(truth[rest]), **own)
-    return replace(calibrator.finish(), chosen_on=len(truth) - len(rest))
-
-
-def _part(values: Any, what: str, rows: I64, n: int) -> NDArray[Any] | None:
-    """The entries of some of n rows."""
-    given = None if values is None else convert.as_array(values, what)
-    if given is not None and given.shape != (n,):
-        raise InputError(f"{what} must have one entry per row; got shape {given.shape} for {n} rows.")
-    return None if given is None else given[rows]
-
-
-class Batch(NamedTuple):
-    """What is kept of a batch of calibration rows: their scores, and what else is needed of them."""
-
-    scores: F64
-    #: What the grouping needs of each row.
-    keys: NDArray[Any]
-    weights: F64 | None
-    #: What made the scores.
-    origin: Origin
-    #: Of each row, of which the digest is made; None of rows whose origin has their digest.
-    hashes: NDArray[np.uint64] | None = None
-    #: The rows whose true label is impossible by its logit.
-    masked: I64 = np.empty(0, np.int64)
-    #: How many rows have two possible labels, of which the less plausible is true.
-    second_of_two: int = 0
-
-
-class Calibrator:
-    """Calibration in batches or shards: only the scores are kept (with the rows' groups and weights, if any).
-
-    It is for one thread at a time: give each its own, and `merge` them.
-
-    Parameters
-    ----------
-    score, class_weights, class_names : as for `calibrate`
-    by : "class", "group", "uncertainty", or an instance with parameters
-        "group" takes the rows' groups at each `update`.
-
-    Attributes
-    ----------
-    n_classes : K; None before the first batch
-
-    >>> first, second = Calibrator("lac"), Calibrator("lac")
-    >>> _ = first.update([[2.0, 0.0], [0.5, 1.0]], [0, 1])
-    >>> _ = second.update([[0.0, 3.0]], [1])
-    >>> first.merge(second).finish().n
-    3
-    """
-
-    def __init__(
-        self,
-        score: ScoreLike = "ecp",
-        *,
-        by: Any = None,
-        class_weights: Any = None,
-        class_names: ClassNames | None = None,
-    ) -> None:
-        self.score = as_score(score)
-        self.by = as_groups(by)
-        self.n_classes: int | None = None
-        self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
-        in_order = in_class_order(class_weights, "class_weights", self._class_names)
-        self._class_weights = None if class_weights is None else shift.as_weights(in_order, what="class_weights")
-        self._classes: ClassAxis | None = None
-        self._batches: list[Batch] = []
-        if self.by is not None and class_weights is not None:
-            raise InputError("weights and groups cannot be combined; pass by= or class_weights=, not both.")
-
-    @property
-    def n(self) -> int:
-        """Rows seen so far."""
-        return sum(len(batch.scores) for batch in self._batches)
-
-    def update(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibrator:
-        """Add a batch of labelled rows; a batch that raises leaves the calibrator as it was.
-
-        Parameters
-        ----------
-        logits, labels : (n, K) and (n,); labels are numbers, or names where class names were given
-        groups : (n,) groups of the rows, for by="group"
-        weights : (n,) weights of the rows, in every batch or in none
-        """
-        frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
-        validate.same_device(logits, labels)
-        stays = kernels.on_device(self.score, logits) is not None
-        array: Any = (validate.as_device_logits if stays else validate.as_logits)(logits, self.n_classes)
-        classes = self.learned(logits, array.shape[1])
-        truth = classes.numbers(labels, len(array))
-        frames.same_labels(logits, labels, array, truth)
-        before = next((batch.origin for batch in self._batches if len(batch.scores)), None)
-        precision = precision_of(logits, None if stays else array)
-        arithmetic = kernels.arithmetic(self.score, array, precision)
-        if before is not None:
-            array, arithmetic = kernels.comparable(before.arithmetic, self.score, array, precision)
-        if before is None:
-            warn_suspicious([self.score], validate.as_logits(array[:32]) if stays else array)
-        row_weights = self._row_weights(weights, truth, array.shape[1])
-        if self.by is None and groups is not None:
-            raise InputError('groups are only taken by a calibration by="group".')
-        if stays:
-            from evicp.calibration import device
-
-            scores, own = device.label_scores(self.score, array, truth), device.logits_at(array, truth)
-            largest = size_of_logits(own, lambda rows: device.largest_logits(array)[rows])
-        else:
-            scores = kernels.label_scores(self.score, array, truth)
-            own = array[np.arange(len(truth)), truth]
-            largest = size_of_logits(
-                own, lambda rows: array[rows].max(1), max(1, validate.BLOCK_LOGITS // array.shape[1])
-            )
-        if before is None:
-            _warn_of_rows_beside(self.score, array)
-        keys = scores[:0] if self.by is None else self.by.keys(self.score, array, truth, groups)
-        self.n_classes, self._classes = array.shape[1], classes
-        # Copies: whoever reads rows in blocks fills the same buffers again.
-        kept = None if row_weights is None else row_weights.copy()
-        origin = Origin(arithmetic, largest, None)
-        batch = Batch(scores, keys.copy(), kept, origin, row_hashes(own, truth))
-        masked, second = np.flatnonzero(own == -np.inf), _second_of_two(array, scores)
-        self._batches.append(batch._replace(masked=masked, second_of_two=second))
-        return self
-
-    def learned(self, logits: Any, n_classes: int) -> ClassAxis:
-        """What is known of the classes with these logits, refused if that is contradictory."""
-        known = self._classes
-        if known is None or known.n_classes != n_classes:
-            known = ClassAxis.of(self._class_names, n_classes)
-        return known.learned(logits)
-
-    def called(self, columns: tuple[str, ...] | None) -> Calibrator:
-        """The same calibrator, for logits whose columns have these names where they come from."""
-        if columns is not None:
-            self._classes = replace(ClassAxis.of(self._class_names, len(columns)), columns=columns)
-        return self
-
-    def _row_weights(self, weights: Any, labels: I64, n_classes: int) -> F64 | None:
-        """The rows' weights, given or of their classes."""
-        if self._class_weights is not None:
-            if weights is not None:
-                raise InputError("pass the rows' weights or class_weights, not both.")
-            return shift.as_weights(self._class_weights, n_classes, "class_weights")[labels]
-        if weights is not None and self.by is not None:
-            raise InputError("weights and groups cannot be combined; pass by= or weights=, not both.")
-        if self._batches and (weights is None) != (self._batches[0].weights is None):
-            raise InputError("weights must be given with every batch or with none.")
-        return None if weights is None else shift.as_weights(weights, len(labels))
-
-    def empty(self) -> Calibrator:
-        """A calibrator made as this one, without its rows: for a worker that sends its `content` back."""
-        made = copy(self)
-        made._batches = []
-        return made
-
-    def content(self) -> Batch:
-        """What is kept so far, to be sent elsewhere, as one batch."""
-        if not self._batches:
-            return Batch(np.empty(0), np.empty(0), None, UNKNOWN)
-        scores, keys, weights = zip(*(batch[:3] for batch in self._batches), strict=True)
-        some = [part for part in keys if len(part)]
-        kept = None if weights[0] is None else np.concatenate(weights)
-        joined = np.concatenate(some) if some else keys[0]
-        second = sum(batch.second_of_two for batch in self._batches)
-        hashes = [batch.hashes for batch in self._batches if batch.hashes is not None]
-        whole = np.concatenate(hashes) if len(hashes) == len(self._batches) else None
-        return Batch(np.concatenate(scores), joined, kept, self._origin(), whole, second_of_two=second)
-
-    def _origin(self) -> Origin:
-        """What made the scores of all batches, one without rows aside, and the digest of all rows in their order."""
-        some = [batch for batch in self._batches if len(batch.scores)]
-        if not some:
-            return UNKNOWN
-        digest, row = 0, 0
-        for batch in some:
-            own = batch.origin.digest if batch.hashes is None else digest_of(batch.hashes, row)
-            if own is None:
-                return Origin.joined([one.origin for one in some], None)
-            digest, row = (digest + own) % 2**64, row + len(batch.scores)
-        return Origin.joined([one.origin for one in some], digest)
-
-    def restore(self, batch: Batch, n_classes: int) -> Calibrator:
-        """Add the content of a calibrator that was made as this one, elsewhere."""
-        if self.n_classes not in (None, n_classes):
-            raise LogitsError(f"logits must have {self.n_classes} classes in every batch; got {n_classes}.")
-        self.n_classes = n_classes
-        own = SCORES.get(self.score.name) is type(self.score)  # of other scores +inf may mean another thing
-        masked = np.flatnonzero(np.isposinf(batch.scores)) if own else np.empty(0, np.int64)
-        self._batches.append(batch._replace(masked=masked))
-        return self
-
-    def merge(self, *others: Calibrator) -> Calibrator:
-        """Add the scores of other calibrators (other shards, other machines)."""
-        for other in others:
-            if not isinstance(other, Calibrator):
-                raise InputTypeError(
-                    f"only a Calibrator can be merged; got a {type(other).__name__}. "
-                    "Merge the calibrators before finish()."
-                )
-        batches = [id(batch) for one in (self, *others) for batch in one._batches]
-        if self in others or len(set(batches)) < len(batches):
-            raise InputError("a calibrator cannot be merged twice: its rows would count twice.")
-        whole = copy(self)  # so that one that does not fit changes nothing
-        whole._batches = [*self._batches]
-        for other in others:
-            whole._check_mergeable(other)
-            whole._classes = whole._agreed(other)
-            whole.n_classes = whole.n_classes or other.n_classes
-            whole._class_names = whole._class_names if whole._class_names is not None else other._class_names
-            whole._batches.extend(other._batches)
-        self.__dict__.update(whole.__dict__)
-        return self
-
-    def _check_mergeable(self, other: Calibrator) -> None:
-        if other.score != self.score:
-            raise InputError(f"only calibrators of one score can be merged; got {self.score} and {other.score}.")
-        if None not in (self.n_classes, other.n_classes) and self.n_classes != other.n_classes:
-            raise InputError(
-                f"only calibrators of one K can be merged; got {self.n_classes} and {other.n_classes} classes."
-            )
-        if other.by != self.by:
-            raise InputError(f"only calibrators with the same groups can be merged; got {self.by} and {other.by}.")
-        weighted = {batch.weights is not None for batch in (*self._batches[:1], *other._batches[:1])}
-        if len(weighted) > 1 or not np.array_equal(self._class_weights, other._class_weights):  # type: ignore[arg-type]
-            raise InputError("only calibrators with the same kind of weights can be merged.")
-
-    def _warn_of_masked_labels(self, known: int = 0) -> None:
-        """Warn of true labels that are impossible by their logits, in all but so many first batches."""
-        batches = self._batches[known:]
-        starts = np.cumsum([0, *(len(batch.scores) for batch in batches)])
-        rows = np.concatenate([start + batch.masked for start, batch in zip(starts, batches, strict=False)])
-        if not rows.size:
-            return
-        n = int(starts[-1])
-        warn(
-            f"the true label is masked (its logit is -inf) in {rows.size:,} of {n:,} calibration rows: "
-            f"{some_of(rows.tolist())}. They count as never covered, so sets are full above a coverage of about "
-            f"{(n - rows.size) / (n + 1):.3f}. Check the mask and the labels; leave such rows out if there are none "
-            "among new ones.",
-            SuspiciousInputWarning,
-        )
-
-    def _warn_of_scales(self) -> None:
-        """Warn where rows have weights of their own, on different scales in different batches."""
-        if self._class_weights is None:
-            shift.warn_of_scales_between([batch.weights for batch in self._batches if batch.weights is not None])
-
-    def _agreed(self, other: Calibrator) -> ClassAxis | None:
-        """What both know of the classes; None where neither has seen any."""
-        n_classes = self.n_classes or other.n_classes
-        if n_classes is None:
-            return self._classes
-        mine, theirs = (one._classes or ClassAxis.of(one._class_names, n_classes) for one in (self, other))
-        return mine.agreed(theirs)
-
-    def finish(self) -> Calibration:
-        """Group and sort the scores."""
-        if self.n_classes is None or self.n == 0:
-            raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
-        classes = self.learned(None, self.n_classes)
-        scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
-        _warn_of_seconds_of_two(self.score, sum(batch.second_of_two for batch in self._batches) / len(scores))
-        self._warn_of_masked_labels()
-        self._warn_of_scales()
-        if self._batches[0].weights is not None:
-            weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
-            order = np.argsort(scores, kind="stable")
-            scores, row_weights = scores[order], Weights(weights[order], self._class_weights)
-        elif self.by is None:
-            scores = np.sort(scores)
-        else:
-            keys = [batch.keys for batch in self._batches if len(batch.scores)]
-            if len({part.dtype.kind for part in keys}) > 1:
-                raise InputTypeError("groups must be whole numbers in every batch, or strings in every one; got both.")
-            scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, classes.names)
-        return Calibration(
-            self.score,
-            convert.frozen(scores),
-            self.n_classes,
-            classes.names,
-            groups,
-            row_weights,
-            origin=self._origin(),
-            columns=classes.other_columns,
-            numbered=classes.numbered,
-        )
 
 
 class _Asked(NamedTuple):
@@ -1045,29 +688,36 @@ class Calibration:
             raise InputError("weights are only taken by a calibration with weights of its own rows.")
         if own is not None and own.classes is None and weights is None:
             raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
+        frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+        validate.same_device(logits, labels)
         self.classes.check(logits)
-        calibrator = Calibrator(
-            self.score,
-            by=None if self.groups is None else self.groups.by,
-            class_weights=None if own is None else own.classes,
-        )
-        calibrator._classes = self.classes
-        kept = None if own is None else own.rows
-        calibrator.restore(Batch(self.scores, self.scores[:0], kept, self.origin or UNKNOWN), self.n_classes)
-        content = calibrator.update(logits, labels, groups=groups, weights=weights).content()
-        scores, keys, row_weights, origin = content[:4]
-        if calibrator.n == self.n:
+        stays = kernels.on_device(self.score, logits) is not None
+        array: Any = (validate.as_device_logits if stays else validate.as_logits)(logits, self.n_classes)
+        classes = self.classes.learned(logits)
+        truth = classes.numbers(labels, len(array))
+        frames.same_labels(logits, labels, array, truth)
+        if own is not None:
+            new_weights = shift.as_weights(weights, len(truth)) if own.classes is None else own.classes[truth]
+        if self.groups is None and groups is not None:
+            raise InputError('groups are only taken by a calibration by="group".')
+        origin = self.origin or UNKNOWN
+        batch, array = score_batch(self.score, logits, array, truth, origin.arithmetic)
+        keys = batch.keys if self.groups is None else self.groups.by.keys(self.score, array, truth, groups)
+        if not len(truth):
             return self
-        known = replace(self, columns=calibrator._classes.other_columns)
-        calibrator._warn_of_masked_labels(known=1)
-        calibrator._warn_of_scales()
+        known = replace(self, columns=classes.other_columns)
+        warn_of_masked_labels([batch])
+        if own is not None and own.classes is None:
+            shift.warn_of_scales_between([own.rows, new_weights])
         if not convert.is_on_device(logits):
             self._warn_suspicious(validate.as_logits(logits))
+        origin = origin_of([Batch(self.scores, keys[:0], None, origin), batch])
         if self.groups is not None:
-            scores, by_group = self.groups.extended(self.scores, scores[self.n :], keys, self.n_classes)
+            scores, by_group = self.groups.extended(self.scores, batch.scores, keys, self.n_classes)
             return replace(known, scores=convert.frozen(scores), groups=by_group, origin=origin)
+        scores = np.concatenate([self.scores, batch.scores])
         order = np.argsort(scores, kind="stable")
-        new = None if own is None or row_weights is None else Weights(row_weights[order], own.classes)
+        new = None if own is None else Weights(np.concatenate([own.rows, new_weights])[order], own.classes)
         return replace(known, scores=convert.frozen(scores[order]), weights=new, origin=origin)
 
     def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
@@ -1172,71 +822,6 @@ class Calibration:
         return html_table(["Calibration", ""], facts, left=(1,))
 
 
-def warn_of_low_coverage(coverage: Fraction) -> bool:
-    """Warn of a share of misses (alpha) where the share of labels to be covered was asked for; whether it looks so."""
-    is_low = coverage <= _LOW_COVERAGE
-    if is_low:
-        warn(
-            f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
-            f"Did you mean {float(1 - coverage):g}?",
-            SuspiciousInputWarning,
-        )
-    return is_low
-
-
-def warn_of_low_confidence(confidence: float | None) -> bool:
-    """Warn of a probability of failure where that of success was asked for; whether it looks so."""
-    if confidence is None or confidence >= _LOW_CONFIDENCE:
-        return False
-    warn(
-        f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} most "
-        f"cover less than asked. Did you mean {1 - confidence:g}?",
-        SuspiciousInputWarning,
-    )
-    return True
-
-
 def _endless(level: Fraction) -> F64:
     """The threshold, as (1, 1), at a level that an adaptive method has moved to 1 or more, or to 0 or less."""
     return np.full((1, 1), np.inf if level >= 1 else -np.inf)
-
-
-def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
-    """Warn, once for all scores, of input that is legal but very likely not what was meant."""
-    warn_if_probabilities(logits)
-    if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
-        warn_if_no_evidence(logits)
-
-
-def _second_of_two(logits: Any, scores: F64) -> int:
-    """How many rows have two possible labels and score 0 in ECP, as the less plausible of them does in any case."""
-    rows = np.flatnonzero(scores == 0.0)
-    if not rows.size or logits.shape[1] == 2:
-        return len(rows)
-    return int(((convert.as_array(logits[rows], "logits") > -np.inf).sum(1) == 2).sum())
-
-
-def _warn_of_rows_beside(score: Score, logits: Any) -> None:
-    """Warn of a user's score that makes another number of a row by which rows are beside it."""
-    own = (score, getattr(score, "evidence", None), getattr(score, "utility", None))
-    if (SCORES.get(score.name) is type(score) and not any(map(callable, own[1:]))) or len(logits) < 2:
-        return
-    alone, beside = (kernels.dense_scores(score, logits[:rows])[0] for rows in (1, 2))
-    if not np.allclose(alone, beside, rtol=1e-4, atol=1e-6):
-        warn(
-            f"the score {score.describe()} of a row is another one if other rows are beside it: sets then depend on "
-            "which rows are predicted together, and need not cover what is asked. Sum or rank along axis 1, and draw "
-            "no random numbers.",
-            SuspiciousInputWarning,
-        )
-
-
-def _warn_of_seconds_of_two(score: Score, share: float) -> None:
-    """Warn where ECP can say nothing: the less plausible of two labels scores 0, whatever its logit is."""
-    if isinstance(score, ECP) and share > 0.05:
-        warn(
-            f"in {share:.0%} of the calibration rows two labels are possible and the less plausible one is true. ECP "
-            f"cannot say how unlikely that one is: above a coverage of about {1 - share:.2f} every set is full. Use "
-            'score="lac".',
-            SuspiciousInputWarning,
-        )

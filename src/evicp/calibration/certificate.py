@@ -1,222 +1,268 @@
-"""What a calibration may promise at one coverage, as a certificate."""
+"""A certificate: what may be promised for one calibration and one coverage, as numbers and as text."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from html import escape
+from textwrap import fill
+from typing import Any
 
 import numpy as np
 
-from evicp.calibration.laws.groups import ByClass
-from evicp.calibration.laws.weighted import equal_rows
-from evicp.calibration.reliability import Certificate, GroupPromise, Reliability, rows_needed, weakest
-from evicp.calibration.ties import is_tied
-from evicp.errors import InputError, InputTypeError
-from evicp.outer import outer
-from evicp.types import F64, I64, Coverage
+from evicp.calibration.reliability import verdict_line
+from evicp.input.messages import some_of
 
-if TYPE_CHECKING:
-    from evicp.calibration.calibration import Calibration
-    from evicp.evaluation.metrics import ClassCoverage, Evaluation, GroupCoverage
-
-__all__ = ["certify"]
+__all__ = [
+    "Certificate",
+    "GroupPromise",
+    "caveat",
+    "score_line",
+    "weakest",
+]
 
 
-def certify(
-    calibration: Calibration,
-    coverage: Coverage,
-    evaluation: Evaluation | None,
-    *,
-    confidence: float,
-    pac: float | None,
-    date: str | None,
-) -> Certificate:
-    """The certificate of a calibration; see `Calibration.certificate`."""
-    from evicp import __version__
+@dataclass(frozen=True)
+class GroupPromise:
+    """What may be promised in one group: a class, a cluster, a group of rows or a band of uncertainty.
 
-    law = Reliability(calibration.n, coverage, pac)
-    if pac is not None or evaluation is not None:
-        calibration.require_law("a promise with confidence, or a verdict on what was observed,")
-    _check_same(calibration, law, evaluation)
-    promises = _promises(calibration, law, confidence, evaluation)
-    threshold = _threshold(calibration, law, promises)
-    weighted = calibration.weights is not None
-    if promises:
-        law = Reliability(max(1, weakest(promises).n), coverage, law.confidence)
-    elif calibration.weights is not None:
-        law = _weighted_law(calibration.scores, calibration.weights.rows, threshold, law.coverage)
-    tied = is_tied(_headline(calibration, promises), law.k)
-    return Certificate(
-        coverage=float(law.coverage),
-        n=calibration.n,
-        rank=law.k,
-        threshold=threshold,
-        gamma=law.gamma,
-        uncertainty=law.uncertainty,
-        expected_coverage=law.expected_coverage,
-        coverage_interval=law.interval(confidence),
-        confidence=confidence,
-        score=calibration.score.name,
-        parameters=calibration.score.plain_parameters(),
-        n_classes=calibration.n_classes,
-        checksum=outer("checksum")(calibration),
-        version=__version__,
-        date=date or datetime.now(UTC).strftime("%Y-%m-%d"),
-        observed=_observed(law, promises, evaluation, confidence, covers_more=tied or weighted),
-        by=None if calibration.groups is None else calibration.groups.by.kind,
-        groups=promises,
-        effective_n=calibration.effective_n if weighted else None,
-        pac=law.confidence,
-        chosen_on=calibration.chosen_on,
-        folds=calibration.folds,
-        tied=tied,
+    Attributes
+    ----------
+    name : of the group
+    n : its calibration rows
+    rank : k, of its threshold among them
+    threshold : its k-th smallest score; +inf where it has too few rows
+    expected_coverage : k / (n + 1), over calibration sets
+    coverage_interval : where its coverage lies over calibration sets
+    observed : what an evaluation found there: coverage, m, low, high, compatible, kept; None without one
+    """
+
+    name: str
+    n: int
+    rank: int
+    threshold: float
+    expected_coverage: float
+    coverage_interval: tuple[float, float]
+    observed: dict[str, Any] | None = None
+
+
+def weakest(groups: tuple[GroupPromise, ...]) -> GroupPromise:
+    """The group with the fewest rows among those with a threshold (among all, if none has one)."""
+    return min(groups, key=lambda group: (group.threshold == np.inf, group.n))
+
+
+_GAMMA = "Theorem 2: belief mass of coverage, not a statistical confidence"
+
+
+@dataclass(frozen=True, repr=False)
+class Certificate:
+    """What may be promised for one calibration and one coverage, and what it was computed from.
+
+    `gamma` is the paper's belief mass of coverage (Theorem 2); it equals the expected coverage less 1 / (n + 1) and
+    is not a statistical confidence: that is what `coverage_interval` states.
+
+    Where there are groups, each has its promise in `groups`, and the figures here (rank, threshold, gamma, expected
+    coverage, interval) are those of the group with the fewest rows that has a threshold. Where there are weights, the
+    threshold is that of a new row of average weight, and the other figures are those of so many equally weighted rows
+    that leave coverage as uncertain, an approximation. With `pac`, the rank is the one at which coverage is at least
+    what was asked with this confidence. Where calibration scores are `tied` at the threshold, expected coverage and
+    interval are bounds from below.
+
+    Attributes
+    ----------
+    coverage : asked for
+    n : calibration rows
+    rank : k, of the threshold among the calibration scores
+    threshold : the k-th smallest calibration score; +inf where the rows are too few
+    gamma : (n - l) / (n + 1), l = n + 1 - k (Theorem 2)
+    uncertainty : U_C = 2 / (n + 1) (Theorem 2)
+    expected_coverage : k / (n + 1), over calibration sets
+    coverage_interval : where coverage lies, at `confidence`, over calibration sets (the Beta law)
+    confidence : of the interval, and of the verdict on what was observed, which of weighted sets is an approximation
+    score : the name of the score
+    parameters : those of the score, as JSON values
+    n_classes : K
+    checksum : SHA-256 of the calibration, as its file carries it
+    version : of evicp
+    date : of the certificate
+    observed : what an evaluation found, and whether that is compatible with the promise; None without one
+    by : "class", "group" or "uncertainty" where there are groups, else None
+    groups : the promise of each group
+    effective_n : the number of equally weighted rows that say as much, where there are weights
+    pac : the confidence of training-conditional sets
+    chosen_on : how many other rows chose the score, where it was "auto"
+    tied : whether other calibration scores equal the threshold
+    folds : in how many folds the rows were scored, where it was not by the model that predicts
+    """
+
+    coverage: float
+    n: int
+    rank: int
+    threshold: float
+    gamma: float
+    uncertainty: float
+    expected_coverage: float
+    coverage_interval: tuple[float, float]
+    confidence: float
+    score: str
+    parameters: dict[str, Any]
+    n_classes: int
+    checksum: str
+    version: str
+    date: str
+    observed: dict[str, Any] | None = None
+    by: str | None = None
+    groups: tuple[GroupPromise, ...] = ()
+    effective_n: float | None = None
+    pac: float | None = None
+    chosen_on: int | None = None
+    tied: bool = False
+    folds: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON (an infinite threshold as the string "inf")."""
+        result = asdict(self)
+        result["groups"] = list(result["groups"])
+        for part in (result, *result["groups"]):
+            part["coverage_interval"] = list(part["coverage_interval"])
+            if not np.isfinite(part["threshold"]):
+                part["threshold"] = "inf" if part["threshold"] > 0 else "-inf"
+        return result
+
+    def to_json(self) -> str:
+        """The certificate as JSON."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, allow_nan=False)
+
+    def _lines(self) -> list[tuple[str, str]]:
+        low, high = self.coverage_interval
+        n = weakest(self.groups).n if self.groups else self.n
+        sure = "" if self.pac is None else f", with confidence {self.pac:g} over calibration sets"
+        law = "Beta law of coverage given the calibration set"
+        if self.tied:
+            law += "; scores tie at the threshold, so that coverage is at least this"
+        full = self.threshold == np.inf and self.effective_n is None  # where there are weights, lighter rows are not
+        place = f"{self.threshold:.6g} (score {self.rank:,} of {n:,} in ascending order)"
+        if full:
+            place = f"none: {n:,} rows are too few, and every set is full"
+        if self.effective_n is not None:
+            found = f"{self.threshold:.6g}" if self.threshold < np.inf else "none: its set is full"
+            place = f"{found} (for a new row of average weight)"
+        lines = [
+            ("coverage asked for", f"{self.coverage:g}{_where(self.by)}{sure}"),
+            ("calibration rows n", f"{self.n:,}"),
+            *self._group_lines(),
+            ("threshold (ln score)" if self.score == "ecp" else "threshold", place),
+            ("expected coverage", f"{self.expected_coverage:.6f} over calibration sets"),
+            (f"{100 * self.confidence:g} % interval", "-" if full else f"[{low:.4f}, {high:.4f}] ({law})"),
+            ("gamma", "-" if full else f"{self.gamma:.6f} ({_GAMMA})"),
+            ("U_C", f"{self.uncertainty:.2g} (Theorem 2: 2 / (n + 1))"),
+            ("score", score_line(self.score, self.parameters)),
+            ("classes", f"{self.n_classes:,}"),
+        ]
+        if self.chosen_on is not None:
+            lines.append(("score chosen on", f"{self.chosen_on:,} other rows, which were not calibrated"))
+        if self.observed is not None:
+            lines.append(("observed coverage", verdict_line(self.observed)))
+        return [*lines, ("checksum", self.checksum), ("made by", f"evicp {self.version}, {self.date}")]
+
+    def _group_lines(self) -> list[tuple[str, str]]:
+        """What stands between n and the threshold, where there are groups or weights."""
+        if self.effective_n is not None:
+            equal = round(2 / self.uncertainty - 1)
+            return [
+                ("effective rows", f"{self.effective_n:.1f}"),
+                ("as uncertain as", f"{equal:,} equally weighted rows, whose figures are below"),
+            ]
+        if not self.groups:
+            return []
+        smallest = weakest(self.groups)
+        full = [group.name for group in self.groups if group.threshold == np.inf]
+        lines = [("groups", f"{len(self.groups):,}, each with a threshold of its own")]
+        if full:
+            lines.append(("without threshold", f"{len(full):,}, too few rows: {some_of(full)}"))
+        return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]
+
+    @property
+    def caveat(self) -> str:
+        """On what the certificate rests, and what it does not say."""
+        return caveat(self.by, weighted=self.effective_n is not None, folds=self.folds)
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self._lines())
+        body = [_wrapped(f"  {name:<{width}}  {value}", width + 4) for name, value in self._lines()]
+        return "\n".join(["Coverage certificate", *body, _wrapped(f"  {self.caveat}", 2)])
+
+    __repr__ = __str__
+
+    def to_html(self) -> str:
+        """The certificate as an HTML fragment."""
+        rows = "".join(
+            f"<tr><th scope='row' style='text-align:left'>{escape(name)}</th><td>{escape(value)}</td></tr>"
+            for name, value in self._lines()
+        )
+        table = f"<table class='evicp-certificate'><caption>Coverage certificate</caption>{rows}</table>"
+        return f"{table}<p>{escape(self.caveat)}</p>"
+
+    _repr_html_ = to_html
+
+
+def _wrapped(line: str, indent: int, width: int = 100) -> str:
+    """A line as several of at most so many columns, the further ones indented; a word that is longer stays whole."""
+    return fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def score_line(name: str, parameters: Mapping[str, Any]) -> str:
+    """A score with all of its parameters that have a value, in words.
+
+    >>> score_line("ecp", {"evidence": "relu", "base_rates": (0.25,) * 4, "temperature": 1.0, "utility": None})
+    'ecp: evidence relu, base_rates (4 numbers), temperature 1'
+    """
+    listed = ", ".join(f"{key} {_plain(value)}" for key, value in parameters.items() if value is not None)
+    return f"{name}: {listed}" if listed else name
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"({len(value):,} numbers)"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def caveat(by: str | None, *, weighted: bool, folds: int | None = None) -> str:
+    """On what a promise rests, and what it does not say: of one threshold for all, by groups, or weighted.
+
+    >>> caveat("class", weighted=False)[:55]
+    'Holds in every class or cluster if calibration and new '
+    """
+    if folds is not None:
+        own = (
+            f"The rows were scored in {folds:,} folds, by other models than the one that predicts: "
+            "nothing is exact here."
+        )
+        return f"{own} {caveat(by, weighted=weighted)}"
+    if weighted:
+        return (
+            "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
+            "densities and were not chosen with the calibration rows. The Beta law is an approximation here: a verdict "
+            "at 95 % calls 1 to 4 % of kept promises broken, and up to 5 % where a few rows have most of the weight."
+        )
+    if by is not None:
+        return (
+            f"Holds{_where(by)} if calibration and new rows of it are exchangeable and the calibration rows "
+            "chose neither the model, nor the score, nor the temperature, nor the coverage, nor the groups. It "
+            "says nothing about other groups, nor about shifted data."
+        )
+    return (
+        "Holds if calibration and new rows are exchangeable and the calibration rows chose neither the model, nor the "
+        "score, nor the temperature, nor the coverage. It says nothing about single classes or groups, nor "
+        "about shifted data."
     )
 
 
-def _check_same(calibration: Calibration, law: Reliability, evaluation: Evaluation | None) -> None:
-    """An evaluation says something about the promise only if it is of sets made by it."""
-    if evaluation is None:
-        return
-    if not isinstance(evaluation, outer("Evaluation")):
-        raise InputTypeError(f"evaluation must be what evicp.evaluate returns; got a {type(evaluation).__name__}.")
-    if evaluation.target != law.coverage or evaluation.n_calibration != calibration.n:
-        raise InputError(
-            f"the evaluation must be of sets of this calibration at coverage {float(law.coverage):g}; "
-            f"got coverage {float(evaluation.target):g}, n = {evaluation.n_calibration}."
-        )
-    if (evaluation.score, evaluation.guarantee) != (calibration.score.name, calibration.guarantee):
-        raise InputError(
-            f"the evaluation must be of sets of this calibration ({calibration.score.name}, {calibration.guarantee}); "
-            f"got sets of {evaluation.score}, {evaluation.guarantee}."
-        )
-    if evaluation.target_confidence != law.confidence:
-        raise InputError(
-            f"the evaluation must be of sets predicted with confidence={law.confidence}; "
-            f"got confidence={evaluation.target_confidence}."
-        )
-
-
-def _threshold(calibration: Calibration, law: Reliability, promises: tuple[GroupPromise, ...]) -> float:
-    """The threshold of the headline: the only one, the smallest group's, or the one of a new row of mean weight."""
-    if calibration.weights is not None:
-        mean = calibration.weights.rows.mean(keepdims=True)
-        return float(calibration.weights.limit(calibration.scores, law.coverage, law.confidence, mean)[0])
-    return weakest(promises).threshold if promises else calibration.threshold(law.coverage, law.confidence)
-
-
-def _weighted_law(scores: F64, weights: F64, threshold: float, coverage: Fraction) -> Reliability:
-    """The law of as many equally weighted rows: an approximation, never of fewer rows than have a threshold.
-
-    Where a new row of average weight has none, lighter ones may have, so that not all sets are full.
-    """
-    rows = 0 if threshold == np.inf else round(equal_rows(scores, weights, threshold, float(coverage)))
-    return Reliability(max(rows, rows_needed(coverage)), coverage)
-
-
-def _promises(
-    calibration: Calibration, law: Reliability, confidence: float, evaluation: Evaluation | None
-) -> tuple[GroupPromise, ...]:
-    """What may be promised in each group, and what was observed there."""
-    groups = calibration.groups
-    if groups is None:
-        return ()
-    hits, counts = (None, None) if evaluation is None else _hits(calibration, evaluation)
-    checked = 1 if counts is None else max(1, int((counts > 0).sum()))
-    result = []
-    thresholds = groups.thresholds(calibration.scores, law.coverage, law.confidence)
-    for number, (name, n) in enumerate(zip(groups.names, groups.counts.tolist(), strict=True)):
-        own = Reliability(max(1, n), law.coverage, law.confidence)
-        observed = None
-        if evaluation is not None and hits is not None and counts is not None and counts[number]:
-            # Of many groups some stray by chance: all of them are compatible together with the confidence stated.
-            observed = own.compatible(
-                hits[number] / counts[number],
-                counts[number],
-                1 - (1 - confidence) / checked,
-                **_kind(evaluation, covers_more=n == 0 or is_tied(groups.part(calibration.scores, number), own.k)),
-            ).to_dict()
-        result.append(
-            GroupPromise(
-                name=name,
-                n=n,
-                rank=own.k if n else 1,
-                threshold=float(thresholds[number]),
-                expected_coverage=own.expected_coverage if n else 1.0,
-                coverage_interval=own.interval(confidence) if n else (1.0, 1.0),
-                observed=observed,
-            )
-        )
-    return tuple(result)
-
-
-def _kind(evaluation: Evaluation, covers_more: bool) -> dict[str, bool]:
-    """How the law of coverage is one of the sets evaluated; `covers_more` says that it is a bound for plain sets."""
-    bound = evaluation.filled or (covers_more and not evaluation.smoothed)
-    return {"at_least": bound, "smoothed": evaluation.smoothed}
-
-
-def _headline(calibration: Calibration, promises: tuple[GroupPromise, ...]) -> F64:
-    """The scores behind the threshold of the headline; none where there are weights."""
-    if calibration.weights is not None:
-        return calibration.scores[:0]
-    if calibration.groups is None:
-        return calibration.scores
-    return calibration.groups.part(calibration.scores, promises.index(weakest(promises)))
-
-
-def _hits(calibration: Calibration, evaluation: Evaluation) -> tuple[I64, I64]:
-    """How many rows of each group were covered, and how many there were, in the order of the groups."""
-    assert calibration.groups is not None
-    found: ClassCoverage | GroupCoverage = evaluation.class_coverage
-    if isinstance(calibration.groups.by, ByClass):
-        of_row = calibration.groups.by.of_labels(calibration.n_classes)
-    else:
-        if evaluation.group_coverage is None:
-            raise InputError("the evaluation has no groups; evaluate with groups=calibration.groups_of(logits).")
-        found, names = evaluation.group_coverage, evaluation.group_coverage.names
-        position = {name: number for number, name in enumerate(calibration.groups.names)}
-        unknown = [name for name in names if name not in position]
-        if unknown:
-            raise InputError(f"the evaluation has a group {unknown[0]!r} that is not of this calibration.")
-        of_row = np.array([position[name] for name in names])
-    hits = np.bincount(of_row, np.nan_to_num(found.coverage) * found.counts, len(calibration.groups.names))
-    return np.rint(hits).astype(np.int64), np.bincount(of_row, found.counts, len(hits)).astype(np.int64)
-
-
-def weighted_confidence(confidence: float) -> float:
-    """The confidence whose interval keeps the stated one for weighted sets, from below: half of the tails.
-
-    Their law is that of equally weighted rows. A calibration set that lacks the heavy rows it should have covers less,
-    and looks surer: the lower tail of this law is crossed up to twice as often as it says.
-    """
-    return 1 - (1 - confidence) / 2
-
-
-def _observed(
-    law: Reliability,
-    promises: tuple[GroupPromise, ...],
-    evaluation: Evaluation | None,
-    confidence: float,
-    *,
-    covers_more: bool,
-) -> dict[str, Any] | None:
-    """What was observed over all rows; with groups, in which of them it is not compatible with their promise."""
-    if evaluation is None:
-        return None
-    if not promises:
-        kind = _kind(evaluation, covers_more)
-        if evaluation.guarantee == "weighted":
-            confidence = weighted_confidence(confidence)
-        return law.compatible(evaluation.coverage, evaluation.n, confidence, **kind).to_dict()
-    seen = [promise for promise in promises if promise.observed is not None]
-    incompatible = [promise.name for promise in seen if promise.observed and not promise.observed["compatible"]]
-    kept = all(promise.observed["kept"] for promise in seen if promise.observed)
-    return {
-        "coverage": evaluation.coverage,
-        "m": evaluation.n,
-        "groups": len(seen),
-        "incompatible": incompatible,
-        "compatible": not incompatible,
-        "kept": kept,
-    }
+def _where(by: str | None) -> str:
+    """Where coverage holds, as the end of a sentence."""
+    return {None: "", "class": " in every class or cluster", "group": " in every group"}.get(
+        by, " in every band of uncertainty"
+    )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration.hashes import bits_of, mix64
-from evicp.calibration.reliability import rows_needed, threshold_rank
+from evicp.calibration.ranks import rows_needed, threshold_rank
 from evicp.errors import InputError, SmallCalibrationWarning, SuspiciousInputWarning
 from evicp.input import convert, validate
 from evicp.input.warn import warn

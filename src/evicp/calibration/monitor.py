@@ -18,7 +18,8 @@ import numpy as np
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.monitor_state import MonitorState, as_coverage_text, as_state, refuse_impossible
-from evicp.calibration.reliability import Reliability, rows_needed
+from evicp.calibration.ranks import rows_needed
+from evicp.calibration.reliability import Reliability
 from evicp.errors import InputError, InputTypeError
 from evicp.input import convert, validate
 from evicp.input.messages import some_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from evicp.calibration.laws.weighted import weighted_thresholds
-from evicp.calibration.reliability import threshold_rank
+from evicp.calibration.ranks import threshold_rank
 from evicp.errors import SuspiciousInputWarning
 from evicp.input.warn import warn
 from evicp.types import F64, I64

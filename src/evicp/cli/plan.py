@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 
 import evicp
-from evicp.calibration.reliability import Reliability, rows_needed, share_within
+from evicp.calibration.planning import share_within
+from evicp.calibration.ranks import rows_needed
+from evicp.calibration.reliability import Reliability
 from evicp.cli.common import Coverage, Json, examples, print_json, print_table, print_text, progress
 
 __all__ = ["plan"]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration import limits
-from evicp.calibration.calibration import warn_suspicious
-from evicp.calibration.reliability import conformal_rank, rows_needed
+from evicp.calibration.ranks import conformal_rank, rows_needed
+from evicp.calibration.suspicious import warn_suspicious
 from evicp.calibration.ties import is_tied
 from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
 from evicp.evaluation.metrics import Evaluation, evaluate_counts

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration import limits
-from evicp.calibration.reliability import conformal_rank, rows_needed
+from evicp.calibration.ranks import conformal_rank, rows_needed
 from evicp.errors import InputError, LogitsError
 from evicp.evaluation.strata import SSCV_ENDS, Ranges, trade_off, violation
 from evicp.input import validate

@@ -21,7 +21,8 @@ from typing import Any, Literal
 import numpy as np
 
 from evicp import kernels
-from evicp.calibration.calibration import Calibration, calibrate
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.calibrator import calibrate
 from evicp.errors import InputError, InputTypeError
 from evicp.evaluation.compare import as_row_count
 from evicp.evaluation.metrics import Evaluation

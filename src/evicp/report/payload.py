@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from evicp import __version__
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.reliability import Reliability, caveat, conformal_rank, score_line
+from evicp.calibration.certificate import caveat, score_line
+from evicp.calibration.ranks import conformal_rank
+from evicp.calibration.reliability import Reliability
 from evicp.calibration.ties import is_tied
 from evicp.evaluation.metrics import Evaluation
 from evicp.evaluation.strata import SIZE_ENDS, Ranges, intervals

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.calibration import Calibration, Calibrator, calibrate
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.calibrator import Calibrator, calibrate
 from evicp.calibration.laws.cross import CrossCalibration
 from evicp.calibration.laws.groups import ByClass, ByGroup, ByUncertainty, as_groups
-from evicp.calibration.reliability import conformal_rank
+from evicp.calibration.ranks import conformal_rank
 from evicp.errors import InputError, LabelsError, SuspiciousInputWarning, unusable
 from evicp.evaluation.metrics import Evaluation, Evaluator
 from evicp.input import validate

@@ -16,9 +16,10 @@ from typing import Any, overload
 import numpy as np
 
 from evicp.calibration import limits
-from evicp.calibration.calibration import Calibration, warn_of_low_coverage
+from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import ByUncertainty
-from evicp.calibration.reliability import conformal_rank, rows_needed
+from evicp.calibration.ranks import conformal_rank, rows_needed
+from evicp.calibration.suspicious import warn_of_low_coverage
 from evicp.calibration.ties import found_ties, warn_of_ties
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.input import frames, validate

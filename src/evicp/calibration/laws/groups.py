@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.calibration import limits
 from evicp.calibration.laws.clusters import cluster_classes
-from evicp.calibration.reliability import rows_needed, threshold_rank
+from evicp.calibration.ranks import rows_needed, threshold_rank
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
 from evicp.input import convert, validate
 from evicp.input.classes import in_class_order

@@ -1,0 +1,114 @@
+"""Batches of calibration rows: what is kept of labelled rows once their true labels are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import kernels
+from evicp.calibration.hashes import digest_of, row_hashes
+from evicp.calibration.origin import UNKNOWN, Origin, size_of_logits
+from evicp.calibration.suspicious import warn_of_masked_rows, warn_of_rows_beside, warn_suspicious
+from evicp.input import convert, validate
+from evicp.kernels.arithmetic import Arithmetic, precision_of
+from evicp.method.scores import Score
+from evicp.types import F64, I64
+
+__all__ = ["Batch", "joined", "origin_of", "score_batch", "warn_of_masked_labels"]
+
+
+class Batch(NamedTuple):
+    """What is kept of a batch of calibration rows: their scores, and what else is needed of them."""
+
+    scores: F64
+    #: What the grouping needs of each row.
+    keys: NDArray[Any]
+    weights: F64 | None
+    #: What made the scores.
+    origin: Origin
+    #: Of each row, of which the digest is made; None of rows whose origin has their digest.
+    hashes: NDArray[np.uint64] | None = None
+    #: The rows whose true label is impossible by its logit.
+    masked: I64 = np.empty(0, np.int64)
+    #: How many rows have two possible labels, of which the less plausible is true.
+    second_of_two: int = 0
+
+
+def score_batch(score: Score, logits: Any, array: Any, truth: I64, before: Arithmetic | None) -> tuple[Batch, Any]:
+    """The batch of some rows, without keys and weights, and their logits as they were scored.
+
+    Parameters
+    ----------
+    score : of the true labels
+    logits : as they were given
+    array, truth : the logits and labels, checked; a tensor stays on its accelerator
+    before : what scored the rows before these; None of the first ones
+    """
+    stays = not isinstance(array, np.ndarray)
+    precision = precision_of(logits, None if stays else array)
+    if before is None:
+        arithmetic = kernels.arithmetic(score, array, precision)
+        warn_suspicious([score], validate.as_logits(array[:32]) if stays else array)
+    else:
+        array, arithmetic = kernels.comparable(before, score, array, precision)
+    if stays:
+        from evicp.calibration import device
+
+        scores, own = device.label_scores(score, array, truth), device.logits_at(array, truth)
+        largest = size_of_logits(own, lambda rows: device.largest_logits(array)[rows])
+    else:
+        scores = kernels.label_scores(score, array, truth)
+        own = array[np.arange(len(truth)), truth]
+        largest = size_of_logits(own, lambda rows: array[rows].max(1), max(1, validate.BLOCK_LOGITS // array.shape[1]))
+    if before is None:
+        warn_of_rows_beside(score, array)
+    masked, second = np.flatnonzero(own == -np.inf), _second_of_two(array, scores)
+    origin, hashes = Origin(arithmetic, largest, None), row_hashes(own, truth)
+    return Batch(scores, scores[:0], None, origin, hashes, masked, second), array
+
+
+def _second_of_two(logits: Any, scores: F64) -> int:
+    """How many rows have two possible labels and score 0 in ECP, as the less plausible of them does in any case."""
+    rows = np.flatnonzero(scores == 0.0)
+    if not rows.size or logits.shape[1] == 2:
+        return len(rows)
+    return int(((convert.as_array(logits[rows], "logits") > -np.inf).sum(1) == 2).sum())
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Several batches as one."""
+    if not batches:
+        return Batch(np.empty(0), np.empty(0), None, UNKNOWN)
+    scores, keys, weights = zip(*(batch[:3] for batch in batches), strict=True)
+    some = [part for part in keys if len(part)]
+    kept = None if weights[0] is None else np.concatenate(weights)
+    every_key = np.concatenate(some) if some else keys[0]
+    second = sum(batch.second_of_two for batch in batches)
+    hashes = [batch.hashes for batch in batches if batch.hashes is not None]
+    whole = np.concatenate(hashes) if len(hashes) == len(batches) else None
+    return Batch(np.concatenate(scores), every_key, kept, origin_of(batches), whole, second_of_two=second)
+
+
+def origin_of(batches: Sequence[Batch]) -> Origin:
+    """What made the scores of all batches, one without rows aside, and the digest of all rows in their order."""
+    some = [batch for batch in batches if len(batch.scores)]
+    if not some:
+        return UNKNOWN
+    digest, row = 0, 0
+    for batch in some:
+        own = batch.origin.digest if batch.hashes is None else digest_of(batch.hashes, row)
+        if own is None:
+            return Origin.joined([one.origin for one in some], None)
+        digest, row = (digest + own) % 2**64, row + len(batch.scores)
+    return Origin.joined([one.origin for one in some], digest)
+
+
+def warn_of_masked_labels(batches: Sequence[Batch]) -> None:
+    """Warn of true labels that are impossible by their logits."""
+    starts = np.cumsum([0, *(len(batch.scores) for batch in batches)])
+    rows = np.concatenate([start + batch.masked for start, batch in zip(starts, batches, strict=False)])
+    if rows.size:
+        warn_of_masked_rows(rows, int(starts[-1]))

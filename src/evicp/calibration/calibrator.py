@@ -1,0 +1,302 @@
+"""Calibration in one call, or in batches and shards: only the scores of true labels are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import kernels
+from evicp.calibration.batches import Batch, joined, origin_of, score_batch, warn_of_masked_labels
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.laws import weighted as shift
+from evicp.calibration.laws.groups import ByGroup, Groups, as_groups, divide
+from evicp.calibration.laws.weighted import Weights
+from evicp.calibration.suspicious import warn_of_seconds_of_two
+from evicp.errors import InputError, InputTypeError, LogitsError
+from evicp.input import convert, frames, validate
+from evicp.input.classes import ClassAxis, ClassNames, in_class_order, labelled
+from evicp.method.scores import SCORES, ScoreLike, as_score
+from evicp.outer import outer
+from evicp.types import F64, I64
+
+__all__ = ["Calibrator", "calibrate"]
+
+
+def calibrate(
+    logits: Any,
+    labels: Any,
+    score: ScoreLike = "ecp",
+    *,
+    by: Any = None,
+    weights: Any = None,
+    class_weights: Any = None,
+    class_names: ClassNames | None = None,
+) -> Calibration:
+    """Score the true labels of calibration rows; any coverage can be asked for afterwards.
+
+    Parameters
+    ----------
+    logits : (n, K) array of any kind
+        Raw classifier outputs. -inf marks a class as impossible.
+    labels : (n,) integers in [0, K); or names, where class_names are given
+        Rows are paired by their place; an index that says otherwise is an error.
+    score : a name, a score, or a callable of (n, K) logits to (n, K) scores
+        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": a part of the rows chooses the score
+        with the best SAT at coverage 0.9 and is used up, the others are calibrated, so that the guarantee holds.
+        `tune` says why a score is chosen, and chooses by other metrics and at other coverages.
+    by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or (n,) groups, optional
+        Where the coverage asked for must hold: in every class, in every band of evidential uncertainty, or in every
+        group of rows, given here and at prediction.
+    weights : (n,) numbers >= 0, optional
+        For known covariate shift: how much more frequent rows like each one are among new rows; `predict` then needs
+        the new rows' weights, on the same scale.
+    class_weights : (K,) numbers >= 0, optional
+        For label shift: the weight of each class, from `label_shift_weights`.
+    class_names : K names in the order of the logits, or by class number, optional
+        Travel with the calibration and its sets. Labels may then be names, here and wherever labels are taken. Names
+        that are whole numbers, as scikit-learn's `classes_` may be, are what labels are looked up among.
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 4, 500)
+    >>> logits = rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels]
+    >>> calibration = calibrate(logits, labels)
+    >>> calibration
+    Calibration(ecp, 500 rows, 4 classes)
+    >>> calibration.predict([[4.0, 0.5, 0.1, -1.0], [1.0, 1.1, 0.9, -2.0]], coverage=0.95).to_lists()
+    [[0], [1, 0, 2]]
+    >>> calibrate(logits, labels, by="class").thresholds(0.9).shape
+    (4,)
+    """
+    given = None if by is None or isinstance(by, str | type | Groups) else by
+    own: dict[str, Any] = {"by": by if given is None else ByGroup(), "class_weights": class_weights}
+    own["class_names"] = tuple(class_names) if isinstance(class_names, Iterator) else class_names
+    if isinstance(score, str) and score.lower() == "auto":
+        return _calibrate_best(logits, labels, given, weights, own)
+    return Calibrator(score, **own).update(logits, labels, groups=given, weights=weights).finish()
+
+
+def _calibrate_best(logits: Any, labels: Any, groups: Any, weights: Any, how: dict[str, Any]) -> Calibration:
+    """A part of the rows chooses the score, the others are calibrated; `how` is what else a calibrator takes."""
+    frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+    array, truth = labelled(logits, labels, class_names=how["class_names"])
+    if len(truth) < 30:
+        raise LogitsError(f'score="auto" needs at least 30 rows, some to choose with; got {len(truth)}. Name a score.')
+    best, rest = outer("choose_score")(array, truth)
+    calibrator = Calibrator(best, **how)
+    classes = calibrator._classes = calibrator.learned(logits, array.shape[1])
+    own = {what: _part(values, what, rest, len(truth)) for what, values in (("groups", groups), ("weights", weights))}
+    calibrator.update(array[rest], classes.labels(truth[rest]), **own)
+    return replace(calibrator.finish(), chosen_on=len(truth) - len(rest))
+
+
+def _part(values: Any, what: str, rows: I64, n: int) -> NDArray[Any] | None:
+    """The entries of some of n rows."""
+    given = None if values is None else convert.as_array(values, what)
+    if given is not None and given.shape != (n,):
+        raise InputError(f"{what} must have one entry per row; got shape {given.shape} for {n} rows.")
+    return None if given is None else given[rows]
+
+
+class Calibrator:
+    """Calibration in batches or shards: only the scores are kept (with the rows' groups and weights, if any).
+
+    It is for one thread at a time: give each its own, and `merge` them.
+
+    Parameters
+    ----------
+    score, class_weights, class_names : as for `calibrate`
+    by : "class", "group", "uncertainty", or an instance with parameters
+        "group" takes the rows' groups at each `update`.
+
+    Attributes
+    ----------
+    n_classes : K; None before the first batch
+
+    >>> first, second = Calibrator("lac"), Calibrator("lac")
+    >>> _ = first.update([[2.0, 0.0], [0.5, 1.0]], [0, 1])
+    >>> _ = second.update([[0.0, 3.0]], [1])
+    >>> first.merge(second).finish().n
+    3
+    """
+
+    def __init__(
+        self,
+        score: ScoreLike = "ecp",
+        *,
+        by: Any = None,
+        class_weights: Any = None,
+        class_names: ClassNames | None = None,
+    ) -> None:
+        self.score = as_score(score)
+        self.by = as_groups(by)
+        self.n_classes: int | None = None
+        self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
+        in_order = in_class_order(class_weights, "class_weights", self._class_names)
+        self._class_weights = None if class_weights is None else shift.as_weights(in_order, what="class_weights")
+        self._classes: ClassAxis | None = None
+        self._batches: list[Batch] = []
+        if self.by is not None and class_weights is not None:
+            raise InputError("weights and groups cannot be combined; pass by= or class_weights=, not both.")
+
+    @property
+    def n(self) -> int:
+        """Rows seen so far."""
+        return sum(len(batch.scores) for batch in self._batches)
+
+    def update(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibrator:
+        """Add a batch of labelled rows; a batch that raises leaves the calibrator as it was.
+
+        Parameters
+        ----------
+        logits, labels : (n, K) and (n,); labels are numbers, or names where class names were given
+        groups : (n,) groups of the rows, for by="group"
+        weights : (n,) weights of the rows, in every batch or in none
+        """
+        frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+        validate.same_device(logits, labels)
+        stays = kernels.on_device(self.score, logits) is not None
+        array: Any = (validate.as_device_logits if stays else validate.as_logits)(logits, self.n_classes)
+        classes = self.learned(logits, array.shape[1])
+        truth = classes.numbers(labels, len(array))
+        frames.same_labels(logits, labels, array, truth)
+        row_weights = self._row_weights(weights, truth, array.shape[1])
+        if self.by is None and groups is not None:
+            raise InputError('groups are only taken by a calibration by="group".')
+        before = next((batch.origin.arithmetic for batch in self._batches if len(batch.scores)), None)
+        batch, array = score_batch(self.score, logits, array, truth, before)
+        keys = batch.keys if self.by is None else self.by.keys(self.score, array, truth, groups)
+        self.n_classes, self._classes = array.shape[1], classes
+        # Copies: whoever reads rows in blocks fills the same buffers again.
+        kept = None if row_weights is None else row_weights.copy()
+        self._batches.append(batch._replace(keys=keys.copy(), weights=kept))
+        return self
+
+    def learned(self, logits: Any, n_classes: int) -> ClassAxis:
+        """What is known of the classes with these logits, refused if that is contradictory."""
+        known = self._classes
+        if known is None or known.n_classes != n_classes:
+            known = ClassAxis.of(self._class_names, n_classes)
+        return known.learned(logits)
+
+    def called(self, columns: tuple[str, ...] | None) -> Calibrator:
+        """The same calibrator, for logits whose columns have these names where they come from."""
+        if columns is not None:
+            self._classes = replace(ClassAxis.of(self._class_names, len(columns)), columns=columns)
+        return self
+
+    def _row_weights(self, weights: Any, labels: I64, n_classes: int) -> F64 | None:
+        """The rows' weights, given or of their classes."""
+        if self._class_weights is not None:
+            if weights is not None:
+                raise InputError("pass the rows' weights or class_weights, not both.")
+            return shift.as_weights(self._class_weights, n_classes, "class_weights")[labels]
+        if weights is not None and self.by is not None:
+            raise InputError("weights and groups cannot be combined; pass by= or weights=, not both.")
+        if self._batches and (weights is None) != (self._batches[0].weights is None):
+            raise InputError("weights must be given with every batch or with none.")
+        return None if weights is None else shift.as_weights(weights, len(labels))
+
+    def empty(self) -> Calibrator:
+        """A calibrator made as this one, without its rows: for a worker that sends its `content` back."""
+        made = copy(self)
+        made._batches = []
+        return made
+
+    def content(self) -> Batch:
+        """What is kept so far, to be sent elsewhere, as one batch."""
+        return joined(self._batches)
+
+    def restore(self, batch: Batch, n_classes: int) -> Calibrator:
+        """Add the content of a calibrator that was made as this one, elsewhere."""
+        if self.n_classes not in (None, n_classes):
+            raise LogitsError(f"logits must have {self.n_classes} classes in every batch; got {n_classes}.")
+        self.n_classes = n_classes
+        own = SCORES.get(self.score.name) is type(self.score)  # of other scores +inf may mean another thing
+        masked = np.flatnonzero(np.isposinf(batch.scores)) if own else np.empty(0, np.int64)
+        self._batches.append(batch._replace(masked=masked))
+        return self
+
+    def merge(self, *others: Calibrator) -> Calibrator:
+        """Add the scores of other calibrators (other shards, other machines)."""
+        for other in others:
+            if not isinstance(other, Calibrator):
+                raise InputTypeError(
+                    f"only a Calibrator can be merged; got a {type(other).__name__}. "
+                    "Merge the calibrators before finish()."
+                )
+        batches = [id(batch) for one in (self, *others) for batch in one._batches]
+        if self in others or len(set(batches)) < len(batches):
+            raise InputError("a calibrator cannot be merged twice: its rows would count twice.")
+        whole = copy(self)  # so that one that does not fit changes nothing
+        whole._batches = [*self._batches]
+        for other in others:
+            whole._check_mergeable(other)
+            whole._classes = whole._agreed(other)
+            whole.n_classes = whole.n_classes or other.n_classes
+            whole._class_names = whole._class_names if whole._class_names is not None else other._class_names
+            whole._batches.extend(other._batches)
+        self.__dict__.update(whole.__dict__)
+        return self
+
+    def _check_mergeable(self, other: Calibrator) -> None:
+        if other.score != self.score:
+            raise InputError(f"only calibrators of one score can be merged; got {self.score} and {other.score}.")
+        if None not in (self.n_classes, other.n_classes) and self.n_classes != other.n_classes:
+            raise InputError(
+                f"only calibrators of one K can be merged; got {self.n_classes} and {other.n_classes} classes."
+            )
+        if other.by != self.by:
+            raise InputError(f"only calibrators with the same groups can be merged; got {self.by} and {other.by}.")
+        weighted = {batch.weights is not None for batch in (*self._batches[:1], *other._batches[:1])}
+        if len(weighted) > 1 or not np.array_equal(self._class_weights, other._class_weights):  # type: ignore[arg-type]
+            raise InputError("only calibrators with the same kind of weights can be merged.")
+
+    def _warn_of_scales(self) -> None:
+        """Warn where rows have weights of their own, on different scales in different batches."""
+        if self._class_weights is None:
+            shift.warn_of_scales_between([batch.weights for batch in self._batches if batch.weights is not None])
+
+    def _agreed(self, other: Calibrator) -> ClassAxis | None:
+        """What both know of the classes; None where neither has seen any."""
+        n_classes = self.n_classes or other.n_classes
+        if n_classes is None:
+            return self._classes
+        mine, theirs = (one._classes or ClassAxis.of(one._class_names, n_classes) for one in (self, other))
+        return mine.agreed(theirs)
+
+    def finish(self) -> Calibration:
+        """Group and sort the scores."""
+        if self.n_classes is None or self.n == 0:
+            raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
+        classes = self.learned(None, self.n_classes)
+        scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
+        warn_of_seconds_of_two(self.score, sum(batch.second_of_two for batch in self._batches) / len(scores))
+        warn_of_masked_labels(self._batches)
+        self._warn_of_scales()
+        if self._batches[0].weights is not None:
+            weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
+            order = np.argsort(scores, kind="stable")
+            scores, row_weights = scores[order], Weights(weights[order], self._class_weights)
+        elif self.by is None:
+            scores = np.sort(scores)
+        else:
+            keys = [batch.keys for batch in self._batches if len(batch.scores)]
+            if len({part.dtype.kind for part in keys}) > 1:
+                raise InputTypeError("groups must be whole numbers in every batch, or strings in every one; got both.")
+            scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, classes.names)
+        return Calibration(
+            self.score,
+            convert.frozen(scores),
+            self.n_classes,
+            classes.names,
+            groups,
+            row_weights,
+            origin=origin_of(self._batches),
+            columns=classes.other_columns,
+            numbered=classes.numbered,
+        )

@@ -1,0 +1,107 @@
+"""The rank of the threshold among n calibration scores, in exact arithmetic: on average, or with a confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+from math import comb
+
+from evicp.input import validate
+from evicp.types import Coverage
+
+__all__ = [
+    "conformal_rank",
+    "pac_rank",
+    "rows_needed",
+    "threshold_rank",
+]
+
+
+def conformal_rank(n: int, coverage: Coverage) -> int:
+    """k = ceil((n + 1) coverage), in integers: the k-th smallest calibration score is the threshold.
+
+    k = n + 1 means that no finite threshold will do.
+
+    Parameters
+    ----------
+    n : calibration rows
+    coverage : strictly between 0 and 1; 0.9 means 9/10, not the double nearest to it
+
+    >>> conformal_rank(99, 0.9), conformal_rank(9, 0.95)
+    (90, 10)
+    """
+    n, (p, whole) = validate.as_count(n, "n", at_least=0), validate.as_coverage(coverage).as_integer_ratio()
+    return -(-(n + 1) * p // whole)
+
+
+def pac_rank(n: int, coverage: Coverage, confidence: float) -> int:
+    """The smallest k with P(Beta(k, n + 1 - k) >= coverage) >= confidence: the training-conditional rank.
+
+    Over the draw of the calibration set, the k-th smallest score covers at least `coverage` with at least this
+    confidence. k = n + 1 means that no finite threshold will do.
+
+    Parameters
+    ----------
+    n : calibration rows
+    coverage, confidence : both strictly between 0 and 1
+
+    >>> conformal_rank(1000, 0.9), pac_rank(1000, 0.9, 0.95)
+    (901, 916)
+    """
+    risk = 1 - validate.as_coverage(confidence, "confidence")
+    return _exact_pac_rank(validate.as_count(n, "n", at_least=0), validate.as_coverage(coverage), risk)
+
+
+@lru_cache(maxsize=4096)
+def _exact_pac_rank(n: int, coverage: Fraction, risk: Fraction) -> int:
+    return _smallest_enough(0, n + 1, lambda k: _risk_exceeds(n, k, coverage, risk))
+
+
+def _smallest_enough(too_low: int, enough: int, misses: Callable[[int], bool]) -> int:
+    """The smallest whole number that does not miss, by halving: above one that does, up to one that does not."""
+    while enough - too_low > 1:
+        middle = (too_low + enough) // 2
+        too_low, enough = (middle, enough) if misses(middle) else (too_low, middle)
+    return enough
+
+
+def threshold_rank(n: int, coverage: Coverage, confidence: float | None = None) -> int:
+    """The rank of the threshold: the conformal one, or with a confidence the training-conditional one."""
+    return conformal_rank(n, coverage) if confidence is None else pac_rank(n, coverage, confidence)
+
+
+def _risk_exceeds(n: int, k: int, coverage: Fraction, risk: Fraction) -> bool:
+    """Whether P(Beta(k, n + 1 - k) < coverage) = P(Binomial(n, coverage) >= k) > risk."""
+    from scipy.special import betaincc
+
+    tail = float(betaincc(n + 1 - k, k, float(1 - coverage)))  # from the misses: a coverage next to 1 rounds to 1
+    if n > 2000 or abs(tail - risk) > 1e-9 * risk:
+        return tail > risk
+    # Too close to call in floating point, as when both sides are one half: the tail in integers.
+    p, whole = coverage.as_integer_ratio()
+    exact_tail = sum(comb(n, j) * p**j * (whole - p) ** (n - j) for j in range(k, n + 1))
+    return exact_tail * risk.denominator > risk.numerator * whole**n
+
+
+def rows_needed(coverage: Coverage, confidence: float | None = None) -> int:
+    """The fewest calibration rows with a finite threshold at this coverage (and confidence).
+
+    >>> rows_needed(0.9), rows_needed(0.9, confidence=0.95)
+    (9, 29)
+    """
+    exact = validate.as_coverage(coverage)
+    if confidence is None:
+        return int(-(-1 // (1 - exact))) - 1
+    return _exact_pac_rows(exact, 1 - validate.as_coverage(confidence, "confidence"))
+
+
+@lru_cache(maxsize=4096)
+def _exact_pac_rows(coverage: Fraction, risk: Fraction) -> int:
+    def misses(n: int) -> bool:
+        return _risk_exceeds(n, n, coverage, risk)  # with the largest score as threshold
+
+    n = 1
+    while misses(n):
+        n *= 2
+    return _smallest_enough(n // 2, n, misses)

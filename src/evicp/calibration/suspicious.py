@@ -1,0 +1,101 @@
+"""Warnings of input that is legal but very likely not what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import kernels
+from evicp.errors import SuspiciousInputWarning
+from evicp.input.messages import some_of
+from evicp.input.warn import warn, warn_if_no_evidence, warn_if_probabilities
+from evicp.method.scores import ECP, SCORES, Score
+from evicp.types import I64
+
+__all__ = [
+    "warn_of_low_confidence",
+    "warn_of_low_coverage",
+    "warn_of_masked_rows",
+    "warn_of_rows_beside",
+    "warn_of_seconds_of_two",
+    "warn_suspicious",
+]
+
+#: Nobody asks for so little coverage alone: it is more likely the share of misses.
+_LOW_COVERAGE = Fraction(1, 5)
+
+
+#: Nobody asks for coverage that most calibration sets do not reach: it is more likely the share of failures.
+_LOW_CONFIDENCE = 0.5
+
+
+def warn_of_low_coverage(coverage: Fraction) -> bool:
+    """Warn of a share of misses (alpha) where the share of labels to be covered was asked for; whether it looks so."""
+    is_low = coverage <= _LOW_COVERAGE
+    if is_low:
+        warn(
+            f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
+            f"Did you mean {float(1 - coverage):g}?",
+            SuspiciousInputWarning,
+        )
+    return is_low
+
+
+def warn_of_low_confidence(confidence: float | None) -> bool:
+    """Warn of a probability of failure where that of success was asked for; whether it looks so."""
+    if confidence is None or confidence >= _LOW_CONFIDENCE:
+        return False
+    warn(
+        f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} most "
+        f"cover less than asked. Did you mean {1 - confidence:g}?",
+        SuspiciousInputWarning,
+    )
+    return True
+
+
+def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
+    """Warn, once for all scores, of input that is legal but very likely not what was meant."""
+    warn_if_probabilities(logits)
+    if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
+        warn_if_no_evidence(logits)
+
+
+def warn_of_rows_beside(score: Score, logits: Any) -> None:
+    """Warn of a user's score that makes another number of a row by which rows are beside it."""
+    own = (score, getattr(score, "evidence", None), getattr(score, "utility", None))
+    if (SCORES.get(score.name) is type(score) and not any(map(callable, own[1:]))) or len(logits) < 2:
+        return
+    alone, beside = (kernels.dense_scores(score, logits[:rows])[0] for rows in (1, 2))
+    if not np.allclose(alone, beside, rtol=1e-4, atol=1e-6):
+        warn(
+            f"the score {score.describe()} of a row is another one if other rows are beside it: sets then depend on "
+            "which rows are predicted together, and need not cover what is asked. Sum or rank along axis 1, and draw "
+            "no random numbers.",
+            SuspiciousInputWarning,
+        )
+
+
+def warn_of_seconds_of_two(score: Score, share: float) -> None:
+    """Warn where ECP can say nothing: the less plausible of two labels scores 0, whatever its logit is."""
+    if isinstance(score, ECP) and share > 0.05:
+        warn(
+            f"in {share:.0%} of the calibration rows two labels are possible and the less plausible one is true. ECP "
+            f"cannot say how unlikely that one is: above a coverage of about {1 - share:.2f} every set is full. Use "
+            'score="lac".',
+            SuspiciousInputWarning,
+        )
+
+
+def warn_of_masked_rows(rows: I64, n: int) -> None:
+    """Warn of calibration rows, by their numbers among n, whose true label is impossible by its logit."""
+    warn(
+        f"the true label is masked (its logit is -inf) in {rows.size:,} of {n:,} calibration rows: "
+        f"{some_of(rows.tolist())}. They count as never covered, so sets are full above a coverage of about "
+        f"{(n - rows.size) / (n + 1):.3f}. Check the mask and the labels; leave such rows out if there are none "
+        "among new ones.",
+        SuspiciousInputWarning,
+    )
