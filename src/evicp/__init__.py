@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from evicp.errors import EvicpError, EvicpWarning
     from evicp.evaluation.compare import Comparison, compare
     from evicp.evaluation.explain import Explanation, explain
-    from evicp.evaluation.metrics import Evaluation, evaluate
+    from evicp.evaluation.metrics import evaluate
+    from evicp.evaluation.result import Evaluation
     from evicp.evaluation.slices import WorstSlice, worst_slice
     from evicp.evaluation.tuning import Tuned, Tuning, tune
     from evicp.extraction import Extraction, extract
@@ -102,7 +103,8 @@ _LAZY = {
     "errors": ("EvicpError", "EvicpWarning"),
     "evaluation.compare": ("Comparison", "compare"),
     "evaluation.explain": ("Explanation", "explain"),
-    "evaluation.metrics": ("Evaluation", "evaluate"),
+    "evaluation.metrics": ("evaluate",),
+    "evaluation.result": ("Evaluation",),
     "evaluation.slices": ("WorstSlice", "worst_slice"),
     "evaluation.tuning": ("Tuned", "Tuning", "tune"),
     "extraction": ("Extraction", "extract"),

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
-from evicp.evaluation.metrics import Evaluation, Evaluator
+from evicp.evaluation.metrics import Evaluator
+from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames
 from evicp.io.files import (

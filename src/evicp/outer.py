@@ -12,7 +12,7 @@ from typing import Any
 _OUTER = {
     "save": "evicp.io.artifact:save",
     "checksum": "evicp.io.artifact:checksum",
-    "Evaluation": "evicp.evaluation.metrics:Evaluation",
+    "Evaluation": "evicp.evaluation.result:Evaluation",
     "choose_score": "evicp.evaluation.tuning:choose_score",
     "report": "evicp.report:of_evaluation",
 }

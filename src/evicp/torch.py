@@ -13,7 +13,8 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
 from evicp.calibration.laws.groups import ByGroup
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
-from evicp.evaluation.metrics import Evaluation, Evaluator
+from evicp.evaluation.metrics import Evaluator
+from evicp.evaluation.result import Evaluation
 from evicp.input.classes import ClassNames
 from evicp.input.validate import LARGEST_LOGIT, as_coverage, as_device_logits
 from evicp.input.warn import warn_if_probabilities

@@ -20,6 +20,7 @@ import evicp
 from evicp import PredictionSets
 from evicp.errors import InputError, InputTypeError
 from evicp.evaluation import metrics
+from evicp.evaluation.strata import SSCV_ENDS
 
 
 def sets_of(
@@ -209,7 +210,7 @@ def test_strata_adapt_to_the_number_of_classes(k: int) -> None:
     assert [s.label for s in strata] == by_size
     assert sum(s.count for s in strata) == len(rows)
     assert [s.count for s in strata] == [sum(s.low <= size <= s.high for size in edges) for s in strata]
-    assert [s.label for s in metrics.size_strata(sets, truth, metrics.SSCV_ENDS)] == for_sscv
+    assert [s.label for s in metrics.size_strata(sets, truth, SSCV_ENDS)] == for_sscv
     strata = metrics.difficulty_strata(sets, truth, difficulty)
     assert [s.label for s in strata] == by_difficulty
     assert [s.count for s in strata] == [sum(s.low <= d <= s.high for d in difficulty) for s in strata]

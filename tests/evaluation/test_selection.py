@@ -266,7 +266,7 @@ def steady_merit(lam: float, logits: Any, labels: Any, level: Fraction, by: str)
     """What tuning maximises: as in the paper, but a size range of five rows counts half in SSCV."""
     sets = evicp.calibrate(logits, labels, evicp.RAPS(lam=lam)).predict(logits, level)
     strata = [
-        s for s in evicp.evaluation.metrics.size_strata(sets, labels, evicp.evaluation.metrics.SSCV_ENDS) if s.count
+        s for s in evicp.evaluation.metrics.size_strata(sets, labels, evicp.evaluation.strata.SSCV_ENDS) if s.count
     ]
     sscv = max(abs(s.coverage - float(level)) * s.count / (s.count + 5) for s in strata)
     non_empty = evicp.evaluation.metrics.mean_size(sets, non_empty=True)

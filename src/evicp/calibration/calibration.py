@@ -37,7 +37,7 @@ from evicp.tables import html_table
 from evicp.types import F64, I64, Coverage, Coverages
 
 if TYPE_CHECKING:
-    from evicp.evaluation.metrics import Evaluation
+    from evicp.evaluation.result import Evaluation
 
 __all__ = ["Calibration"]
 

@@ -20,7 +20,7 @@ from evicp.types import F64, I64, Coverage
 
 if TYPE_CHECKING:
     from evicp.calibration.calibration import Calibration
-    from evicp.evaluation.metrics import ClassCoverage, Evaluation, GroupCoverage
+    from evicp.evaluation.result import ClassCoverage, Evaluation, GroupCoverage
 
 __all__ = ["certify"]
 

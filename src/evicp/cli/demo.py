@@ -26,7 +26,7 @@ from evicp.cli.common import (
 )
 from evicp.datasets import LogitsSample, load_imagenet_sample
 from evicp.errors import FileError, MissingExtraError
-from evicp.evaluation.metrics import Evaluation
+from evicp.evaluation.result import Evaluation
 from evicp.io.paths import open_file, write_whole
 from evicp.method.scores import USUAL, Score
 from evicp.sets import PredictionSets

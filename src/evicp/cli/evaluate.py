@@ -38,7 +38,7 @@ from evicp.cli.inputs import (
 )
 from evicp.cli.outputs import metric_rows
 from evicp.errors import FileError, InputError
-from evicp.evaluation.metrics import Evaluation
+from evicp.evaluation.result import Evaluation
 from evicp.io.paths import format_of, write_whole
 from evicp.report.page import require_plotly
 from evicp.tables import csv_table

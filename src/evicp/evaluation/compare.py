@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration import limits
-from evicp.calibration.ranks import conformal_rank, rows_needed
+from evicp.calibration.ranks import rows_needed
 from evicp.calibration.suspicious import warn_suspicious
-from evicp.calibration.ties import is_tied
 from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
-from evicp.evaluation.metrics import Evaluation, evaluate_counts
+from evicp.evaluation.result import Evaluation
+from evicp.evaluation.splits import Split, run_splits
 from evicp.evaluation.tuning import Auto, Tuned, rows_to_choose, with_temperature
 from evicp.input import validate
 from evicp.input.classes import labelled
@@ -176,58 +175,104 @@ def compare(
     calibration : rows to calibrate on in each trial, a share or a count; the rest is tested
     temperature : a number; "split" fits it on the tuning rows of each trial, which keeps the guarantee; "holdout" on
         the calibration rows, as the paper does, outside the exact guarantee. A score with a T other than 1 keeps it.
-    tuning : a share or count of rows set aside where `temperature="split"` or a score is `Tuned` or "auto"; by default
-        a tenth; for "auto" a fifth, a third of few rows
+    tuning : rows set aside for "split", `Tuned` and "auto", a share or a count; by default a tenth, for "auto" more
     min_count : strata with fewer rows are left out of SSCV
-
-    Returns
-    -------
-    Comparison
-        Prints as a table; `median`, `mean`, `std` and `values` have its figures.
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 5, 600)
-    >>> logits = rng.normal(size=(600, 5)) + 2 * np.eye(5)[labels]
-    >>> comparison = compare(logits, labels, ["ecp", "lac"], coverage=0.8, trials=3)
+    >>> comparison = compare(rng.normal(size=(600, 5)) + 2 * np.eye(5)[labels], labels, "ecp", coverage=0.8, trials=3)
     >>> abs(comparison.median("ecp", "coverage") - 0.8) < 0.06
     True
     """
-    array, truth = labelled(logits, labels)
-    if not len(array):
-        raise LogitsError("compare needs labelled rows to split; got none.")
-    exact = validate.as_coverage(coverage)
-    trials, seed = validate.as_count(trials, "trials"), validate.as_count(seed, "seed", at_least=0)
-    min_count = validate.as_count(min_count, "min_count")
-    methods = _unique_names(scores)
+    rows = _Rows.checked(logits, labels, coverage, seed, min_count)
+    methods, trials = _unique_names(scores), validate.as_count(trials, "trials")
     # "auto" sees for itself which scores do well on these logits.
-    warn_suspicious((m.score if isinstance(m, Tuned) else m for m in methods.values()), array)
-    n_tuning = _tuning_rows(tuning, len(array), methods.values(), temperature)
-    _warn_of_few_to_tune(n_tuning, exact, methods.values())
-    n_calibration = as_row_count(calibration, len(array), "calibration")
-    if n_tuning + n_calibration >= len(array):
-        raise InputError(
-            f"calibration and tuning take {n_calibration + n_tuning:,} of {len(array):,} rows; none are left to test."
+    warn_suspicious((m.score if isinstance(m, Tuned) else m for m in methods.values()), rows.logits)
+    n_tuning = _tuning_rows(tuning, rows, methods.values(), temperature)
+    splits = rows.split(trials, n_tuning, as_row_count(calibration, len(rows.labels), "calibration"))
+    return rows.compare(methods, splits, temperature)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A random split: the numbers of the rows for choices, calibration and test."""
+
+    tuning: I64
+    calibration: I64
+    test: I64
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Labelled rows to split, and what is asked of every score on them."""
+
+    logits: NDArray[Any]
+    labels: I64
+    coverage: Fraction
+    seed: int
+    min_count: int
+
+    @classmethod
+    def checked(cls, logits: Any, labels: Any, coverage: Any, seed: Any, min_count: Any) -> _Rows:
+        array, truth = labelled(logits, labels)
+        if not len(array):
+            raise LogitsError("compare needs labelled rows to split; got none.")
+        exact, seed = validate.as_coverage(coverage), validate.as_count(seed, "seed", at_least=0)
+        return cls(array, truth, exact, seed, validate.as_count(min_count, "min_count"))
+
+    def split(self, trials: int, n_tuning: int, n_calibration: int) -> list[_Trial]:
+        n, used = len(self.labels), n_tuning + n_calibration
+        if used >= n:
+            raise InputError(f"calibration and tuning take {used:,} of {n:,} rows; none are left to test.")
+        orders = (np.random.default_rng([self.seed, trial]).permutation(n) for trial in range(trials))
+        return [_Trial(*np.split(order, [n_tuning, used])) for order in orders]
+
+    def compare(self, methods: Mapping[str, Method], trials: list[_Trial], temperature: float | str) -> Comparison:
+        temperatures = self._temperatures(temperature, trials)
+        chosen = {name: self._choose(method, trials, temperatures) for name, method in methods.items()}
+        difficulty = kernels.label_ranks(self.logits, self.labels)
+        return Comparison(
+            evaluations={name: self._evaluate(scores, trials, difficulty) for name, scores in chosen.items()},
+            coverage=self.coverage,
+            trials=len(trials),
+            n_calibration=len(trials[0].calibration),
+            n_test=len(trials[0].test),
+            n_tuning=len(trials[0].tuning),
+            temperatures=tuple(t if t is not None else 1.0 for t in temperatures),
+            note=_note(temperature, len(trials[0].tuning)),
+            chosen=chosen,
         )
-    orders = [np.random.default_rng([seed, trial]).permutation(len(array)) for trial in range(trials)]
-    parts = [np.split(order, [n_tuning, n_tuning + n_calibration]) for order in orders]
-    temperatures = _temperatures(temperature, array, truth, parts)
-    difficulty = kernels.label_ranks(array, truth)
-    chosen = {name: _choose(method, array, truth, parts, temperatures, exact, seed) for name, method in methods.items()}
-    evaluations = {
-        name: _evaluate_trials(scores, array, truth, difficulty, parts, exact, min_count)
-        for name, scores in chosen.items()
-    }
-    return Comparison(
-        evaluations=evaluations,
-        coverage=exact,
-        trials=trials,
-        n_calibration=n_calibration,
-        n_test=len(array) - n_tuning - n_calibration,
-        n_tuning=n_tuning,
-        temperatures=tuple(t if t is not None else 1.0 for t in temperatures),
-        note=_note(temperature, n_tuning),
-        chosen=chosen,
-    )
+
+    def _temperatures(self, temperature: float | str, trials: list[_Trial]) -> list[float | None]:
+        """The temperature of each trial; None where nothing was asked."""
+        wanted = validate.as_temperature(temperature, "split", "holdout")
+        if not isinstance(wanted, str):
+            return [None if wanted == 1.0 else wanted] * len(trials)
+        parts = (trial.tuning if wanted == "split" else trial.calibration for trial in trials)
+        return [fit_temperature(self.logits[part], self.labels[part]).temperature for part in parts]
+
+    def _choose(self, method: Method, trials: list[_Trial], temperatures: list[float | None]) -> list[Score]:
+        """The score of each trial, from its tuning rows and its temperature."""
+        if not isinstance(method, Tuned | Auto):
+            return [with_temperature(method, temperature) for temperature in temperatures]
+        return [
+            method.choose(self.logits[trial.tuning], self.labels[trial.tuning], self.coverage, self.seed, temperature)
+            for trial, temperature in zip(trials, temperatures, strict=True)
+        ]
+
+    def _evaluate(self, scores: list[Score], trials: list[_Trial], difficulty: I64) -> list[Evaluation]:
+        """One method on all trials; trials with equal scores share one pass over the logits."""
+        results: dict[int, Evaluation] = {}
+        for number, score in enumerate(scores):
+            if number in results:
+                continue
+            same = [other for other in range(number, len(scores)) if scores[other] == score]  # there may be no hash
+            calibrated = not isinstance(score, Base)
+            splits = [Split(trials[i].calibration, trials[i].test, (self.coverage,), calibrated) for i in same]
+            for other, (tested,) in zip(same, run_splits(score, self.logits, self.labels, splits), strict=True):
+                n_classes = self.logits.shape[1]
+                results[other] = tested.evaluation(self.labels, difficulty, n_classes, score.name, self.min_count)
+        return [results[number] for number in range(len(scores))]
 
 
 def _unique_names(scores: Any) -> dict[str, Method]:
@@ -251,24 +296,24 @@ def _as_method(item: Any) -> Method:
     return item if isinstance(item, Tuned | Auto) else as_score(item, conformal=False)
 
 
-def _tuning_rows(tuning: Any, n: int, methods: Iterable[Method], temperature: Any) -> int:
+def _tuning_rows(tuning: Any, rows: _Rows, methods: Collection[Method], temperature: Any) -> int:
     """How many rows are set aside in each trial for temperatures, parameters and choices."""
+    n, needed = len(rows.labels), rows_needed(rows.coverage)
     kinds = {type(method) for method in methods}
-    if temperature != "split" and not kinds & {Tuned, Auto}:
+    chooses = bool(kinds & {Tuned, Auto})
+    if temperature != "split" and not chooses:
         return 0
     if tuning is None:
         tuning = rows_to_choose(n) if Auto in kinds else 0.1
-    return as_row_count(tuning, n, "tuning")
-
-
-def _warn_of_few_to_tune(n_tuning: int, coverage: Fraction, methods: Iterable[Method]) -> None:
-    """Full sets are all alike: where `tune` would refuse to choose, the first candidate is taken."""
-    if n_tuning < rows_needed(coverage) and any(isinstance(method, Tuned | Auto) for method in methods):
+    n_tuning = as_row_count(tuning, n, "tuning")
+    if n_tuning < needed and chooses:
+        # Full sets are all alike: where `tune` would refuse to choose, the first candidate is taken.
         warn(
-            f"the {n_tuning} tuning rows of a trial cannot tell candidates apart: coverage {float(coverage):g} needs "
-            f"{rows_needed(coverage)}, with fewer all sets are full. Pass tuning={rows_needed(coverage)} or more.",
+            f"the {n_tuning} tuning rows of a trial cannot tell candidates apart: coverage {float(rows.coverage):g} "
+            f"needs {needed}, with fewer all sets are full. Pass tuning={needed} or more.",
             SmallCalibrationWarning,
         )
+    return n_tuning
 
 
 def as_row_count(share: Any, n: int, what: str) -> int:
@@ -279,89 +324,6 @@ def as_row_count(share: Any, n: int, what: str) -> int:
     if not 0 < rows < n:
         raise InputError(f"{what} must be a share in (0, 1) or a number of rows below {n:,}; got {share}.")
     return rows
-
-
-def _temperatures(
-    temperature: float | str, logits: NDArray[Any], labels: I64, parts: list[list[I64]]
-) -> list[float | None]:
-    """The temperature of each trial; None where nothing was asked."""
-    wanted = validate.as_temperature(temperature, "split", "holdout")
-    if isinstance(wanted, str):
-        which = 0 if wanted == "split" else 1
-        return [fit_temperature(logits[part[which]], labels[part[which]]).temperature for part in parts]
-    return [None if wanted == 1.0 else wanted] * len(parts)
-
-
-def _choose(
-    method: Method,
-    logits: NDArray[Any],
-    labels: I64,
-    parts: list[list[I64]],
-    temperatures: list[float | None],
-    coverage: Fraction,
-    seed: int,
-) -> list[Score]:
-    """The score of each trial, from its tuning rows and its temperature."""
-    if isinstance(method, Tuned | Auto):
-        return [
-            method.choose(logits[tuning], labels[tuning], coverage, seed, temperature)
-            for (tuning, _, _), temperature in zip(parts, temperatures, strict=True)
-        ]
-    return [with_temperature(method, temperature) for temperature in temperatures]
-
-
-def _evaluate_trials(
-    scores: list[Score],
-    logits: NDArray[Any],
-    labels: I64,
-    difficulty: I64,
-    parts: list[list[I64]],
-    coverage: Fraction,
-    min_count: int,
-) -> list[Evaluation]:
-    """One method on all trials; trials with equal scores share one pass over the logits."""
-    results: dict[int, Evaluation] = {}
-    for trial, score in enumerate(scores):
-        if trial not in results:
-            alike = [other for other in range(trial, len(scores)) if scores[other] == score]
-            splits = [(parts[other][1], parts[other][2]) for other in alike]
-            evaluations = _evaluate_splits(score, logits, labels, splits, coverage, difficulty, min_count)
-            results.update(zip(alike, evaluations, strict=True))
-    return [results[trial] for trial in range(len(scores))]
-
-
-def _evaluate_splits(
-    score: Score,
-    logits: NDArray[Any],
-    labels: I64,
-    splits: Sequence[tuple[I64, I64]],
-    coverage: Fraction,
-    difficulty: I64,
-    min_count: int,
-) -> list[Evaluation]:
-    """Calibrate and evaluate on each (calibration rows, test rows), scoring the logits once for all of them."""
-    true_scores = kernels.label_scores(score, logits, labels)
-    thresholds, ties = [float(coverage)] * len(splits), [False] * len(splits)
-    if not isinstance(score, Base):
-        ascending = [np.sort(true_scores[rows]) for rows, _ in splits]
-        thresholds = [limits.threshold(scores, coverage) for scores in ascending]
-        ties = [is_tied(scores, conformal_rank(len(scores), coverage)) for scores in ascending]
-    all_sizes = limits.set_sizes(score, logits, np.array(thresholds))
-    return [
-        evaluate_counts(
-            sizes[test],
-            true_scores[test] <= threshold,
-            labels[test],
-            difficulty[test],
-            n_classes=logits.shape[1],
-            target=coverage,
-            score=score.name,
-            n_calibration=None if isinstance(score, Base) else len(rows),
-            min_count=min_count,
-            tied=tied,
-        )
-        for (rows, test), threshold, tied, sizes in zip(splits, thresholds, ties, all_sizes, strict=True)
-    ]
 
 
 def _plain(value: float) -> float | None:

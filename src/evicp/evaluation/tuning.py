@@ -24,16 +24,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import kernels
-from evicp.calibration import limits
-from evicp.calibration.ranks import conformal_rank, rows_needed
+from evicp.calibration.ranks import rows_needed
 from evicp.errors import InputError, LogitsError
+from evicp.evaluation.splits import Split, Tested, run_splits
 from evicp.evaluation.strata import SSCV_ENDS, Ranges, trade_off, violation
 from evicp.input import validate
 from evicp.input.classes import labelled
 from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, ScoreLike, TopK, as_score
 from evicp.tables import html_table, markdown_table, text_table
-from evicp.types import F64, I64, Bools, Coverage
+from evicp.types import F64, I64, Coverage
 
 __all__ = ["AUTO", "GRIDS", "Auto", "Candidate", "Tuned", "Tuning", "auto", "rows_to_choose", "split_off", "tune"]
 
@@ -388,25 +387,13 @@ class _Judged:
 
 def _judge(score: Score, logits: NDArray[Any], labels: I64, coverage: Fraction, by: Metric, seed: int) -> _Judged:
     """Calibrate and measure a score at every coverage, on all rows and without each tenth, in one pass over them."""
-    n = len(labels)
+    n, n_classes = logits.shape
     fold = np.random.default_rng([seed, n]).permutation(n) % _FOLDS
     parts = [np.arange(n), *(np.flatnonzero((fold != j) | (n == 1)) for j in range(_FOLDS))]  # a lone row always stays
-    levels = [coverage + min(coverage, 1 - coverage) * step for step in _AROUND]
-    true_scores = kernels.label_scores(score, logits, labels)
-    thresholds = np.array([[_threshold(true_scores[part], level) for level in levels] for part in parts])
-    sizes = limits.set_sizes(score, logits, thresholds)
-    merits = [
-        np.mean(
-            [
-                _merit(sizes[p, c][part], true_scores[part] <= thresholds[p, c], level, logits.shape[1], by)
-                for c, level in enumerate(levels)
-            ]
-        )
-        for p, part in enumerate(parts)
-    ]
-    asked = _AROUND.index(0)
-    figures = _figures(sizes[0, asked], true_scores <= thresholds[0, asked], coverage, logits.shape[1])
-    return _Judged(score, figures, np.array(merits))
+    levels = tuple(coverage + min(coverage, 1 - coverage) * step for step in _AROUND)
+    of_parts = run_splits(score, logits, labels, [Split(part, part, levels) for part in parts], warn=False)
+    merits = [np.mean([_merit(tested, n_classes, by) for tested in of_part]) for of_part in of_parts]
+    return _Judged(score, _figures(of_parts[0][_AROUND.index(0)], n_classes), np.array(merits))
 
 
 def _overall(judged: _Judged) -> float:
@@ -428,26 +415,19 @@ def _is_clear(judged: _Judged, other: _Judged, errors: float) -> bool:
     return lead > errors * error
 
 
-def _threshold(scores: F64, coverage: Fraction) -> float:
-    """The conformal threshold, +inf without a warning where the rows are too few."""
-    k = conformal_rank(len(scores), coverage)
-    return float(np.partition(scores, k - 1)[k - 1]) if k <= len(scores) else np.inf
-
-
-def _figures(
-    sizes: I64, covered: Bools, coverage: Fraction, n_classes: int, steady: int = 0
-) -> tuple[float, float, float]:
+def _figures(tested: Tested, n_classes: int, steady: int = 0) -> tuple[float, float, float]:
     """Mean size, SSCV and SAT, as `evaluate` has them if `steady` is 0; SAT is 0 where every set is empty."""
-    of_row = Ranges.ending(SSCV_ENDS, n_classes).find(sizes)
-    rows, hits = np.bincount(of_row), np.bincount(of_row, weights=covered)
-    sscv = float(violation(rows, hits, float(coverage), steady=steady)[0])
-    non_empty = sizes[sizes > 0]
-    return float(sizes.mean()), sscv, trade_off(sscv, float(non_empty.mean())) if non_empty.size else 0.0
+    of_row = Ranges.ending(SSCV_ENDS, n_classes).find(tested.sizes)
+    rows, hits = np.bincount(of_row), np.bincount(of_row, weights=tested.covered)
+    sscv = float(violation(rows, hits, float(tested.coverage), steady=steady)[0])
+    non_empty = tested.sizes[tested.sizes > 0]
+    sat = trade_off(sscv, float(non_empty.mean())) if non_empty.size else 0.0
+    return float(tested.sizes.mean()), sscv, sat
 
 
-def _merit(sizes: I64, covered: Bools, coverage: Fraction, n_classes: int, by: Metric) -> float:
+def _merit(tested: Tested, n_classes: int, by: Metric) -> float:
     """One figure of a score, higher is better, steadied."""
-    size, sscv, sat = _figures(sizes, covered, coverage, n_classes, _STEADY)
+    size, sscv, sat = _figures(tested, n_classes, _STEADY)
     return {"size": -size, "sscv": -sscv, "sat": sat}[by]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from evicp.evaluation.metrics import Evaluation, Stratum
+from evicp.evaluation.result import Evaluation, Stratum
 from evicp.paper.published import DATASETS, EFFICIENCY, TABLES, TableSettings, figures, lookup
 from evicp.paper.trials import PROTOCOLS, Method, Network, Outcome, Protocol, Trials
 from evicp.tables import csv_table, markdown_table

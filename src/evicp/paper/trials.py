@@ -6,7 +6,7 @@ of their own and gives every method the same splits. Rows, shares and randomisat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -16,16 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration import limits
 from evicp.calibration.reliability import Reliability
 from evicp.errors import InputError
-from evicp.evaluation.metrics import Evaluation, evaluate_counts
+from evicp.evaluation.result import Evaluation
+from evicp.evaluation.splits import Split, run_splits
 from evicp.evaluation.tuning import tune
-from evicp.input import validate
 from evicp.method.scores import APS, ECP, LAC, RAPS, Score
 from evicp.method.temperature import fit_temperature
 from evicp.paper.published import Lam, paper_name
-from evicp.types import F64, I64
+from evicp.types import I64
 
 __all__ = ["LEAKS", "RAPS_GRID", "Method", "Network", "Outcome", "Protocol", "Trials", "run_trials"]
 
@@ -133,23 +132,6 @@ def _expected(n: int, coverage: Fraction, m: int) -> tuple[float, float]:
 Trials = Mapping[tuple[Method, float], tuple[Outcome, ...]]
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Row numbers: what is calibrated on, what is tested."""
-
-    calibration: I64
-    test: I64
-
-
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """One method at one coverage on one split."""
-
-    method: Method
-    coverage: float
-    split: Split
-
-
 def run_trials(
     network: Network,
     protocol: Protocol,
@@ -179,13 +161,6 @@ def run_trials(
     return {key: tuple(outcomes) for key, outcomes in results.items()}
 
 
-def _wanted(lams: Iterable[float], reference: bool) -> list[tuple[Method, float]]:
-    """Methods and coverages, RAPS at the given lambdas."""
-    wide = (0.9, 0.95, 0.99) if reference else (0.9, 0.95)
-    four = [(m, c) for m in (BASE, PLAIN_APS, BENCHMARK_RAPS, EVIDENTIAL) for c in wide]
-    return [*four, (LEAST, 0.9), *((Method("RAPS", lam), 0.9) for lam in lams if lam != BENCHMARK_RAPS.lam)]
-
-
 def _released_trial(
     network: Network, difficulty: I64, trial: int, seed: int, reference: bool
 ) -> dict[tuple[Method, float], Outcome]:
@@ -193,13 +168,11 @@ def _released_trial(
     held = round(HOLDOUT * n)
     rows = np.random.default_rng([seed, trial, 0]).permutation(n)[:held]
     temperature = fit_temperature(network.logits[rows], network.labels[rows]).temperature
-    asked, splits = [], dict[Method, Split]()
-    for method, coverage in _wanted(RAPS_GRID, reference):
-        if method not in splits:
-            order = np.random.default_rng([seed, trial, 1 + len(splits)]).permutation(n)
-            splits[method] = Split(order[:held], order[held:])
-        asked.append(Asked(method, coverage, splits[method]))
-    outcomes = _outcomes(network, difficulty, asked, temperature, trial, randomize_penalty=True)
+    splits = {}
+    for number, (method, coverages) in enumerate(_wanted(RAPS_GRID, reference).items(), start=1):
+        order = np.random.default_rng([seed, trial, number]).permutation(n)
+        splits[method] = Split(order[:held], order[held:], coverages, method != BASE)
+    outcomes = _outcomes(network, difficulty, splits, temperature, trial, randomize_penalty=True)
     candidates = [outcomes[Method("RAPS", lam), 0.9] for lam in RAPS_GRID]
     outcomes[BEST_RAPS, 0.9] = min(candidates, key=lambda outcome: outcome.evaluation.sscv or 0.0)
     return outcomes
@@ -217,9 +190,11 @@ def _clean_trial(
     best = tune(logits, labels, raps, by="sscv", coverage=0.9, grid={"lam": RAPS_GRID}, seed=trial).best
     lam = float(best.parameters()["lam"])
     lams = {lam, 0.001, 0.01, 1.0} if reference else {lam}
-    split = Split(calibration, test)
-    asked = [Asked(method, coverage, split) for method, coverage in _wanted(sorted(lams), reference)]
-    outcomes = _outcomes(network, difficulty, asked, temperature, trial, randomize_penalty=False)
+    splits = {
+        method: Split(calibration, test, coverages, method != BASE)
+        for method, coverages in _wanted(sorted(lams), reference).items()
+    }
+    outcomes = _outcomes(network, difficulty, splits, temperature, trial, randomize_penalty=False)
     outcomes[BEST_RAPS, 0.9] = outcomes[Method("RAPS", lam), 0.9]
     if not reference:
         # A lambda that was best in some trials only is no column of its own.
@@ -227,54 +202,39 @@ def _clean_trial(
     return outcomes
 
 
+def _wanted(lams: Iterable[float], reference: bool) -> dict[Method, tuple[Fraction, ...]]:
+    """The coverages of each method, RAPS at the given lambdas."""
+    coverages = tuple(Fraction(share, 100) for share in ((90, 95, 99) if reference else (90, 95)))
+    wanted = dict.fromkeys((BASE, PLAIN_APS, BENCHMARK_RAPS, EVIDENTIAL), coverages)
+    for method in (LEAST, *(Method("RAPS", lam) for lam in lams)):
+        wanted.setdefault(method, coverages[:1])
+    return wanted
+
+
 def _outcomes(
     network: Network,
     difficulty: I64,
-    asked: Sequence[Asked],
+    splits: Mapping[Method, Split],
     temperature: float,
     trial: int,
     *,
     randomize_penalty: bool,
 ) -> dict[tuple[Method, float], Outcome]:
-    """What was asked, scoring the logits once for all that share a score."""
-    by_score: dict[Score, list[Asked]] = {}
-    for one in asked:
-        score = one.method.score(temperature, trial, randomize_penalty=randomize_penalty)
-        by_score.setdefault(score, []).append(one)
-    results = {}
-    for score, those in by_score.items():
-        for one, outcome in zip(those, _one_pass(score, network, difficulty, those), strict=True):
-            results[one.method, one.coverage] = outcome
-    return {(one.method, one.coverage): results[one.method, one.coverage] for one in asked}
-
-
-def _one_pass(score: Score, network: Network, difficulty: I64, asked: Sequence[Asked]) -> list[Outcome]:
-    """Several splits and coverages of one score, from one pass over the logits."""
+    """Every method on its split, scoring the logits once for all that share a score."""
     n_classes = network.logits.shape[1]
-    true_scores = kernels.label_scores(score, network.logits, network.labels)
-    thresholds = [_threshold(one, true_scores) for one in asked]
-    all_sizes = limits.set_sizes(score, network.logits, np.array(thresholds))
-    results = []
-    for one, threshold, everywhere in zip(asked, thresholds, all_sizes, strict=True):
-        test = one.split.test
-        sizes = everywhere[test]
-        evaluation = evaluate_counts(
-            sizes,
-            true_scores[test] <= threshold,
-            network.labels[test],
-            difficulty[test],
-            n_classes=n_classes,
-            target=validate.as_coverage(one.coverage),
-            score=str(one.method),
-            n_calibration=len(one.split.calibration),
-        )
-        lam = score.lam if isinstance(score, RAPS) else None
-        histogram = np.bincount(sizes, minlength=n_classes + 1)
-        results.append(Outcome(evaluation, histogram, len(one.split.calibration), lam, one.method != BASE))
+    by_score: dict[Score, list[Method]] = {}
+    for method in splits:
+        score = method.score(temperature, trial, randomize_penalty=randomize_penalty)
+        by_score.setdefault(score, []).append(method)
+    results = {}
+    for score, methods in by_score.items():
+        found = run_splits(score, network.logits, network.labels, [splits[method] for method in methods])
+        for method, of_method in zip(methods, found, strict=True):
+            for tested in of_method:
+                evaluation = tested.evaluation(network.labels, difficulty, n_classes, str(method))
+                histogram = np.bincount(tested.sizes, minlength=n_classes + 1)
+                n_calibration = len(tested.split.calibration)
+                lam = score.lam if isinstance(score, RAPS) else None
+                outcome = Outcome(evaluation, histogram, n_calibration, lam, tested.split.calibrated)
+                results[method, float(tested.coverage)] = outcome
     return results
-
-
-def _threshold(asked: Asked, true_scores: F64) -> float:
-    if asked.method == BASE:
-        return asked.coverage
-    return limits.threshold(np.sort(true_scores[asked.split.calibration]), validate.as_coverage(asked.coverage))

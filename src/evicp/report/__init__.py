@@ -25,7 +25,7 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import calibrate
 from evicp.errors import InputError, InputTypeError
 from evicp.evaluation.compare import as_row_count
-from evicp.evaluation.metrics import Evaluation
+from evicp.evaluation.result import Evaluation
 from evicp.evaluation.tuning import with_temperature
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames, as_class_names, labelled

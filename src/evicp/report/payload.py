@@ -21,7 +21,7 @@ from evicp.calibration.certificate import caveat, score_line
 from evicp.calibration.ranks import conformal_rank
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.ties import is_tied
-from evicp.evaluation.metrics import Evaluation
+from evicp.evaluation.result import Evaluation
 from evicp.evaluation.strata import SIZE_ENDS, Ranges, intervals
 from evicp.io import artifact
 from evicp.report.curves import GRID, Curves, Method

@@ -15,7 +15,8 @@ from evicp.calibration.laws.cross import CrossCalibration
 from evicp.calibration.laws.groups import ByClass, ByGroup, ByUncertainty, as_groups
 from evicp.calibration.ranks import conformal_rank
 from evicp.errors import InputError, LabelsError, SuspiciousInputWarning, unusable
-from evicp.evaluation.metrics import Evaluation, Evaluator
+from evicp.evaluation.metrics import Evaluator
+from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis
 from evicp.input.messages import some_of

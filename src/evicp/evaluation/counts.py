@@ -1,0 +1,182 @@
+"""All that an evaluation needs to know of its rows, in counts that add up over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import InputError
+from evicp.evaluation.result import ClassCoverage, Evaluation, GroupCoverage, Stratum
+from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, trade_off, violation
+from evicp.input import validate
+from evicp.types import F64, I64, Bools
+
+#: The quantiles of set size that an evaluation reports beside the median.
+QUANTILES = (0.05, 0.25, 0.75, 0.95)
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Rows with each value 0, 1, ...: how many, how many covered, how many labels in their sets."""
+
+    rows: I64
+    hits: I64
+    labels: I64
+
+    @classmethod
+    def of(cls, values: I64, covered: Bools, sizes: I64, n_values: int) -> Counts:
+        """Count rows by a value of each."""
+        # Doubles add whole numbers exactly up to 2^53.
+        totals = (np.bincount(values, weights, minlength=n_values) for weights in (None, covered, sizes))
+        return cls(*(total.astype(np.int64) for total in totals))
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.rows + other.rows, self.hits + other.hits, self.labels + other.labels)
+
+    def strata(self, low: int, ends: Sequence[int], confidence: float) -> tuple[Stratum, ...]:
+        """The values 0..K put together into [low, end], (end, next end], ..., (last end, K]."""
+        ranges = Ranges.ending(ends, len(self.rows) - 1, low)
+        rows, hits, labels = (ranges.sums(total) for total in (self.rows, self.hits, self.labels))
+        bounds = zip(*intervals(hits, rows, confidence), strict=True)
+        return tuple(map(_stratum, ranges.lows, ranges.highs, rows.tolist(), hits.tolist(), labels.tolist(), bounds))
+
+    def sscv(self, target: Fraction, min_count: int) -> tuple[float | None, int | None]:
+        """SSCV of counts by size, and the row count of the smallest stratum it looked at; None where of none."""
+        ranges, least = Ranges.ending(SSCV_ENDS, len(self.rows) - 1), validate.as_count(min_count, "min_count")
+        gap, smallest = violation(ranges.sums(self.rows), ranges.sums(self.hits), float(target), min_count=least)
+        return (float(gap), int(smallest)) if smallest else (None, None)
+
+    def class_coverage(self, target: Fraction, names: tuple[str, ...] | None) -> ClassCoverage:
+        """Coverage of each class, of counts by class."""
+        share, size = (
+            np.divide(total, self.rows, out=np.full(len(self.rows), np.nan), where=self.rows > 0)
+            for total in (self.hits, self.labels)
+        )
+        return ClassCoverage(share, self.rows, size, target, names)
+
+
+def _stratum(low: int, high: int, count: int, hits: int, labels: int, bounds: tuple[F64, F64]) -> Stratum:
+    if not count:
+        return Stratum(low, high, 0, None, None, None)
+    return Stratum(low, high, count, hits / count, (float(bounds[0]), float(bounds[1])), labels / count)
+
+
+def count_groups(names: NDArray[Any], covered: Bools, sizes: I64) -> dict[str, I64]:
+    """Rows, covered rows and labels in sets, (3,), of each group."""
+    known, of_row = np.unique(names, return_inverse=True)
+    counts = Counts.of(of_row, covered, sizes, len(known))
+    return dict(zip(known.tolist(), np.stack([counts.rows, counts.hits, counts.labels], axis=1), strict=True))
+
+
+def group_coverage(groups: dict[str, I64], target: Fraction) -> GroupCoverage:
+    """Coverage and size in each group, of `count_groups`."""
+    names = sorted(groups)
+    counts, hits, labels = np.stack([groups[name] for name in names], axis=1)
+    return GroupCoverage(hits / counts, counts, labels / counts, target, tuple(names))
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Evaluated rows by set size, by class, by difficulty (where that is known) and by group (where there are any)."""
+
+    by_size: Counts
+    by_class: Counts
+    by_difficulty: Counts | None
+    by_group: dict[str, I64] | None
+
+    @property
+    def n(self) -> int:
+        """How many rows were counted."""
+        return int(self.by_size.rows.sum())
+
+    @classmethod
+    def of(
+        cls, sizes: I64, covered: Bools, labels: I64, ranks: I64 | None, groups: NDArray[Any] | None, n_classes: int
+    ) -> Tally:
+        """Count rows with these set sizes, true labels, ranks of the true labels and groups."""
+        return cls(
+            Counts.of(sizes, covered, sizes, n_classes + 1),
+            Counts.of(labels, covered, sizes, n_classes),
+            None if ranks is None else Counts.of(ranks, covered, sizes, n_classes + 1),
+            None if groups is None else count_groups(groups, covered, sizes),
+        )
+
+    def __add__(self, other: Tally) -> Tally:
+        given = [(tally.by_difficulty is None, tally.by_group is None) for tally in (self, other)]
+        if given[0] != given[1]:
+            raise InputError("logits (or difficulty) and groups must be given with every batch or with none.")
+        by_difficulty, by_group = self.by_difficulty, self.by_group
+        if by_difficulty is not None and other.by_difficulty is not None:
+            by_difficulty = by_difficulty + other.by_difficulty
+        if by_group is not None and other.by_group is not None:
+            by_group = dict(by_group)
+            for name, counts in other.by_group.items():
+                by_group[name] = by_group[name] + counts if name in by_group else counts
+        return Tally(self.by_size + other.by_size, self.by_class + other.by_class, by_difficulty, by_group)
+
+    def evaluation(
+        self,
+        target: Fraction,
+        *,
+        min_count: int = 1,
+        confidence: float = 0.95,
+        class_names: tuple[str, ...] | None = None,
+        **known: Any,
+    ) -> Evaluation:
+        """Everything that follows from the counts; `known` are fields of the evaluation that do not."""
+        n, sizes, ranks = self.n, self.by_size, self.by_difficulty
+        sscv, smallest = sizes.sscv(target, min_count)
+        hits, labels, empty, single = (int(x) for x in (sizes.hits.sum(), sizes.labels.sum(), *sizes.rows[:2]))
+        low, high = intervals(hits, n, confidence)
+        mean_non_empty = labels / (n - empty) if n > empty else None
+        return Evaluation(
+            n=n,
+            n_classes=len(self.by_class.rows),
+            target=target,
+            coverage=hits / n,
+            coverage_interval=(float(low), float(high)),
+            mean_size=labels / n,
+            mean_size_non_empty=mean_non_empty,
+            median_size=median(sizes.rows),
+            size_quantiles=quantiles(sizes.rows, QUANTILES),
+            empty_share=empty / n,
+            singleton_share=single / n,
+            singleton_coverage=int(sizes.hits[1]) / single if single else None,
+            size_strata=sizes.strata(0, SIZE_ENDS, confidence),
+            sscv=sscv,
+            sscv_smallest_count=smallest,
+            sat=sat_of(sscv, mean_non_empty),
+            class_coverage=self.by_class.class_coverage(target, class_names),
+            accuracy=None if ranks is None else int(ranks.rows[1]) / n,
+            difficulty_strata=None if ranks is None else ranks.strata(1, SIZE_ENDS, confidence),
+            confidence=confidence,
+            group_coverage=None if self.by_group is None else group_coverage(self.by_group, target),
+            **known,
+        )
+
+
+def median(counts: I64) -> float:
+    """The middle size, or the mean of the two in the middle."""
+    n = int(counts.sum())
+    low, high = np.searchsorted(np.cumsum(counts), [(n + 1) // 2, n // 2 + 1])
+    return float((low + high) / 2)
+
+
+def quantiles(counts: I64, shares: Sequence[float]) -> dict[str, float]:
+    """The smallest sizes that at least these shares of the rows do not exceed, by exact ranks."""
+    at_most = np.cumsum(counts)
+    ranks = [ceil(validate.as_coverage(share) * int(at_most[-1])) for share in shares]
+    return {
+        f"{100 * share:g}%": float(size) for share, size in zip(shares, np.searchsorted(at_most, ranks), strict=True)
+    }
+
+
+def sat_of(sscv: float | None, mean_non_empty: float | None) -> float | None:
+    """SAT; None where SSCV is, or every set is empty."""
+    return None if sscv is None or mean_non_empty is None else float(trade_off(sscv, mean_non_empty))

@@ -1,0 +1,303 @@
+"""What an evaluation found: coverage, size and adaptivity, over all rows and by size, difficulty, class and group."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, range_text
+from evicp.outer import outer
+from evicp.tables import csv_table, html_table, markdown_table, rows_text, text_table
+from evicp.types import F64, I64
+
+__all__ = ["ClassCoverage", "Evaluation", "GroupCoverage", "Stratum"]
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """Rows whose set size (or difficulty) lies in [low, high]: how many, how often covered, how large.
+
+    Attributes
+    ----------
+    low : where the range begins
+    high : where it ends, inclusive
+    count : rows in it
+    coverage : the share of them whose set holds the true label; None without rows
+    coverage_interval : its exact (Clopper-Pearson) interval; None without rows
+    mean_size : labels per set; None without rows
+    """
+
+    low: int
+    high: int
+    count: int
+    coverage: float | None
+    coverage_interval: tuple[float, float] | None
+    mean_size: float | None
+
+    @property
+    def label(self) -> str:
+        """The range as text, "2-3"."""
+        return range_text(self.low, self.high)
+
+    @property
+    def hits(self) -> int:
+        """Covered rows."""
+        return round((self.coverage or 0.0) * self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shares:
+    """Coverage, rows and mean size of each class or group; NaN where there are no rows."""
+
+    coverage: F64
+    counts: I64
+    mean_size: F64
+    target: Fraction
+
+    @property
+    def hits(self) -> I64:
+        """Covered rows of each."""
+        return np.rint(np.nan_to_num(self.coverage) * self.counts).astype(np.int64)
+
+    @property
+    def mean_gap(self) -> float:
+        """The mean distance from the target over those with rows."""
+        return float(np.nanmean(np.abs(self.coverage - float(self.target))))
+
+    @property
+    def worst(self) -> float:
+        """The least coverage."""
+        return float(self.coverage[self._least])
+
+    @property
+    def _least(self) -> int:
+        return int(np.nanargmin(self.coverage))
+
+    def _to_dict(self, **names: Any) -> dict[str, Any]:
+        def plain(values: F64) -> list[float | None]:
+            return [None if np.isnan(value) else value for value in values.tolist()]
+
+        figures = {"coverage": plain(self.coverage), "counts": self.counts.tolist(), "mean_size": plain(self.mean_size)}
+        return {"mean_gap": self.mean_gap, "worst": self.worst, **names, **figures}
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCoverage(_Shares):
+    """Coverage of each class, and the mean size of its rows' sets; NaN for a class without rows.
+
+    Attributes
+    ----------
+    coverage : (K,) the share of each class's rows whose set holds it
+    counts : (K,) rows of each class
+    mean_size : (K,) labels per set of these rows
+    target : the coverage asked for, exactly
+    names : of the classes, where the sets know them
+    """
+
+    names: tuple[str, ...] | None = None
+
+    @property
+    def worst_class(self) -> int:
+        """The class covered least."""
+        return self._least
+
+    def label(self, number: int) -> str:
+        """A class as text, with its name where that is known: "class 32", "32 tailed frog"."""
+        return f"class {number}" if self.names is None else f"{number} {self.names[number]}"
+
+
+@dataclass(frozen=True, eq=False)
+class GroupCoverage(_Shares):
+    """Coverage and size in each group of rows.
+
+    Attributes
+    ----------
+    coverage : (G,) the share of each group's rows whose set holds the true label
+    counts : (G,) rows of each group
+    mean_size : (G,) labels per set of these rows
+    target : the coverage asked for, exactly
+    names : of the G groups, sorted
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def worst_group(self) -> str:
+        """The group covered least."""
+        return self.names[self._least]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """Everything worth knowing about sets whose labels are known. Prints as a table.
+
+    Attributes
+    ----------
+    n : rows evaluated
+    n_classes : K
+    target : the coverage asked for, exactly
+    score : the name of the score
+    n_calibration : rows calibrated on; None where nothing is promised
+    coverage : the share of rows whose set holds the true label
+    coverage_interval : its exact (Clopper-Pearson) interval
+    mean_size : labels per set
+    mean_size_non_empty : labels per non-empty set; None where all are empty
+    median_size : of all sets
+    size_quantiles : the sizes that 5, 25, 75 and 95 % of the sets do not exceed: {"5%": 1.0, ...}
+    empty_share : the share of empty sets
+    singleton_share : the share of sets of one label
+    singleton_coverage : the share of one-label sets whose label is the true one; None where there are none
+    size_strata : rows and coverage by ranges of set size (the paper's Table 3)
+    sscv : size-stratified coverage violation: the largest distance of coverage from the target over ranges of set
+        size; None where none of them has `min_count` rows
+    sscv_smallest_count : rows in the smallest of these ranges: where they are few, SSCV is mostly chance
+    sat : size-adaptivity trade-off, (1 - SSCV) / mean size of non-empty sets; None where either is
+    class_coverage : coverage, rows and mean size of each class
+    accuracy : top-1 accuracy of the logits; None where neither logits nor difficulty were given
+    difficulty_strata : rows, coverage and size by the rank of the true label (the paper's Table 4); None likewise
+    confidence : of the intervals
+    target_confidence : with which the coverage was asked for (training-conditional sets); None where on average
+    guarantee : where the coverage holds, "marginal" or as `PredictionSets` has it
+    group_coverage : coverage, rows and mean size of each group; None where no groups were given
+    filled : empty sets were given their top label
+    smoothed : ties were broken at random
+    tied : other calibration scores equal the threshold, so that more may be covered
+    """
+
+    n: int
+    n_classes: int
+    target: Fraction
+    score: str
+    n_calibration: int | None
+    coverage: float
+    coverage_interval: tuple[float, float]
+    mean_size: float
+    mean_size_non_empty: float | None
+    median_size: float
+    size_quantiles: dict[str, float]
+    empty_share: float
+    singleton_share: float
+    singleton_coverage: float | None
+    size_strata: tuple[Stratum, ...]
+    sscv: float | None
+    sscv_smallest_count: int | None
+    sat: float | None
+    class_coverage: ClassCoverage
+    accuracy: float | None = None
+    difficulty_strata: tuple[Stratum, ...] | None = None
+    confidence: float = 0.95
+    target_confidence: float | None = None
+    guarantee: str = "marginal"
+    group_coverage: GroupCoverage | None = None
+    filled: bool = False
+    smoothed: bool = False
+    tied: bool = False
+
+    @property
+    def law_is_bound(self) -> bool:
+        """Whether the Beta law of coverage is one of at least so much: of filled sets, and where scores are tied."""
+        return self.filled or self.tied
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        result = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        result["target"] = float(self.target)
+        result["coverage_interval"] = list(self.coverage_interval)
+        for name in ("size_strata", "difficulty_strata"):
+            strata = getattr(self, name)
+            result[name] = strata and [{"range": s.label, **asdict(s)} for s in strata]
+        classes, groups = self.class_coverage, self.group_coverage
+        result["class_coverage"] = classes._to_dict(worst_class=classes.worst_class)
+        result["group_coverage"] = groups and groups._to_dict(worst_group=groups.worst_group, names=list(groups.names))
+        return result
+
+    def _summary(self) -> list[list[str]]:
+        low, high = self.coverage_interval
+        classes = self.class_coverage
+        worst = f"{classes.label(classes.worst_class)}, {rows_text(int(classes.counts[classes.worst_class]))}"
+        right = "" if self.singleton_coverage is None else f" ({self.singleton_coverage:.2%} of these right)"
+        rows = [
+            ["rows", f"{self.n:,}"],
+            ["coverage", f"{self.coverage:.4f}, asked {float(self.target):g}"],
+            [
+                f"{100 * self.confidence:g} % interval",
+                f"[{low:.4f}, {high:.4f}] of the coverage, from these rows alone",
+            ],
+            ["mean size", f"{self.mean_size:.3f}"],
+            [
+                "median size",
+                f"{self.median_size:g} (" + ", ".join(f"{q}: {v:g}" for q, v in self.size_quantiles.items()) + ")",
+            ],
+            ["empty, one label", f"{self.empty_share:.2%}, {self.singleton_share:.2%}{right}"],
+            ["SSCV", self._sscv_text()],
+            ["SAT", _figure(self.sat)],
+            ["worst class", f"{classes.worst:.3f} ({worst})"],
+            ["class gap", f"{classes.mean_gap:.3f}, the mean distance of classes from {float(self.target):g}"],
+        ]
+        return rows if self.accuracy is None else [*rows, ["top-1 accuracy", f"{self.accuracy:.4f}"]]
+
+    def _sscv_text(self) -> str:
+        """SSCV with what it is taken from: coarser ranges of size than those of the table, of those with rows."""
+        if self.sscv is None or self.sscv_smallest_count is None:
+            return "-"
+        fine, pooled = (Ranges.ending(ends, self.n_classes) for ends in (SIZE_ENDS, SSCV_ENDS))
+        rows = pooled.sums(np.array([s.count for s in self.size_strata]), fine)
+        hits = pooled.sums(np.array([s.hits for s in self.size_strata]), fine)
+        used = np.flatnonzero(rows >= self.sscv_smallest_count)  # smaller ones were left out
+        worst = used[np.abs(hits[used] / rows[used] - float(self.target)).argmax()]
+        about = f"over {', '.join(pooled.labels[i] for i in used)}; smallest {rows_text(self.sscv_smallest_count)}"
+        return f"{self.sscv:.3f} at sizes {pooled.labels[worst]} ({about})"
+
+    def _tables(self) -> dict[str, tuple[list[str], list[list[str]]]]:
+        """The head and the rows of each table, by its caption."""
+        tables = {"All rows": (["metric", "value"], self._summary())}
+        strata = {"By the number of labels in the set": ("size", self.size_strata)}
+        if self.difficulty_strata is not None:
+            strata["By difficulty, the rank of the true label among the logits"] = "difficulty", self.difficulty_strata
+        for caption, (by, ranges) in strata.items():
+            rows = [[s.label, f"{s.count:,}", _figure(s.coverage), _figure(s.mean_size, 2)] for s in ranges]
+            tables[caption] = [by, *_STRATUM], rows
+        if self.group_coverage is not None:
+            tables["By group, the one covered least first"] = (
+                ["group", *_STRATUM],
+                self._group_rows(self.group_coverage),
+            )
+        return tables
+
+    def _group_rows(self, groups: GroupCoverage, shown: int = 20) -> list[list[str]]:
+        """The groups covered least, worst first."""
+        rows = [
+            [groups.names[i], f"{groups.counts[i]:,}", f"{groups.coverage[i]:.3f}", f"{groups.mean_size[i]:.2f}"]
+            for i in np.argsort(groups.coverage, kind="stable")[:shown]
+        ]
+        rest = len(groups.names) - len(rows)
+        return [*rows, [f"and {rest:,} more", "", "", ""]] if rest else rows
+
+    def __repr__(self) -> str:
+        return "\n\n".join(text_table(head, rows) for head, rows in self._tables().values())
+
+    def to_markdown(self) -> str:
+        """The evaluation as Markdown tables."""
+        return "\n\n".join(markdown_table(head, rows) for head, rows in self._tables().values())
+
+    def to_csv(self) -> str:
+        """Its single numbers as comma-separated values, a metric a line."""
+        single = {name: value for name, value in self.to_dict().items() if isinstance(value, int | float | str)}
+        return csv_table(["metric", "value"], list(single.items()))
+
+    def to_html(self) -> str:
+        """The evaluation as a page of its own, with figures (needs the `report` extra)."""
+        return outer("report")(self).to_html()
+
+    def _repr_html_(self) -> str:
+        return "".join(html_table(head, rows, caption=caption) for caption, (head, rows) in self._tables().items())
+
+
+_STRATUM = ("rows", "coverage", "mean size")
+
+
+def _figure(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
