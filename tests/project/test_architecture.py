@@ -85,7 +85,6 @@ LONG_FILES = frozenset(
         "evicp.kernels._triton",
         "evicp.method.scores",
         "evicp.ray",
-        "evicp.sklearn.classifier",
     }
 )
 LONG_FUNCTIONS = frozenset(

@@ -477,8 +477,8 @@ BUGS = [
     Bug(
         "a new estimator beside an old calibration",
         "sklearn/classifier.py",
-        "fitted = self._fitted(X, y, params)",
-        "fitted = self._fitted(X, y, params)\n        self.estimator_ = fitted.estimator",
+        "        classes = self._classes(trained, y)\n",
+        "        classes = self._classes(trained, y)\n        self.estimator_ = trained.estimator\n",
         _tests("adapters/test_sklearn"),
     ),
     Bug(

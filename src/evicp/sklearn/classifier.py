@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, overload
+from itertools import repeat
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils import _safe_indexing, indexable
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator, calibrate
 from evicp.calibration.laws.cross import CrossCalibration
 from evicp.calibration.laws.groups import ByClass, ByGroup, ByUncertainty, as_groups
 from evicp.calibration.ranks import conformal_rank
-from evicp.errors import InputError, LabelsError, SuspiciousInputWarning, unusable
+from evicp.errors import InputError, LabelsError, SuspiciousInputWarning
 from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
@@ -23,30 +32,9 @@ from evicp.input.messages import some_of
 from evicp.input.warn import warn
 from evicp.method.scores import ScoreLike, as_score
 from evicp.sets import PredictionSets
-from evicp.sklearn.estimators import (
-    BY_PROBABILITIES,
-    Reading,
-    aligned,
-    classes_of,
-    columns_of,
-    read,
-    same_columns,
-    same_order,
-)
-from evicp.sklearn.splits import splits
+from evicp.sklearn.estimators import aligned, classes_of, columns_of, positions, read, same_columns, same_order
+from evicp.sklearn.training import HeldOut, Trained, train
 from evicp.types import F64, I64, Coverage, Coverages
-
-try:
-    from sklearn import get_config
-    from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.utils import _safe_indexing, indexable
-    from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
-    from sklearn.utils.metaestimators import available_if
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
-except ImportError as error:
-    raise unusable("sklearn", "scikit-learn", "sklearn", "the scikit-learn adapter", error) from error
 
 __all__ = ["ConformalClassifier", "logits_of"]
 
@@ -62,42 +50,18 @@ def logits_of(estimator: Any, X: Any) -> NDArray[Any]:
     return read(estimator, X)[0]
 
 
-def _listed(values: Iterable[Any]) -> str:
-    """Some values as text, the first eight of them."""
-    return some_of(list(values), repr)
+def _group_function(by: Any) -> Callable[[Any], Any] | None:
+    """The function of X that gives groups; None where `by` is another way to group, or none."""
+    if by is None or isinstance(by, str | type) or not callable(by):
+        if isinstance(as_groups(by), ByGroup):
+            raise InputError('by="group" needs the group of each row: pass a function of X that gives one per row.')
+        return None
+    return by
 
 
-class _Part(NamedTuple):
-    """Rows that calibrate: their places in X, and an estimator that has not seen them with its logits of them."""
-
-    rows: I64
-    logits: F64
-    estimator: Any
-
-
-class _Fitted(NamedTuple):
-    """A fitted estimator, how it is read, and the rows that calibrate; how many folds they were scored in, if any."""
-
-    estimator: Any
-    reading: Reading
-    parts: list[_Part]
-    folds: int | None = None
-
-
-def _positions(y: NDArray[Any], classes: NDArray[Any]) -> I64:
-    """Labels as positions in the classes."""
-    known = {label: position for position, label in enumerate(classes.tolist())}
-    given = y.tolist()
-    unknown = list(dict.fromkeys(label for label in given if label not in known))
-    if unknown:
-        raise LabelsError(
-            f"y must hold classes the estimator was fitted on ({_listed(known)}); got {_listed(unknown)}. "
-            "Drop such rows, or fit with rows of these classes."
-        )
-    return np.array([known[label] for label in given], dtype=np.int64)
-
-
-def _warn_of_lacking(parts: list[_Part], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage) -> None:
+def _warn_of_lacking(
+    parts: list[HeldOut], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage
+) -> None:
     """Name the classes that a training part had no row of, with the calibration rows that this costs.
 
     Such a row scores +inf: it counts as not covered, as new rows of its class are, and coverage over all rows holds.
@@ -105,7 +69,7 @@ def _warn_of_lacking(parts: list[_Part], labels: list[I64], classes: NDArray[Any
     rows = np.zeros(len(classes), np.int64)
     lacks = np.zeros(len(classes), np.bool_)
     for part, truth in zip(parts, labels, strict=True):
-        unknown = ~np.isin(np.arange(len(classes)), _positions(classes_of(part.estimator), classes))
+        unknown = ~np.isin(np.arange(len(classes)), positions(classes_of(part.estimator), classes))
         lacks |= unknown
         rows += unknown * np.bincount(truth, minlength=len(classes))
     if not lacks.any():
@@ -119,20 +83,11 @@ def _warn_of_lacking(parts: list[_Part], labels: list[I64], classes: NDArray[Any
     else:
         outcome = "only full sets hold these classes"
     warn(
-        f"{lacks.sum():,} of {len(classes):,} classes {where} ({_listed(classes[lacks].tolist())}): no estimator can "
+        f"{lacks.sum():,} of {len(classes):,} classes {where} ({some_of(classes[lacks], repr)}): no estimator can "
         f"predict what it has not seen. Their {missed:,} of {n:,} calibration rows count as not covered, which keeps "
         f"the coverage over all rows; {outcome}. Give more rows of them.",
         SuspiciousInputWarning,
     )
-
-
-def _group_function(by: Any) -> Callable[[Any], Any] | None:
-    """The function of X that gives groups; None where `by` is another way to group, or none."""
-    if by is None or isinstance(by, str | type) or not callable(by):
-        if isinstance(as_groups(by), ByGroup):
-            raise InputError('by="group" needs the group of each row: pass a function of X that gives one per row.')
-        return None
-    return by
 
 
 def _groups_of(group: Callable[[Any], Any], X: Any, n: int) -> NDArray[Any]:
@@ -140,13 +95,6 @@ def _groups_of(group: Callable[[Any], Any], X: Any, n: int) -> NDArray[Any]:
     given = group(X)
     same_order(X, groups=given)
     return validate.as_groups(given, n)
-
-
-def _inner_has(method: str) -> Callable[[ConformalClassifier], bool]:
-    def check(self: ConformalClassifier) -> bool:
-        return hasattr(self.estimator_ if hasattr(self, "estimator_") else self._base(), method)
-
-    return check
 
 
 class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -227,9 +175,13 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def score(self, value: Any) -> None:
         self.__dict__["score"] = value
 
+    @property
+    def _wanted_score(self) -> ScoreLike | None:
+        return self.__dict__["score"]
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's parameters."""
-        return {**super().get_params(deep), "score": self.__dict__["score"]}
+        return {**super().get_params(deep), "score": self._wanted_score}
 
     def _base(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
@@ -249,62 +201,48 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         same_order(X, y=y, **fit_params)
         X, y = indexable(X, column_or_1d(y, warn=True))
         group = _group_function(self.by)
-        if self.__dict__["score"] is not None and str(self.__dict__["score"]).lower() != "auto":
-            as_score(self.__dict__["score"])  # one that is refused is refused before anything is trained
+        if self._wanted_score is not None and str(self._wanted_score).lower() != "auto":
+            as_score(self._wanted_score)  # one that is refused is refused before anything is trained
         params = self._routed(fit_params)
         if self.ensemble:
             self._check_ensemble(group)
         if len(np.unique(y)) == 1 and not isinstance(self.cv, str):
             raise LabelsError(f"y must hold rows of 2 classes or more; got 1 class, {y.tolist()[0]!r}.")
-        fitted = self._fitted(X, y, params)
-        classes, score = self._classes(fitted, y), self._conformal_score(fitted)
-        calibration = self._calibrated(fitted, X, y, classes, score, group)
+        trained = train(self._base(), X, y, params, cv=self.cv, random_state=self.random_state, exact=self.ensemble)
+        classes = self._classes(trained, y)
+        calibration = self._calibrated(trained, X, y, classes, group)
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
-        self.estimator_, self.classes_, self._group, self.calibration_ = fitted.estimator, classes, group, calibration
-        self._reading, self._columns = fitted.reading, columns_of(X)
-        self.estimators_ = [part.estimator for part in fitted.parts] if self.ensemble else None
+        self.estimator_, self.classes_, self._group, self.calibration_ = trained.estimator, classes, group, calibration
+        self._reading, self._columns = trained.reading, columns_of(X)
+        self.estimators_ = [part.estimator for part in trained.held_out] if self.ensemble else None
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # the last fit's
-            if hasattr(fitted.estimator, name):
-                setattr(self, name, getattr(fitted.estimator, name))
+            if hasattr(trained.estimator, name):
+                setattr(self, name, getattr(trained.estimator, name))
         return self
 
-    def _fitted(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> _Fitted:
-        """The estimator and the rows that calibrate, as `cv` says."""
-        if isinstance(self.cv, str) and self.cv == "oob":
-            return self._fit_out_of_bag(X, y, params)
-        if not isinstance(self.cv, str) or self.cv != "prefit":
-            return self._fit_and_score(X, y, params)
-        if params:
-            raise InputError(f"a prefit estimator is not fitted again; got {_listed(params)}. Fit it with them.")
-        check_is_fitted(self.estimator)
-        logits, reading = read(self.estimator, X)
-        return _Fitted(self.estimator, reading, [_Part(np.arange(len(y)), logits, self.estimator)])
-
-    def _classes(self, fitted: _Fitted, y: NDArray[Any]) -> NDArray[Any]:
+    def _classes(self, trained: Trained, y: NDArray[Any]) -> NDArray[Any]:
         """The estimator's classes; sorted, with those that it lacks, where its training part had no row of them."""
-        known = classes_of(fitted.estimator)
+        known = classes_of(trained.estimator)
         lacks_some = not isinstance(self.cv, str) and len(np.setdiff1d(y, known)) > 0
         return np.union1d(known, y) if lacks_some else known
 
     def _calibrated(
-        self, fitted: _Fitted, X: Any, y: NDArray[Any], classes: NDArray[Any], score: Any, group: Any
+        self, trained: Trained, X: Any, y: NDArray[Any], classes: NDArray[Any], group: Any
     ) -> Calibration | CrossCalibration:
         """The calibration of the rows held out; of each fold's estimator, where these are kept."""
-        logits = [aligned(part.logits, classes_of(part.estimator), classes) for part in fitted.parts]
-        labels = [_positions(y[part.rows], classes) for part in fitted.parts]
-        _warn_of_lacking(fitted.parts, labels, classes, None if group else as_groups(self.by), self.coverage)
+        score, parts = self._conformal_score(trained), trained.held_out
+        logits = [aligned(part.logits, classes_of(part.estimator), classes) for part in parts]
+        labels = [positions(y[part.rows], classes) for part in parts]
+        _warn_of_lacking(parts, labels, classes, None if group else as_groups(self.by), self.coverage)
         names = classes.tolist() if classes.dtype.kind in "iuf" else [str(c) for c in classes]
         labels = [ClassAxis.of(names, len(names)).labels(part) for part in labels]
-        groups = [
-            None if group is None else _groups_of(group, _safe_indexing(X, part.rows), len(part.rows))
-            for part in fitted.parts
-        ]
+        groups = [] if group is None else [_groups_of(group, _safe_indexing(X, rows), len(rows)) for rows, *_ in parts]
         if self.ensemble:
             return self._cross_calibrated(logits, labels, groups, score, names)
-        by = self.by if group is None else np.concatenate([part for part in groups if part is not None])
+        by = np.concatenate(groups) if groups else self.by
         calibration = calibrate(np.concatenate(logits), np.concatenate(labels), score, by=by, class_names=names)
-        return replace(calibration, folds=fitted.folds)
+        return replace(calibration, folds=trained.folds)
 
     def _check_ensemble(self, group: Any) -> None:
         """Refuse what the estimators of folds cannot be asked for, before they are trained."""
@@ -312,7 +250,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise InputError(
                 f"ensemble keeps the estimators of folds; got cv={self.cv!r}. Pass a number of folds: cv=5."
             )
-        if str(self.__dict__["score"]).lower() == "auto":
+        if str(self._wanted_score).lower() == "auto":
             raise InputError(
                 'ensemble needs one score for all folds; got "auto". Name it, or choose it with evicp.tune.'
             )
@@ -322,24 +260,23 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
 
     def _cross_calibrated(
-        self, logits: list[F64], labels: list[I64], groups: list[NDArray[Any] | None], score: Any, names: list[Any]
+        self, logits: list[F64], labels: list[I64], groups: list[NDArray[Any]], score: Any, names: list[Any]
     ) -> CrossCalibration:
         """The calibration of each fold's estimator; of all groups, also those that a fold has no rows of."""
-        known = [part for part in groups if part is not None]
-        by = ByGroup(tuple(np.unique(np.concatenate(known)).tolist())) if known else self.by
+        by = ByGroup(tuple(np.unique(np.concatenate(groups)).tolist())) if groups else self.by
         return CrossCalibration(
             tuple(
                 Calibrator(score, by=by, class_names=names).update(*part, groups=own).finish()
-                for *part, own in zip(logits, labels, groups, strict=True)
+                for *part, own in zip(logits, labels, groups or repeat(None, len(logits)), strict=True)
             )
         )
 
-    def _conformal_score(self, fitted: _Fitted) -> Any:
+    def _conformal_score(self, trained: Trained) -> Any:
         """The score asked for, or the one that suits what is read of the fitted estimator; its kind alone decides."""
-        if self.__dict__["score"] is not None:
-            return self.__dict__["score"]
-        decides = fitted.reading.method == "decision_function" and not fitted.reading.probabilities
-        return "ecp" if decides and len(classes_of(fitted.estimator)) > 2 else "lac"
+        if self._wanted_score is not None:
+            return self._wanted_score
+        decides = trained.reading.method == "decision_function" and not trained.reading.probabilities
+        return "ecp" if decides and len(classes_of(trained.estimator)) > 2 else "lac"
 
     def _routed(self, fit_params: dict[str, Any]) -> dict[str, Any]:
         """What of the parameters of `fit` the estimator's own is given."""
@@ -351,64 +288,13 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         mapping = MethodMapping().add(caller="fit", callee="fit")
         return MetadataRouter(owner=type(self).__name__).add(estimator=self._base(), method_mapping=mapping)
 
-    def _fit_and_score(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> _Fitted:
-        """The estimator, fitted on a part, and the rest that calibrates, once or fold by fold."""
-        parts: list[_Part] = []
-        reading: Reading | None = None
-        for train, held_out in splits(self.cv, self.random_state, X, y, exact=self.ensemble):
-            estimator = self._trained(X, y, params, train)
-            rows = _safe_indexing(X, held_out)
-            if reading is None:
-                logits, reading = read(estimator, rows)
-            else:
-                logits = reading(estimator, rows)
-            parts.append(_Part(held_out, logits, estimator))
-        assert reading is not None  # of no split there is an error
-        if len(parts) > 1:
-            return _Fitted(self._trained(X, y, params), reading, parts, len(parts))
-        return _Fitted(estimator, reading, parts)
-
-    def _trained(self, X: Any, y: NDArray[Any], params: dict[str, Any], rows: I64 | None = None) -> Any:
-        """A clone of the estimator fitted on some rows, or on all."""
-        some = _check_method_params(X, params, rows)
-        part, labels = (X, y) if rows is None else (_safe_indexing(X, rows), y[rows])
-        try:
-            return clone(self._base()).fit(part, labels, **some)
-        except ValueError as error:
-            if len(np.unique(labels)) > 1 or len(np.unique(y)) == 1:
-                raise
-            raise InputError(
-                f"{type(self._base()).__name__} cannot be fitted on rows of one class, and the {len(labels)} rows that "
-                f"train are all of class {labels.tolist()[0]!r}: {error} Give more rows of the other classes."
-            ) from error
-
-    def _fit_out_of_bag(self, X: Any, y: NDArray[Any], params: dict[str, Any]) -> _Fitted:
-        """The estimator, fitted on all rows, and what those of its parts say of each that were not trained on it."""
-        estimator = clone(self._base())
-        if "oob_score" not in estimator.get_params(deep=False):
-            raise InputError(
-                f'cv="oob" needs an estimator that leaves rows out of its bags and has oob_score, such as '
-                f"RandomForestClassifier; got {type(estimator).__name__}. Use folds: cv=5."
-            )
-        if estimator.get_params(deep=False).get("bootstrap") is False:
-            raise InputError(
-                'cv="oob" needs an estimator that draws bags: pass bootstrap=True to it, or use folds: cv=5.'
-            )
-        estimator.set_params(oob_score=True).fit(X, y, **_check_method_params(X, params))
-        probabilities = np.asarray(estimator.oob_decision_function_, np.float64)
-        rows = np.flatnonzero(np.nan_to_num(probabilities).sum(1) > 0)  # the others are in every bag
-        if not rows.size:
-            raise InputError("no row was left out of any bag; give the estimator more parts, or use folds: cv=5.")
-        logits = BY_PROBABILITIES.logits(probabilities[rows])  # as new rows are to be read
-        return _Fitted(estimator, BY_PROBABILITIES, [_Part(rows, logits, estimator)], len(rows))
-
     def predict(self, X: Any) -> NDArray[Any]:
         """The estimator's own prediction, one label per row."""
         check_is_fitted(self)
         same_columns(X, self._columns)
         return self.estimator_.predict(X)
 
-    @available_if(_inner_has("predict_proba"))
+    @available_if(lambda self: hasattr(getattr(self, "estimator_", self._base()), "predict_proba"))
     def predict_proba(self, X: Any) -> F64:
         """The estimator's own probabilities, where it has any; 0 for a class that it was not trained on."""
         check_is_fitted(self)
@@ -515,7 +401,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """
         same_order(X, y=y)
         logits, groups = self._outputs(X)
-        truth = _positions(column_or_1d(y, warn=True), self.classes_)
+        truth = positions(column_or_1d(y, warn=True), self.classes_)
         sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
         if isinstance(self.calibration_, CrossCalibration):
             logits = self._logits(self.estimator_, X)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import InputError, InputTypeError, LogitsError, SuspiciousInputWarning
+from evicp.errors import InputError, InputTypeError, LabelsError, LogitsError, SuspiciousInputWarning
 from evicp.input import convert, validate
+from evicp.input.messages import some_of
 from evicp.input.warn import PROBABILITY_ERROR, are_probabilities, warn
-from evicp.types import F64
+from evicp.types import F64, I64
 
 __all__ = ["BY_PROBABILITIES", "Reading", "aligned", "classes_of", "columns_of", "read", "same_columns", "same_order"]
 
@@ -78,18 +79,13 @@ def read(estimator: Any, X: Any) -> tuple[NDArray[Any], Reading]:
 
     Decision values where there is one for each class; then probabilities; then their logarithms.
     """
-    if hasattr(estimator, "decision_function") and not _compares_pairs(estimator):
-        values = _values(estimator, "decision_function", X)
-        if values.ndim == 2 and values.shape[1] == len(classes_of(estimator)):
-            reading = Reading("decision_function", are_probabilities(values), values.dtype.name)
-            return reading.logits(values), reading
-        if values.ndim == 1 and len(classes_of(estimator)) == 2:
-            reading = Reading("decision_function", _is_second_probability(estimator, X, values), values.dtype.name)
-            return reading.logits(values), reading
-    for method in ("predict_proba", "predict_log_proba"):
-        if hasattr(estimator, method):
-            values = _values(estimator, method, X)
-            reading = Reading(method, True, values.dtype.name)
+    for method in ("decision_function", "predict_proba", "predict_log_proba"):
+        decides = method == "decision_function"
+        if not hasattr(estimator, method) or (decides and _compares_pairs(estimator)):
+            continue
+        values = _values(estimator, method, X)
+        if _are_of_classes(values, estimator):
+            reading = Reading(method, not decides or _decides_by_probabilities(estimator, X, values), values.dtype.name)
             return reading.logits(values), reading
     raise InputError(
         f"{type(estimator).__name__} must have predict_proba, or decision_function with one value per class. "
@@ -103,16 +99,24 @@ def _values(estimator: Any, method: str, X: Any) -> NDArray[Any]:
     if values.dtype.kind not in "fiub":
         raise InputTypeError(f"{method} must give numbers; got dtype {values.dtype}.")
     n_classes = len(classes_of(estimator))
-    if values.ndim == 2 and values.shape[1] == 1 and n_classes == 2:
+    if values.shape[1:] == (1,) and n_classes == 2:
         values = values[:, 0]
-    if method != "decision_function" and values.shape[1:] != (n_classes,) and not (values.ndim == 1 and n_classes == 2):
+    if method != "decision_function" and not _are_of_classes(values, estimator):
         raise LogitsError(f"{method} must give one value per class, here {n_classes}; got shape {values.shape}.")
     known = values.dtype.char in "fd"  # half precision is widened: its logarithms would be too coarse
     return values.astype(values.dtype.newbyteorder("=") if known else "f4" if values.dtype.char == "e" else "f8")
 
 
-def _is_second_probability(estimator: Any, X: Any, values: F64) -> bool:
-    """Whether the one value of two classes is the second's probability: predictions change at 1/2 then, not at 0."""
+def _are_of_classes(values: NDArray[Any], estimator: Any) -> bool:
+    """Whether there is one value per class and row, or one per row of two classes."""
+    n_classes = len(classes_of(estimator))
+    return values.shape[1:] == (n_classes,) or (values.ndim == 1 and n_classes == 2)
+
+
+def _decides_by_probabilities(estimator: Any, X: Any, values: F64) -> bool:
+    """Whether decision values are probabilities; of one for two classes, predictions change at 1/2 then, not at 0."""
+    if values.ndim == 2:
+        return are_probabilities(values)
     if not len(values) or not np.all((values >= 0) & (values <= 1)):
         return False
     predicted = np.asarray(estimator.predict(X)).ravel() == classes_of(estimator)[1]
@@ -174,6 +178,19 @@ def same_order(X: Any, **row_wise: Any) -> None:
                 f"Pass {what}.loc[X.index] if the index says which belong together.",
                 SuspiciousInputWarning,
             )
+
+
+def positions(y: NDArray[Any], classes: NDArray[Any]) -> I64:
+    """Labels as their positions in the classes of an estimator, (n,)."""
+    known = {label: position for position, label in enumerate(classes.tolist())}
+    given = y.tolist()
+    unknown = list(dict.fromkeys(label for label in given if label not in known))
+    if unknown:
+        raise LabelsError(
+            f"y must hold classes the estimator was fitted on ({some_of(known, repr)}); got {some_of(unknown, repr)}. "
+            "Drop such rows, or fit with rows of these classes."
+        )
+    return np.array([known[label] for label in given], dtype=np.int64)
 
 
 def aligned(logits: NDArray[Any], known: NDArray[Any], classes: NDArray[Any], missing: float = -np.inf) -> NDArray[Any]:

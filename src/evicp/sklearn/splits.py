@@ -24,12 +24,10 @@ Split = tuple[I64, I64]
 class AtRandom:
     """A splitter: a share of the rows is held out once, or every row once in so many folds.
 
-    One permutation of the rows decides, and labels have no say in it: calibration rows and new ones are exchangeable
-    only where each row was as likely to calibrate as any other. Stratified parts leave out the classes that have few
-    rows, because half a row is rounded off; rows that are split class by class are no random sample; and a split that
-    is drawn again until every class has a row to train on keeps the rows of small classes, which score worst, from
-    calibrating, but not from coming. What a training part lacks is told by the scores: its classes are impossible, and
-    their rows are not covered.
+    One permutation of the rows decides, whatever their labels: calibration rows and new ones are exchangeable only
+    where each row was as likely to calibrate as any other. Stratified parts leave out classes of few rows, because half
+    a row is rounded off; and a split that is drawn again until every class has a row to train on keeps rows of small
+    classes, which score worst, out of it. A class without a training row is impossible; its rows are not covered.
 
     Parameters
     ----------

@@ -1,0 +1,112 @@
+"""How an estimator is trained, and which rows that it has not seen calibrate it, as `cv` says."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _check_method_params, check_is_fitted
+
+from evicp.errors import InputError
+from evicp.input.messages import some_of
+from evicp.sklearn.estimators import BY_PROBABILITIES, Reading, read
+from evicp.sklearn.splits import splits
+from evicp.types import F64, I64
+
+__all__ = ["HeldOut", "Trained", "train"]
+
+
+class HeldOut(NamedTuple):
+    """Rows that calibrate: their places in X, and an estimator that has not seen them with its logits of them."""
+
+    rows: I64
+    logits: F64
+    estimator: Any
+
+
+class Trained(NamedTuple):
+    """A fitted estimator, how it is read, and the rows that calibrate; how many folds they were scored in, if any."""
+
+    estimator: Any
+    reading: Reading
+    held_out: list[HeldOut]
+    folds: int | None = None
+
+
+def train(
+    estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any], *, cv: Any, random_state: Any, exact: bool
+) -> Trained:
+    """A fitted clone of an estimator and the rows that calibrate it; a prefit one as it is.
+
+    Parameters
+    ----------
+    X, y : rows and their classes
+    params : of the estimator's `fit`
+    cv, random_state : as for `ConformalClassifier`
+    exact : whether folds keep a promise, too; see `splits`
+    """
+    if isinstance(cv, str) and cv == "oob":
+        return _out_of_bag(clone(estimator), X, y, params)
+    if not isinstance(cv, str) or cv != "prefit":
+        return _by_splits(estimator, X, y, params, splits(cv, random_state, X, y, exact=exact))
+    if params:
+        raise InputError(f"a prefit estimator is not fitted again; got {some_of(params, repr)}. Fit it with them.")
+    check_is_fitted(estimator)
+    logits, reading = read(estimator, X)
+    return Trained(estimator, reading, [HeldOut(np.arange(len(y)), logits, estimator)])
+
+
+def _by_splits(
+    estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any], found: list[tuple[I64, I64]]
+) -> Trained:
+    """Fitted on a part, where the rest calibrates; on all rows, where every fold's rest does."""
+    parts: list[HeldOut] = []
+    reading: Reading | None = None
+    for training, rest in found:
+        fitted, rows = _fitted(estimator, X, y, params, training), _safe_indexing(X, rest)
+        if reading is None:
+            logits, reading = read(fitted, rows)
+        else:
+            logits = reading(fitted, rows)
+        parts.append(HeldOut(rest, logits, fitted))
+    assert reading is not None  # of no split there is an error
+    if len(parts) > 1:
+        return Trained(_fitted(estimator, X, y, params), reading, parts, len(parts))
+    return Trained(fitted, reading, parts)
+
+
+def _fitted(estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any], rows: I64 | None = None) -> Any:
+    """A clone fitted on some rows, or on all."""
+    own = _check_method_params(X, params, rows)
+    part, labels = (X, y) if rows is None else (_safe_indexing(X, rows), y[rows])
+    try:
+        return clone(estimator).fit(part, labels, **own)
+    except ValueError as error:
+        if len(np.unique(labels)) > 1 or len(np.unique(y)) == 1:
+            raise
+        raise InputError(
+            f"{type(estimator).__name__} cannot be fitted on rows of one class, and the {len(labels)} rows that "
+            f"train are all of class {labels.tolist()[0]!r}: {error} Give more rows of the other classes."
+        ) from error
+
+
+def _out_of_bag(estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any]) -> Trained:
+    """Fitted on all rows: those of its parts that were not trained on a row score it."""
+    options = estimator.get_params(deep=False)
+    if "oob_score" not in options:
+        raise InputError(
+            f'cv="oob" needs an estimator that leaves rows out of its bags and has oob_score, such as '
+            f"RandomForestClassifier; got {type(estimator).__name__}. Use folds: cv=5."
+        )
+    if options.get("bootstrap") is False:
+        raise InputError('cv="oob" needs an estimator that draws bags: pass bootstrap=True to it, or use folds: cv=5.')
+    estimator.set_params(oob_score=True).fit(X, y, **_check_method_params(X, params))
+    probabilities = np.asarray(estimator.oob_decision_function_, np.float64)
+    rows = np.flatnonzero(np.nan_to_num(probabilities).sum(1) > 0)  # the others are in every bag
+    if not rows.size:
+        raise InputError("no row was left out of any bag; give the estimator more parts, or use folds: cv=5.")
+    logits = BY_PROBABILITIES.logits(probabilities[rows])  # as new rows are to be read
+    return Trained(estimator, BY_PROBABILITIES, [HeldOut(rows, logits, estimator)], len(rows))
