@@ -16,7 +16,7 @@ import numpy as np
 
 import evicp
 from evicp import ByClass, ByUncertainty, calibrate
-from evicp.cli.common import parse_score
+from evicp.cli.options import parse_score
 from evicp.errors import SmallCalibrationWarning
 from evicp.kernels import uncertainties
 from evicp.tables import markdown_table

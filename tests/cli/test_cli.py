@@ -26,9 +26,9 @@ import evicp
 from commands import ENVIRONMENT, RUN, Run, evicp_process
 from evicp import kernels
 from evicp.blocks import located
-from evicp.cli import app, common, inputs
+from evicp.cli import app, inputs, outputs, printing
 from evicp.cli.commands import COMMANDS
-from evicp.cli.common import plain
+from evicp.cli.printing import plain
 from evicp.errors import EvicpError
 from evicp.io.files import read_sets, write_sets
 from places import SCHEMAS
@@ -777,13 +777,13 @@ def test_terminals_are_not_commanded_by_names(folder: Path, tmp_path: Path) -> N
 
 
 def test_what_is_printed_is_only_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    common.print_text("a\x1b[2J\x9b\u202eb\nc")
-    common.print_table(["x", "name"], [["1", "e\x1b[2J\nf"]], left=(1,))
+    printing.print_text("a\x1b[2J\x9b\u202eb\nc")
+    printing.print_table(["x", "name"], [["1", "e\x1b[2J\nf"]], left=(1,))
     shown = capsys.readouterr().out
     assert shown.startswith("a\\x1b[2J\\x9b\\u202eb\nc\n")
     assert "e\\x1b[2J\\nf" in shown
     names = "B\N{LATIN SMALL LETTER A WITH DIAERESIS}r \N{CJK UNIFIED IDEOGRAPH-732B}\N{NO-BREAK SPACE}"
-    assert common.visible(names) == names
+    assert printing.visible(names) == names
 
 
 def test_small_calibration_warns_in_one_line(folder: Path) -> None:
@@ -920,7 +920,7 @@ def test_what_cannot_be_read_says_so(tmp_path: Path, make: Callable[[Path], None
 @pytest.mark.parametrize(("score", "tied"), [("topk", True), ("lac", False)])
 def test_sets_are_judged_as_their_calibration_is(data: tuple, tmp_path: Path, score: str, tied: bool) -> None:
     """Where scores are tied the law of coverage is a bound, and sets in a file remember it."""
-    from evicp.cli import evaluate
+    from evicp.evaluation.verdicts import verdict_of
     from evicp.report import payload
 
     logits, labels = data
@@ -931,8 +931,8 @@ def test_sets_are_judged_as_their_calibration_is(data: tuple, tmp_path: Path, sc
     assert calibration.predict(logits, 0.6, confidence=0.9).tied == tied
     assert not evicp.calibrate(logits, labels, score, by="class").predict(logits, 0.6).tied
     evaluation = evicp.evaluate(sets, labels, logits)
-    verdict = evaluate._of_sets(evaluation)
-    assert verdict == evaluate._of_calibration(calibration, evaluation)
+    verdict = verdict_of(evaluation)
+    assert verdict == verdict_of(evaluation, calibration)
     assert (verdict["high"] == 1.0) == tied
     high = payload.of_evaluation(evaluation, None)["laws"][0]["observed_high"]
     assert (high == payload.pack(np.array([1.0]))) == tied
@@ -988,7 +988,7 @@ def test_no_input_is_overwritten_by_any_name(tmp_path: Path) -> None:
     for path in (file, shards / "1.npz", shards / "notes.html"):
         path.write_bytes(b"mine")
     (tmp_path / "link.npz").symlink_to(file)
-    check = partial(common.check_output, suffixes=(".csv", ".html", ".npz"))
+    check = partial(outputs.check_output, suffixes=(".csv", ".html", ".npz"))
     for target, source in ((file, file), (tmp_path / "link.npz", file), (file, tmp_path / "link.npz")):
         with pytest.raises(EvicpError, match="it is an input"):
             check(target, force=True, inputs=(None, "-", str(source)))
@@ -1028,9 +1028,9 @@ def test_a_missing_plotly_is_said_before_the_work(
 def test_a_narrow_terminal_folds_texts_and_keeps_numbers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(common, "stdout_console", lambda: Console(width=30))
+    monkeypatch.setattr(printing, "stdout_console", lambda: Console(width=30))
     name = "raps(lam=0.012345,randomized=false)"
-    common.print_table(["score", "size", "standard error"], [[name, "1.390", "0.0092"]])
+    printing.print_table(["score", "size", "standard error"], [[name, "1.390", "0.0092"]])
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 30 for line in lines)
     assert any("1.390" in line and "0.0092" in line for line in lines)
@@ -1041,16 +1041,16 @@ def test_a_narrow_terminal_folds_texts_and_keeps_numbers(
 def test_a_narrow_terminal_takes_no_names_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(common, "stdout_console", lambda: Console(width=30))
+    monkeypatch.setattr(printing, "stdout_console", lambda: Console(width=30))
     rows = [["ecp", "0.8667 (0.0571)", "1.667 (0.290)"], ["raps(lam=0.012345)", "0.9119 (0.0024)", "1.857 (0.052)"]]
-    common.print_table(["score", "coverage", "size"], rows)
+    printing.print_table(["score", "coverage", "size"], rows)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["ecp", *rows[0][1].split(), *rows[0][2].split()]
     assert lines[2] == "raps(lam=0  0.9119 (0.0024)  1.857 (0.052)"
 
 
 def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with common.progress("working", 3, after=0.0) as advance:
+    with printing.progress("working", 3, after=0.0) as advance:
         advance(3)
     assert capsys.readouterr().err == ""
 
@@ -1059,7 +1059,7 @@ def test_progress_on_a_terminal_starts_late(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with common.progress("quick", after=60.0) as advance:
+    with printing.progress("quick", after=60.0) as advance:
         advance(1)
     assert "quick" not in capsys.readouterr().err
 

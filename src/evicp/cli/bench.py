@@ -6,24 +6,22 @@ from typing import Annotated
 
 import typer
 
-from evicp.cli.common import Json, examples, print_json, print_text, progress
+from evicp.cli import options
+from evicp.cli.printing import print_result, progress
 
 __all__ = ["bench"]
 
 
-@examples("evicp bench", "evicp bench --rows 5000 --classes 100 --json")
+@options.examples("evicp bench", "evicp bench --rows 5000 --classes 100 --json")
 def bench(
     rows: Annotated[int, typer.Option(help="Rows of logits.", min=100, max=10**9)] = 50_000,
     classes: Annotated[int, typer.Option(help="Classes.", min=2, max=10**6)] = 1000,
     rounds: Annotated[int, typer.Option(help="Measured rounds; medians are reported.", min=1)] = 7,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Measure calibration scores, prediction sets and a temperature fit against one plain read of the logits."""
     from evicp.bench import measure_ours
 
     with progress("measuring"):
         timings = measure_ours(rows, classes, rounds)
-    if as_json:
-        print_json(timings.to_dict())
-    else:
-        print_text(timings)
+    print_result(as_json, timings.to_dict(), timings)

@@ -18,11 +18,11 @@ from rich.console import Console
 
 import evicp
 from evicp.cli import streams
-from evicp.cli.messages import mute, say, visible
+from evicp.cli.printing import mute, say, visible
 from evicp.errors import MissingExtraError
 from evicp.io.paths import remove_unfinished
 
-__all__ = ["COMMANDS", "application", "asked_for", "run"]
+__all__: list[str] = []
 
 #: Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted (Ctrl-C), 143 terminated.
 FAILED, BAD_INPUT, TERMINATED = 1, 2, 143

@@ -9,21 +9,9 @@ import numpy as np
 import typer
 
 import evicp
-from evicp.cli.common import (
-    Coverage,
-    Force,
-    Json,
-    Seed,
-    check_output,
-    examples,
-    note,
-    note_start,
-    print_json,
-    print_table,
-    print_text,
-    progress,
-    visible,
-)
+from evicp.cli import options
+from evicp.cli.outputs import check_output, note_start
+from evicp.cli.printing import note, print_json, print_table, print_text, progress, visible
 from evicp.datasets import LogitsSample, load_imagenet_sample
 from evicp.errors import FileError, MissingExtraError
 from evicp.evaluation.result import Evaluation
@@ -37,16 +25,16 @@ _PAGE = "evicp-demo/report.html"
 _SCORES: tuple[str | Score, ...] = (USUAL[0], evicp.ECP(stabilizer=0), *USUAL[1:], "base")
 
 
-@examples("evicp demo", "evicp demo --coverage 0.95 --trials 50", "evicp demo -o tour.html --force")
+@options.examples("evicp demo", "evicp demo --coverage 0.95 --trials 50", "evicp demo -o tour.html --force")
 def demo(
-    coverage: Coverage = 0.9,
+    coverage: options.Coverage = 0.9,
     trials: Annotated[int, typer.Option(help="Random splits to compare the scores on.", min=1)] = 10,
-    seed: Seed = 0,
+    seed: options.Seed = 0,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the interactive report.")
     ] = _PAGE,
-    force: Force = False,
-    as_json: Json = False,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Compare the scores on embedded real ImageNet logits, show a certificate, a few sets and a report. Offline."""
     target = _target(output, force)
@@ -65,14 +53,8 @@ def demo(
         _print_sets(sets, sample, rows)
     page = _write_report(sample, coverage, seed, target)
     if as_json:
-        print_json(
-            {
-                "comparison": comparison.to_dict(),
-                "certificate": certificate.to_dict(),
-                "mean_size": evaluation.mean_size,
-                "output": page,
-            }
-        )
+        content = {"comparison": comparison.to_dict(), "certificate": certificate.to_dict()}
+        print_json({**content, "mean_size": evaluation.mean_size, "output": page})
     elif page is not None:
         print_text(f"\nreport: {visible(page)}")
 

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
-
-import typer
+from typing import Any, NamedTuple
 
 from evicp import blocks
 from evicp.errors import InputError
 
-__all__ = ["Address", "Engine", "Work", "check_engine", "engine"]
-
-Engine = Annotated[
-    str,
-    typer.Option("--engine", metavar="local|ray", help="Work in this process, or let Ray share it out."),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        "--address", metavar="ADDRESS", help="A Ray cluster; without one, Ray uses this machine's processors."
-    ),
-]
+__all__: list[str] = []
 
 
 class Work(NamedTuple):

@@ -7,81 +7,57 @@ from typing import Annotated, Any
 
 import typer
 
-import evicp
 from evicp import blocks
 from evicp.blocks import Rows, same_names
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.reliability import verdict_line
-from evicp.cli.common import (
-    CalibrationCoverage,
-    Force,
-    Json,
-    Labels,
-    NoEmpty,
-    Output,
-    SetsConfidence,
-    check_output,
-    examples,
-    json_text,
-    note,
-    print_json,
-    print_text,
-    progress,
-)
-from evicp.cli.inputs import (
-    Groups,
-    Memory,
-    load_calibration,
-    read_groups,
-    read_rows,
-    require_groups,
-)
-from evicp.cli.outputs import metric_rows
+from evicp.cli import inputs, options
+from evicp.cli.outputs import RESULT_SUFFIXES, check_output, write_result
+from evicp.cli.printing import print_result, progress
 from evicp.errors import FileError, InputError
 from evicp.evaluation.result import Evaluation
-from evicp.io.paths import format_of, write_whole
+from evicp.evaluation.verdicts import verdict_of, verdict_text
+from evicp.io.paths import format_of
 from evicp.report.page import require_plotly
-from evicp.tables import csv_table
 
 __all__ = ["evaluate"]
 
-_SUFFIXES = (".json", ".csv", ".md", ".html")
+Sets = Annotated[
+    str,
+    typer.Argument(
+        metavar="SETS",
+        help="Sets (parquet, npz), or a calibration (safetensors) to predict them with.",
+        show_default=False,
+    ),
+]
+LabelledFiles = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOGITS",
+        help="Logits with labels, as for the other commands; or labels alone (npy).",
+        show_default=False,
+    ),
+]
+Check = Annotated[bool, typer.Option("--check", help="Exit with 1 if the observed coverage contradicts the promise.")]
 
 
-@examples(
+@options.examples(
     "evicp evaluate cal.safetensors test.npz --coverage 0.9",
     "evicp evaluate sets.parquet test.npz -o evaluation.json",
     "evicp evaluate sets.parquet labels.npy --check",
 )
 def evaluate(
-    sets: Annotated[
-        str,
-        typer.Argument(
-            metavar="SETS",
-            help="Sets (parquet, npz), or a calibration (safetensors) to predict them with.",
-            show_default=False,
-        ),
-    ],
-    logits: Annotated[
-        str,
-        typer.Argument(
-            metavar="LOGITS",
-            help="Logits with labels, as for the other commands; or labels alone (npy).",
-            show_default=False,
-        ),
-    ],
-    labels: Labels = None,
-    coverage: CalibrationCoverage = None,
-    confidence: SetsConfidence = None,
-    fill: NoEmpty = False,
-    groups: Groups = None,
-    output: Output = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if the observed coverage contradicts the promise.")
-    ] = False,
-    memory: Memory = blocks.DEFAULT_MEMORY,
-    force: Force = False,
-    as_json: Json = False,
+    sets: Sets,
+    logits: LabelledFiles,
+    labels: options.Labels = None,
+    coverage: options.CalibrationCoverage = None,
+    confidence: options.SetsConfidence = None,
+    fill: options.NoEmpty = False,
+    groups: options.Groups = None,
+    output: options.Output = None,
+    check: Check = False,
+    memory: options.Memory = blocks.DEFAULT_MEMORY,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Coverage, size, SSCV, SAT, strata and classes of prediction sets, and whether the promise was kept.
 
@@ -93,36 +69,20 @@ def evaluate(
         raise InputError(
             "--coverage, --confidence and --no-empty are for a calibration: sets were predicted with their own."
         )
-    inputs = (sets, logits, labels, groups)
-    target = None if output is None else check_output(output, force=force, suffixes=_SUFFIXES, inputs=inputs)
+    target = check_output(output, force=force, suffixes=RESULT_SUFFIXES, inputs=(sets, logits, labels, groups))
     if target is not None and target.suffix == ".html":
         require_plotly()
-    rows = _labelled(read_rows(logits, labels, memory=memory))
-    of_rows = read_groups(groups, len(rows))
+    rows = _labelled(inputs.read_rows(logits, labels, memory=memory))
+    how: dict[str, Any] = {"groups": inputs.read_groups(groups, len(rows)), "allow_empty": not fill}
+    calibration = _predictor(sets, rows, groups) if is_calibration else None
+    if calibration is not None:
+        how |= {"coverage": 0.9 if coverage is None else coverage, "target_confidence": confidence}
     with progress("evaluating", len(rows)) as advance:
-        if is_calibration:
-            calibration = _predictor(sets, rows)
-            require_groups(sets, calibration, groups)
-            same_names(calibration, rows, sets)
-            how: dict[str, Any] = {"target_confidence": confidence, "allow_empty": not fill, "groups": of_rows}
-            asked = 0.9 if coverage is None else coverage
-            evaluation = blocks.evaluate(calibration, rows, asked, progress=advance, **how)
-            verdict = _of_calibration(calibration, evaluation)
-        else:
-            evaluation = blocks.evaluate(sets, rows, groups=of_rows, progress=advance)
-            verdict = _of_sets(evaluation)
+        evaluation = blocks.evaluate(calibration or sets, rows, progress=advance, **how)
+    verdict = verdict_of(evaluation, calibration)
     if check and verdict is None:
-        raise InputError(_why_not(sets, evaluation))
-    if target is not None:
-        _write(evaluation, verdict, target)
-    if as_json:
-        print_json(_as_dict(evaluation, verdict))
-    else:
-        print_text(evaluation)
-        if verdict is not None:
-            print_text(f"\n{_sentence(verdict)}")
-        if target is not None:
-            note(f"wrote {target}")
+        raise InputError(_why_none(evaluation, sets))
+    _show(evaluation, verdict, target, as_json)
     if check and verdict is not None and not verdict["kept"]:
         raise typer.Exit(1)
 
@@ -135,33 +95,17 @@ def _labelled(rows: Rows) -> Rows:
     raise FileError(f"{rows.source} has no labels. Give them with --labels labels.npy.")
 
 
-def _predictor(path: str, rows: Rows) -> Calibration:
+def _predictor(path: str, rows: Rows, groups: str | None) -> Calibration:
     """The calibration whose sets are evaluated, if there is something to predict them from."""
     if not rows.has_labels:
         raise FileError("a calibration needs logits to predict with; labels alone can only be held against sets.")
-    return load_calibration(path)
+    calibration = inputs.load_calibration(path)
+    inputs.require_groups(path, calibration, groups)
+    same_names(calibration, rows, path)
+    return calibration
 
 
-def _of_calibration(calibration: Calibration, evaluation: Evaluation) -> dict[str, Any] | None:
-    """Whether the coverage observed is what the calibration lets one expect, over all rows or in each group.
-
-    None where that cannot be told.
-    """
-    if calibration.folds is not None:
-        return None
-    return calibration.certificate(evaluation.target, evaluation, pac=evaluation.target_confidence).observed
-
-
-def _of_sets(evaluation: Evaluation) -> dict[str, Any] | None:
-    """Whether the coverage observed is what n calibration rows let one expect; None where that cannot be told."""
-    if evaluation.n_calibration is None or evaluation.guarantee != "marginal":
-        return None
-    law = evicp.Reliability(evaluation.n_calibration, evaluation.target, evaluation.target_confidence)
-    kind = {"at_least": evaluation.law_is_bound, "smoothed": evaluation.smoothed}
-    return law.compatible(evaluation.coverage, evaluation.n, **kind).to_dict()
-
-
-def _why_not(sets: str, evaluation: Evaluation) -> str:
+def _why_none(evaluation: Evaluation, sets: str) -> str:
     """Why there is nothing to hold the observed coverage against."""
     if evaluation.n_calibration is None:
         uncalibrated = evaluation.score == "base"
@@ -175,23 +119,12 @@ def _why_not(sets: str, evaluation: Evaluation) -> str:
     )
 
 
-def _sentence(promise: dict[str, Any]) -> str:
-    law = ", which at least 95 % of runs at the promised coverage give" if "low" in promise else ""
-    return f"observed {verdict_line(promise)}{law}"
-
-
-def _as_dict(evaluation: Evaluation, promise: dict[str, Any] | None) -> dict[str, Any]:
-    return {**evaluation.to_dict(), "promise": promise}
-
-
-def _write(evaluation: Evaluation, promise: dict[str, Any] | None, target: Path) -> None:
-    if target.suffix == ".html":
-        from evicp import report
-
-        report.of_evaluation(evaluation).write(target)
-    elif target.suffix == ".md":
-        write_whole(target, evaluation.to_markdown() + (f"\n\n{_sentence(promise)}\n" if promise is not None else "\n"))
-    elif target.suffix == ".csv":
-        write_whole(target, csv_table(["metric", "value"], metric_rows(_as_dict(evaluation, promise))))
-    else:
-        write_whole(target, json_text(_as_dict(evaluation, promise)))
+def _show(evaluation: Evaluation, verdict: dict[str, Any] | None, target: Path | None, as_json: bool) -> None:
+    """Write an evaluation and the verdict on its coverage, and print them."""
+    content = {**evaluation.to_dict(), "promise": verdict}
+    sentence = "" if verdict is None else f"\n\n{verdict_text(verdict)}"
+    if target is not None:
+        single = [[name, value] for name, value in content.items() if isinstance(value, int | float | str)]
+        markdown = evaluation.to_markdown() + (sentence if verdict is None else f"{sentence}\n")
+        write_result(target, content, markdown, [["metric", "value"], *single], page=evaluation.to_html)
+    print_result(as_json, content, f"{evaluation}{sentence}", written=target)

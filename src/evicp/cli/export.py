@@ -6,52 +6,44 @@ from typing import Annotated
 
 import typer
 
-from evicp.cli.common import (
-    Coverage,
-    Force,
-    Json,
-    SetsConfidence,
-    check_output,
-    examples,
-    print_json,
-    print_text,
-    visible,
-)
-from evicp.cli.inputs import load_calibration
+from evicp.cli import inputs, options
+from evicp.cli.outputs import check_output
+from evicp.cli.printing import print_result, visible
 
 __all__ = ["export"]
 
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX classifier.", show_default=False)]
+Calibration = Annotated[
+    str, typer.Argument(metavar="CALIBRATION", help="A file of `evicp calibrate`.", show_default=False)
+]
+Graph = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write.", show_default=False)]
+LogitsName = Annotated[str | None, typer.Option("--logits", metavar="NAME", help="The output that holds the logits.")]
+OutputIs = Annotated[
+    str | None,
+    typer.Option(
+        "--output-is", metavar="WHAT", help="What it holds: logits or probabilities. Default: as the graph says."
+    ),
+]
 
-@examples("evicp export model.onnx cal.safetensors --coverage 0.9 -o model_with_sets.onnx")
+
+@options.examples("evicp export model.onnx cal.safetensors --coverage 0.9 -o model_with_sets.onnx")
 def export(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX classifier.", show_default=False)],
-    calibration: Annotated[
-        str, typer.Argument(metavar="CALIBRATION", help="A file of `evicp calibrate`.", show_default=False)
-    ],
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write.", show_default=False)],
-    coverage: Coverage = 0.9,
-    confidence: SetsConfidence = None,
-    logits: Annotated[
-        str | None, typer.Option("--logits", metavar="NAME", help="The output that holds the logits.")
-    ] = None,
-    output_is: Annotated[
-        str | None,
-        typer.Option(
-            "--output-is", metavar="WHAT", help="What it holds: logits or probabilities. Default: as the graph says."
-        ),
-    ] = None,
-    force: Force = False,
-    as_json: Json = False,
+    model: Model,
+    calibration: Calibration,
+    output: Graph,
+    coverage: options.Coverage = 0.9,
+    confidence: options.SetsConfidence = None,
+    logits: LogitsName = None,
+    output_is: OutputIs = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Append the calibrated set predictor to an ONNX graph: standard operators, dynamic batch, any server."""
     from evicp import onnx
 
     target = check_output(output, force=force, suffixes=[".onnx"], inputs=(model, calibration))
-    loaded = load_calibration(calibration, "comes after MODEL")
+    loaded = inputs.load_calibration(calibration, "comes after MODEL")
     onnx.export(model, loaded, coverage, target, confidence=confidence, logits=logits, output_is=output_is)  # type: ignore[arg-type]
-    if as_json:
-        about = {"output": target, "coverage": coverage, "confidence": confidence}
-        print_json({**about, "outputs": list(onnx.OUTPUTS)})
-    else:
-        made = visible(f"{target}: {model}")
-        print_text(f"{made} with the outputs {', '.join(onnx.OUTPUTS)} at coverage {coverage:g}")
+    content = {"output": target, "coverage": coverage, "confidence": confidence, "outputs": list(onnx.OUTPUTS)}
+    made = visible(f"{target}: {model}")
+    print_result(as_json, content, f"{made} with the outputs {', '.join(onnx.OUTPUTS)} at coverage {coverage:g}")

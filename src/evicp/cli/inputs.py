@@ -8,16 +8,15 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from evicp import blocks
 from evicp.blocks import Rows
 from evicp.calibration.calibration import Calibration
-from evicp.cli.common import TORCH_SUFFIXES, input_suffixes
+from evicp.cli.outputs import INPUT_SUFFIXES, STREAM, TORCH_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
 from evicp.input import validate
 from evicp.input.classes import as_class_names, labelled
@@ -26,38 +25,10 @@ from evicp.io.files import LogitsFile
 from evicp.io.paths import as_path, format_of, read_text, readable, unreadable
 from evicp.types import I64
 
-__all__ = [
-    "CalibrationFile",
-    "Groups",
-    "Memory",
-    "labels_of",
-    "load_calibration",
-    "read_class_names",
-    "read_groups",
-    "read_rows",
-    "require_groups",
-]
+__all__: list[str] = []
 
 #: What is no calibration, by its suffix: files of logits and of sets.
 _OTHER_FILES = (".npz", ".npy", ".parquet", ".jsonl", ".json", ".csv", ".onnx", *TORCH_SUFFIXES)
-
-
-CalibrationFile = Annotated[
-    str,
-    typer.Argument(metavar="CALIBRATION", help="A file written by evicp calibrate.", show_default=False),
-]
-
-
-Memory = Annotated[
-    str,
-    typer.Option("--memory", metavar="SIZE", help="What blocks of rows may take: 256MiB, 2GB. Files may be larger."),
-]
-
-
-Groups = Annotated[
-    str | None,
-    typer.Option("--groups", metavar="FILE", help="The group of each row (npy), for a calibration by group."),
-]
 
 
 def load_calibration(path: str, order: str = "comes before LOGITS") -> Calibration:
@@ -83,7 +54,7 @@ def read_rows(
     labelled : whether labels are needed; their absence is then an error
     memory : what blocks of rows may take
     """
-    if path == "-":
+    if path == STREAM:
         if sys.stdin is None:
             raise FileError("cannot read standard input: it is closed.")
         content, names = _from_stream(sys.stdin.buffer.read())
@@ -104,10 +75,9 @@ def labels_of(rows: Rows) -> I64:
 def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
     """Rows on disk, torch's own files among them."""
     file = as_path(path)
-    if format_of(file) not in input_suffixes() and not file.is_dir():
-        raise FileError(
-            f"cannot read logits from {path}: unknown suffix {file.suffix!r}; known are {', '.join(input_suffixes())}."
-        )
+    if format_of(file) not in INPUT_SUFFIXES and not file.is_dir():
+        known = ", ".join(INPUT_SUFFIXES)
+        raise FileError(f"cannot read logits from {path}: unknown suffix {file.suffix!r}; known are {known}.")
     try:
         return blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(TORCH_SUFFIXES, _read_torch))
     except FileError as error:

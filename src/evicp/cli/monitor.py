@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,30 +13,12 @@ import typer
 from numpy.typing import NDArray
 
 import evicp
-from evicp.blocks import located, same_names
+from evicp.blocks import Rows, located, same_names
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import ByClass
-from evicp.cli.common import (
-    STREAM,
-    Coverage,
-    Json,
-    Labels,
-    LogitsFiles,
-    examples,
-    note,
-    print_json,
-    print_text,
-    progress,
-    refuse_inputs,
-)
-from evicp.cli.inputs import (
-    CalibrationFile,
-    Groups,
-    load_calibration,
-    read_groups,
-    read_rows,
-    require_groups,
-)
+from evicp.cli import inputs, options
+from evicp.cli.outputs import STREAM, refuse_inputs
+from evicp.cli.printing import note, print_result, progress
 from evicp.errors import FileError, InputError
 from evicp.input.messages import some_of
 from evicp.io.artifact import checksum
@@ -44,36 +26,41 @@ from evicp.io.paths import locked, read_text, refuse_target, write_whole
 
 __all__ = ["monitor"]
 
+Confidence = Annotated[
+    float | None, typer.Option("--confidence", help="The confidence the sets were predicted with, if any.")
+]
+FalseAlarmRate = Annotated[
+    float, typer.Option("--false-alarm-rate", help="The probability of ever alarming without cause.")
+]
+PValues = Annotated[
+    bool, typer.Option("--p-values", help="Watch p-values instead of sets: any shift to less plausible labels.")
+]
+Group = Annotated[
+    str | None, typer.Option("--group", metavar="NAME", help="The group to watch, where the calibration has groups.")
+]
+State = Annotated[
+    str | None,
+    typer.Option("--state", metavar="FILE", help="Continue from this JSON file if it exists, and write it again."),
+]
 
-@examples(
+
+@options.examples(
     "evicp monitor cal.safetensors labelled.npz --coverage 0.9 --false-alarm-rate 0.01",
     "evicp monitor cal.safetensors today.npz --state monitor.json",
     "evicp monitor by_class.safetensors labelled.npz --group 'tabby cat'",
 )
 def monitor(
-    calibration: CalibrationFile,
-    logits: LogitsFiles,
-    labels: Labels = None,
-    coverage: Coverage = 0.9,
-    confidence: Annotated[
-        float | None, typer.Option("--confidence", help="The confidence the sets were predicted with, if any.")
-    ] = None,
-    false_alarm_rate: Annotated[
-        float, typer.Option("--false-alarm-rate", help="The probability of ever alarming without cause.")
-    ] = 0.01,
-    p_values: Annotated[
-        bool, typer.Option("--p-values", help="Watch p-values instead of sets: any shift to less plausible labels.")
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", metavar="NAME", help="The group to watch, where the calibration has groups."),
-    ] = None,
-    groups: Groups = None,
-    state: Annotated[
-        str | None,
-        typer.Option("--state", metavar="FILE", help="Continue from this JSON file if it exists, and write it again."),
-    ] = None,
-    as_json: Json = False,
+    calibration: options.CalibrationFile,
+    logits: options.LogitsFiles,
+    labels: options.Labels = None,
+    coverage: options.Coverage = 0.9,
+    confidence: Confidence = None,
+    false_alarm_rate: FalseAlarmRate = 0.01,
+    p_values: PValues = False,
+    group: Group = None,
+    groups: options.Groups = None,
+    state: State = None,
+    as_json: options.Json = False,
 ) -> None:
     """Tell whether coverage has broken since the calibration, from labelled rows in the order of their arrival.
 
@@ -81,62 +68,62 @@ def monitor(
     stays. Exit code 1 means alarm.
     """
     if state is not None:
-        if state == STREAM:
-            raise FileError("the state must be a file, since it is read and written; got -.")
-        refuse_target(Path(state), [Path(state).suffix])  # before the work: what it found would be lost
-        refuse_inputs(Path(state), (calibration, logits, labels, groups))
-    loaded = load_calibration(calibration)
+        _check_state(state, (calibration, logits, labels, groups))
+    loaded = inputs.load_calibration(calibration)
     _require_group(calibration, loaded, group)
-    require_groups(calibration, loaded, groups)
+    inputs.require_groups(calibration, loaded, groups)
     watch = evicp.Monitor(loaded, coverage, confidence=confidence, group=group, false_alarm_rate=false_alarm_rate)
     watched = {"calibration": checksum(loaded), "group": group}
-    rows = read_rows(logits, labels, labelled=True)
+    rows = inputs.read_rows(logits, labels, labelled=True)
     same_names(loaded, rows, calibration)
-    given = read_groups(groups, len(rows))
+    given = inputs.read_groups(groups, len(rows))
     with nullcontext() if state is None else _kept(state):
         watch = _continued(watch, watched, state)
-        with progress("monitoring", len(rows)) as advance:
-            for start, block, truth in rows.blocks():
-                part = None if given is None else given[start : start + len(block)]
-                with located(rows.source, start):
-                    _feed(watch, loaded, block, truth, part, group, p_values)
-                advance(len(block))
+        _show_rows(watch, loaded, rows, given, group, p_values)
         if state is not None:
             write_whole(state, json.dumps({**watched, **watch.to_dict()}))
-    if as_json:
-        print_json(_summary(watch))
-    else:
-        print_text(watch)
+    print_result(as_json, _summary(watch), watch)
     if watch.alarm:
         raise typer.Exit(1)
 
 
-def _feed(
-    watch: evicp.Monitor,
-    calibration: Calibration,
-    logits: NDArray[Any],
-    labels: Any,
-    groups: NDArray[Any] | None,
-    group: str | None,
-    p_values: bool,
+def _show_rows(
+    watch: evicp.Monitor, calibration: Calibration, rows: Rows, groups: Any, group: str | None, p_values: bool
 ) -> None:
-    """Show the monitor those of a block's rows that are of its group."""
-    array, truth = calibration.classes.labelled(logits, labels)
-    wanted = np.ones(len(array), bool)
-    if calibration.groups is not None:
-        by = calibration.groups.by
-        if isinstance(by, ByClass):
-            own = np.array([name == group for name in calibration.groups.names])
-            wanted = own[by.of_labels(calibration.n_classes)[truth]]
-        else:
-            wanted = calibration.groups_of(array, groups) == group
-    rows, known = array[wanted], calibration.classes.labels(truth[wanted])
-    part = None if groups is None else groups[wanted]
-    if p_values:
-        watch.update_p_values(calibration.p_values(rows, known, groups=part))
-    else:
-        sets = calibration.predict(rows, watch.coverage, confidence=watch.confidence, groups=part)
-        watch.update(sets.contains(known))
+    """Show the monitor those rows that are of its group, block by block."""
+    with progress("monitoring", len(rows)) as advance:
+        for start, block, labels in rows.blocks():
+            with located(rows.source, start):
+                array, truth = calibration.classes.labelled(block, labels)
+                given = None if groups is None else groups[start : start + len(block)]
+                wanted = _of_group(calibration, array, truth, given, group)
+                known, own = calibration.classes.labels(truth[wanted]), None if given is None else given[wanted]
+                if p_values:
+                    watch.update_p_values(calibration.p_values(array[wanted], known, groups=own))
+                else:
+                    sets = calibration.predict(array[wanted], watch.coverage, confidence=watch.confidence, groups=own)
+                    watch.update(sets.contains(known))
+            advance(len(block))
+
+
+def _of_group(calibration: Calibration, logits: Any, labels: Any, groups: Any, group: str | None) -> NDArray[np.bool_]:
+    """Which rows are of the group that is watched; all where there are none."""
+    if calibration.groups is None:
+        return np.ones(len(logits), bool)
+    by = calibration.groups.by
+    if isinstance(by, ByClass):
+        own = np.array([name == group for name in calibration.groups.names])
+        return own[by.of_labels(calibration.n_classes)[labels]]
+    wanted: NDArray[np.bool_] = calibration.groups_of(logits, groups) == group
+    return wanted
+
+
+def _check_state(state: str, inputs: Sequence[str | None]) -> None:
+    """Raise, before the work, where the state cannot be written: what it found would be lost."""
+    if state == STREAM:
+        raise FileError("the state must be a file, since it is read and written; got -.")
+    refuse_target(Path(state), [Path(state).suffix])
+    refuse_inputs(Path(state), inputs)
 
 
 def _require_group(path: str, calibration: Calibration, group: str | None) -> None:
@@ -159,8 +146,8 @@ def _continued(watch: evicp.Monitor, watched: Mapping[str, Any], state: str | No
         content = json.loads(read_text(Path(state)))
     except FileError:
         raise
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"cannot read {state}: it is not the state of a monitor.") from error
+    except (ValueError, RecursionError):
+        content = None
     if not isinstance(content, dict):
         raise FileError(f"cannot read {state}: it is not the state of a monitor.")
     try:
@@ -188,16 +175,6 @@ def _settings(watch: evicp.Monitor, watched: Mapping[str, Any]) -> dict[str, Any
 
 
 def _summary(watch: evicp.Monitor) -> dict[str, Any]:
-    return {
-        "alarm": watch.alarm,
-        "alarm_at": watch.alarm_at,
-        "labels": watch.seen,
-        "covered": watch.covered,
-        "observed": watch.observed,
-        "coverage": watch.coverage,
-        "confidence": watch.confidence,
-        "false_alarm_rate": watch.false_alarm_rate,
-        "e_value": watch.e_value,
-        "p_value": watch.p_value,
-        "n": watch.n,
-    }
+    names = ("covered", "observed", "coverage", "confidence", "false_alarm_rate", "e_value", "p_value", "n")
+    own = {name: getattr(watch, name) for name in names}
+    return {"alarm": watch.alarm, "alarm_at": watch.alarm_at, "labels": watch.seen, **own}

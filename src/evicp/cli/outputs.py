@@ -1,26 +1,124 @@
-"""What commands write: sets and results, in the format the file's suffix says."""
+"""What commands write: where they may, results as files, sets in the formats that only the command line has."""
 
 from __future__ import annotations
 
-import sys
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
-from evicp.cli.common import STREAM, json_text
-from evicp.io.files import SETS, SetsFile, set_lines, write_set_lines
+from evicp.cli.printing import json_text, note
+from evicp.errors import FileError
+from evicp.io.files import LOGITS_SUFFIXES, SETS, SetsFile, set_lines, write_set_lines
+from evicp.io.paths import as_path, format_of, refuse_target, write_whole
 from evicp.sets import PredictionSets, SetsSummary
-from evicp.tables import csv_line, csv_text
+from evicp.tables import csv_line, csv_table, csv_text
 
-__all__ = ["SET_SUFFIXES", "TEXT_SETS", "about_sets", "is_stream", "metric_rows", "print_set_lines"]
+if TYPE_CHECKING:
+    from evicp.report import Report
+
+__all__: list[str] = []
+
+#: What stands for standard input or output.
+STREAM = "-"
+TORCH_SUFFIXES = (".pt", ".pth")
+#: The suffixes of files of logits: what is read from a folder of shards.
+INPUT_SUFFIXES = (*LOGITS_SUFFIXES, *TORCH_SUFFIXES)
+#: The formats of results that are one table.
+RESULT_SUFFIXES = (".json", ".csv", ".md", ".html")
 
 
-def print_set_lines(sets: PredictionSets, first_row: int) -> None:
-    """JSON lines to standard output, block by block."""
-    write_set_lines(sys.stdout, sets, first_row)
+# ---------------------------------------------------------------------------------------------------------------
+# Where to write
+
+
+@overload
+def check_output(path: None, *, force: bool, suffixes: Sequence[str], inputs: Sequence[str | None] = ()) -> None: ...
+@overload
+def check_output(path: str, *, force: bool, suffixes: Sequence[str], inputs: Sequence[str | None] = ()) -> Path: ...
+def check_output(
+    path: str | None, *, force: bool, suffixes: Sequence[str], inputs: Sequence[str | None] = ()
+) -> Path | None:
+    """The path to write to, refused before any work is done if it cannot or must not be written.
+
+    Parameters
+    ----------
+    path : None where nothing is written
+    force : whether an existing file may be replaced
+    suffixes : those that are understood
+    inputs : files and folders that are read; none of them is replaced, not even by force
+    """
+    if path is None:
+        return None
+    target = Path(path)
+    refuse_target(target, suffixes)
+    refuse_inputs(target, inputs)
+    for name in inputs:
+        if name is not None and format_of(target) in INPUT_SUFFIXES and _is_in(as_path(name), target):
+            raise FileError(f"cannot write {target}: it would be read as logits of {name}. Give another folder.")
+    if target.exists() and not force:
+        raise FileError(f"{target} exists. Use --force to overwrite it.")
+    return target
+
+
+def refuse_inputs(target: Path, inputs: Sequence[str | None]) -> None:
+    """Raise where writing would replace a file that is read, by whatever name, or a shard of a folder that is."""
+    for name in inputs:
+        if name is not None and name != STREAM and target.exists() and _reads(Path(name), target):
+            raise FileError(f"cannot write {target}: it is an input, or part of one ({name}). Give another name.")
+
+
+def _reads(source: Path, target: Path) -> bool:
+    """Whether a file that exists is a source, or among the files of logits in it."""
+    try:
+        if source.is_dir():
+            shards = (file for file in source.iterdir() if format_of(file) in INPUT_SUFFIXES)
+            return any(file.exists() and file.samefile(target) for file in shards)
+        return source.exists() and source.samefile(target)
+    except OSError:
+        return False  # what cannot be looked at is refused when it is read
+
+
+def _is_in(folder: Path, target: Path) -> bool:
+    """Whether a file would lie in this folder, or a link that stands for it."""
+    around = (os.path.realpath(target.parent), os.path.dirname(os.path.realpath(target)))  # noqa: PTH120
+    return folder.is_dir() and os.path.realpath(folder) in around
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Results
+
+
+def write_result(
+    target: Path,
+    content: Mapping[str, Any],
+    markdown: str,
+    csv: Sequence[Sequence[Any]],
+    page: Callable[[], str],
+) -> None:
+    """Write a result in JSON, Markdown, CSV (its first line is the head) or HTML, as the suffix says."""
+    texts: dict[str, Callable[[], str]] = {
+        ".html": page,
+        ".md": lambda: markdown + "\n",
+        ".csv": lambda: csv_table(csv[0], csv[1:]),
+        ".json": lambda: json_text(content),
+    }
+    write_whole(target, texts[target.suffix]())
+
+
+def note_start(page: Report, coverage: float | Fraction) -> None:
+    """Say where a report's slider starts, if that is not the coverage asked for."""
+    start = page.data["grid"][page.data["start"]]
+    if start != float(coverage):
+        note(f"the report starts at coverage {start:g}: its slider does not have {float(coverage):g}.")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Sets
 
 
 class CsvSets:
@@ -106,13 +204,3 @@ def about_sets(summary: SetsSummary) -> dict[str, Any]:
         "singleton_share": summary.single / n if n else None,
         "largest": summary.largest if n else None,
     }
-
-
-def metric_rows(values: Mapping[str, Any]) -> list[list[Any]]:
-    """The single numbers of a result as (name, value) lines."""
-    return [[name, value] for name, value in values.items() if isinstance(value, int | float | str)]
-
-
-def is_stream(path: Path | None) -> bool:
-    """Whether "-" was given."""
-    return path is not None and str(path) == STREAM

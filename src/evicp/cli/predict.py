@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from evicp import blocks
-from evicp.blocks import same_names
-from evicp.cli.common import (
-    Coverage,
-    Force,
-    Json,
-    LogitsFiles,
-    NoEmpty,
-    Output,
-    SetsConfidence,
-    check_output,
-    examples,
-    note,
-    print_json,
-    print_table,
-    print_text,
-    progress,
-)
-from evicp.cli.engines import Address, Engine, check_engine, engine
-from evicp.cli.inputs import (
-    CalibrationFile,
-    Groups,
-    Memory,
-    load_calibration,
-    read_groups,
-    read_rows,
-    require_groups,
-)
-from evicp.cli.outputs import SET_SUFFIXES, TEXT_SETS, about_sets, is_stream, print_set_lines
-from evicp.errors import InputError
-from evicp.io.files import set_lines
+from evicp.blocks import Block
+from evicp.cli import inputs, options
+from evicp.cli.engines import check_engine, engine
+from evicp.cli.outputs import SET_SUFFIXES, STREAM, TEXT_SETS, about_sets, check_output
+from evicp.cli.printing import print_json, print_result, print_table, print_text, progress
+from evicp.cli.streams import output_is_closed
+from evicp.errors import FileError, InputError
+from evicp.io.files import set_lines, write_set_lines
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 
 __all__ = ["predict"]
@@ -44,98 +25,90 @@ __all__ = ["predict"]
 #: So many sets are shown where none are written.
 _SHOWN = 10
 
+Smoothed = Annotated[bool, typer.Option("--smoothed", help="Let ties with calibration scores count by a random share.")]
 
-@examples(
+
+@options.examples(
     "evicp predict cal.safetensors new.npz -o sets.parquet --coverage 0.9",
     "evicp predict cal.safetensors shards/ -o sets.parquet --engine ray --address auto",
     "evicp predict cal.safetensors new.npz -o - | head -n 3",
     "echo '[[2.0, 1.0, -1.0]]' | evicp predict cal.safetensors -",
 )
 def predict(
-    calibration: CalibrationFile,
-    logits: LogitsFiles,
-    output: Output = None,
-    coverage: Coverage = 0.9,
-    confidence: SetsConfidence = None,
-    groups: Groups = None,
-    fill: NoEmpty = False,
-    smoothed: Annotated[
-        bool, typer.Option("--smoothed", help="Let ties with calibration scores count by a random share.")
-    ] = False,
-    memory: Memory = blocks.DEFAULT_MEMORY,
-    engine_name: Engine = "local",
-    address: Address = None,
-    force: Force = False,
-    as_json: Json = False,
+    calibration: options.CalibrationFile,
+    logits: options.LogitsFiles,
+    output: options.Output = None,
+    coverage: options.Coverage = 0.9,
+    confidence: options.SetsConfidence = None,
+    groups: options.Groups = None,
+    fill: options.NoEmpty = False,
+    smoothed: Smoothed = False,
+    memory: options.Memory = blocks.DEFAULT_MEMORY,
+    engine_name: options.Engine = "local",
+    address: options.Address = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """The prediction sets of new rows: parquet, npz, jsonl, json or csv as the suffix says, JSON lines for -.
 
     Without `--output` the first sets are shown.
     """
-    inputs = (calibration, logits, groups)
-    target = (
-        None if output is None else check_output(output, force=force, suffixes=SET_SUFFIXES, stream=True, inputs=inputs)
-    )
-    if as_json and is_stream(target):
-        raise InputError("--json prints one document and -o - one line per set: leave out one of them.")
+    streamed = output == STREAM
+    if streamed:
+        _require_lines(as_json)
+    given = (calibration, logits, groups)
+    target = None if streamed else check_output(output, force=force, suffixes=SET_SUFFIXES, inputs=given)
     check_engine(engine_name, address)
-    loaded = load_calibration(calibration)
-    require_groups(calibration, loaded, groups)
-    rows = read_rows(logits, memory=memory).with_labels(None)
-    same_names(loaded, rows, calibration)
-    how: dict[str, Any] = {
-        "confidence": confidence,
-        "groups": read_groups(groups, len(rows)),
-        "allow_empty": not fill,
-        "smoothed": smoothed,
-    }
-    if target is not None and not is_stream(target):
-        with engine(engine_name, address) as work, progress("predicting", len(rows)) as advance:
-            summary = work.predict(loaded, rows, coverage, target, progress=advance, more=TEXT_SETS, **how)
-        _print(summary, None, target, as_json)
-        return
-    if engine_name != "local":
+    if target is None and engine_name != "local":
         raise InputError("--engine ray needs --output: sets come back to a file.")
-    shown = _Shown(everything=as_json)
-    with progress("predicting", len(rows)) as advance:
-        for block, sets in blocks.predict_blocks(loaded, rows, coverage, **how):
-            if target is not None:
-                print_set_lines(sets, block.start)
-            else:
-                shown.add(sets)
-            advance(len(sets))
-    if shown.summary is not None:
-        _print(shown.summary, join_sets(shown.first), None, as_json)
-
-
-class _Shown:
-    """What is printed where nothing is written: a summary and the first sets, or all of them."""
-
-    def __init__(self, *, everything: bool) -> None:
-        self.first: list[PredictionSets] = []
-        self.summary: SetsSummary | None = None
-        self._most = None if everything else _SHOWN
-
-    def add(self, sets: PredictionSets) -> None:
-        """Look at the sets of the next rows."""
-        rows = 0 if self.summary is None else self.summary.rows
-        self.first.append(sets if self._most is None else sets[: max(0, self._most - rows)])
-        self.summary = SetsSummary.of(sets, self.summary)
-
-
-def _print(summary: SetsSummary, sets: PredictionSets | None, target: object, as_json: bool) -> None:
-    if as_json:
-        print_json({**about_sets(summary), **({"output": target} if sets is None else {"sets": list(set_lines(sets))})})
+    loaded = inputs.load_calibration(calibration)
+    inputs.require_groups(calibration, loaded, groups)
+    rows = inputs.read_rows(logits, memory=memory).with_labels(None)
+    blocks.same_names(loaded, rows, calibration)
+    how: dict[str, Any] = {"confidence": confidence, "allow_empty": not fill, "smoothed": smoothed}
+    how["groups"] = inputs.read_groups(groups, len(rows))
+    if target is None:
+        show = _print_lines if streamed else partial(_print_sets, as_json=as_json)
+        show(blocks.predict_blocks(loaded, rows, coverage, **how), len(rows))
         return
-    if sets is not None:
-        _print_first(sets, summary.rows)
-    print_text(f"PredictionSets({summary})")
-    if target is not None:
-        note(f"wrote {target}")
+    with engine(engine_name, address) as work, progress("predicting", len(rows)) as advance:
+        summary = work.predict(loaded, rows, coverage, target, progress=advance, more=TEXT_SETS, **how)
+    print_result(as_json, {**about_sets(summary), "output": target}, f"PredictionSets({summary})", written=target)
 
 
-def _print_first(sets: PredictionSets, rows: int) -> None:
+def _require_lines(as_json: bool) -> None:
+    """Raise where lines of JSON cannot be written to standard output."""
+    if output_is_closed():
+        raise FileError("cannot write to standard output: it is closed. Give a file.")
+    if as_json:
+        raise InputError("--json prints one document and -o - one line per set: leave out one of them.")
+
+
+def _print_lines(pairs: Iterator[tuple[Block, PredictionSets]], n: int) -> None:
+    """JSON lines to standard output, block by block."""
+    with progress("predicting", n) as advance:
+        for block, sets in pairs:
+            write_set_lines(sys.stdout, sets, block.start)
+            advance(len(sets))
+
+
+def _print_sets(pairs: Iterator[tuple[Block, PredictionSets]], n: int, as_json: bool) -> None:
+    """All sets as one JSON document, or the first ones as a table, with a summary."""
+    kept: list[PredictionSets] = []
+    summary: SetsSummary | None = None
+    with progress("predicting", n) as advance:
+        for block, sets in pairs:
+            kept.append(sets if as_json else sets[: max(0, _SHOWN - block.start)])
+            summary = SetsSummary.of(sets, summary)
+            advance(len(sets))
+    if summary is None:
+        return
+    sets = join_sets(kept)
+    if as_json:
+        print_json({**about_sets(summary), "sets": list(set_lines(sets))})
+        return
     lines = [[str(row), str(len(sets[row])), sets.listed(row)] for row in range(len(sets))]
     print_table(["row", "size", "set"], lines, left=(2,))
-    if rows > len(sets):
-        print_text(f"... and {rows - len(sets):,} more rows; give --output to write them all\n")
+    if summary.rows > len(sets):
+        print_text(f"... and {summary.rows - len(sets):,} more rows; give --output to write them all\n")
+    print_text(f"PredictionSets({summary})")

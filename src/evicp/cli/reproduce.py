@@ -12,42 +12,42 @@ from typing import Annotated
 
 import typer
 
-from evicp.cli.common import Json, examples, note, print_json, print_text
-from evicp.cli.inputs import labels_of, read_rows
+from evicp.cli import inputs, options
+from evicp.cli.printing import note, print_json, print_text
 from evicp.errors import FileError, InputError, MissingExtraError
 
 __all__ = ["reproduce"]
 
+Logits = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[val=FILE|v2=FILE]...",
+        help="Logits with labels on ImageNet-Val or ImageNet-V2; wildcards are understood. A file is called after "
+        "its network: resnet152.npz. Without files the embedded sample is used.",
+        show_default=False,
+    ),
+]
+Directory = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write into.")]
+Reference = Annotated[
+    str | None,
+    typer.Option(metavar="NETWORK", help="The network of Tables 3 and 4 and of the figures [ResNet152, or the first]."),
+]
 
-@examples(
+
+@options.examples(
     "evicp reproduce",
     "evicp reproduce val=resnet152.npz val=resnet50.npz v2=v2/resnet152.npz -o reproduction",
     "evicp reproduce 'val=*.npz' --reference resnet50 --trials 20",
 )
 def reproduce(
-    logits: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[val=FILE|v2=FILE]...",
-            help="Logits with labels on ImageNet-Val or ImageNet-V2; wildcards are understood. A file is called after "
-            "its network: resnet152.npz. Without files the embedded sample is used.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write into.")] = Path(
-        "reproduction"
-    ),
+    logits: Logits = None,
+    output: Directory = Path("reproduction"),
     trials: Annotated[int, typer.Option(help="Random splits per method.", min=1)] = 10,
     seed: Annotated[int, typer.Option(help="Which random splits.", min=0)] = 0,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NETWORK", help="The network of Tables 3 and 4 and of the figures [ResNet152, or the first]."
-        ),
-    ] = None,
+    reference: Reference = None,
     figures: Annotated[bool, typer.Option(help="Draw the figures (needs matplotlib).")] = True,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Reproduce the paper's Tables 1 to 8 and Figures 2 and 3 under its released protocol and a clean one."""
     from evicp.paper import reproduction
@@ -57,8 +57,8 @@ def reproduce(
     reproduction.refuse_existing(output, force=force)
     networks = []
     for dataset, path in _expand(logits or []):
-        rows = read_rows(path, labelled=True)
-        networks.append(reproduction.as_network(Path(path).stem, dataset, rows.logits, labels_of(rows)))
+        rows = inputs.read_rows(path, labelled=True)
+        networks.append(reproduction.as_network(Path(path).stem, dataset, rows.logits, inputs.labels_of(rows)))
     if not networks:
         note("No files were given: reproducing on the embedded sample, a network the paper does not have.")
     output.mkdir(parents=True, exist_ok=True)  # before the work, of hours, that is to be written there

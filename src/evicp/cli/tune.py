@@ -7,59 +7,51 @@ from typing import Annotated, Any
 
 import typer
 
-from evicp.cli.common import (
-    Coverage,
-    Json,
-    Labels,
-    LogitsFiles,
-    Seed,
-    examples,
-    parse_score,
-    print_json,
-    print_table,
-    print_text,
-    progress,
-)
-from evicp.cli.inputs import labels_of, read_rows
+from evicp.cli import inputs, options
+from evicp.cli.printing import print_json, print_table, print_text, progress
 from evicp.errors import InputError
 
 __all__ = ["tune"]
 
+Tunable = Annotated[
+    str, typer.Option("--score", "-s", metavar="SCORE", help="A score to tune, or auto for the best of all families.")
+]
+Metric = Annotated[str, typer.Option(metavar="METRIC", help="What to tune by: size, sscv or sat.")]
+Grid = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=A,B,...", help="Candidates for a parameter. Repeat the option for several."),
+]
 
-@examples(
+
+@options.examples(
     "evicp tune tuning.npz",
     "evicp tune tuning.npz --score raps --by sscv --grid lam=0.001,0.01,0.1 --grid k_reg=1,5",
 )
 def tune(
-    logits: LogitsFiles,
-    score: Annotated[
-        str,
-        typer.Option("--score", "-s", metavar="SCORE", help="A score to tune, or auto for the best of all families."),
-    ] = "auto",
-    by: Annotated[str, typer.Option(metavar="METRIC", help="What to tune by: size, sscv or sat.")] = "sat",
-    coverage: Coverage = 0.9,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=A,B,...", help="Candidates for a parameter. Repeat the option for several."),
-    ] = None,
-    labels: Labels = None,
-    seed: Seed = 0,
-    as_json: Json = False,
+    logits: options.LogitsFiles,
+    score: Tunable = "auto",
+    by: Metric = "sat",
+    coverage: options.Coverage = 0.9,
+    grid: Grid = None,
+    labels: options.Labels = None,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Tune a score on rows of their own: do not calibrate or test on them afterwards."""
     from evicp.evaluation import tuning
 
-    rows = read_rows(logits, labels, labelled=True)
-    chosen: Any = score if score.lower() == "auto" else parse_score(score)
+    rows = inputs.read_rows(logits, labels, labelled=True)
+    chosen: Any = score if score.lower() == "auto" else options.parse_score(score)
+    truth, candidates = inputs.labels_of(rows), _parse_grid(grid)
     with progress("tuning"):
-        result = tuning.tune(rows.logits, labels_of(rows), chosen, by, coverage, _parse_grid(grid), seed=seed)  # type: ignore[arg-type]
+        result = tuning.tune(rows.logits, truth, chosen, by, coverage, candidates, seed=seed)  # type: ignore[arg-type]
     if as_json:
         print_json(result.to_dict())
         return
-    head, lines = result.table()
-    print_table(head, lines, bold=f"* {result.best.describe()}")
-    next_step = f"evicp calibrate OTHER_ROWS --score '{result.best.describe()}' -o cal.safetensors"
-    print_text(f"\n{result.caption}\n\n{result.why}\nNext: {next_step}")
+    best = result.best.describe()
+    print_table(*result.table(), bold=f"* {best}")
+    print_text(f"\n{result.caption}\n\n{result.why}")
+    print_text(f"Next: evicp calibrate OTHER_ROWS --score '{best}' -o cal.safetensors")
 
 
 def _parse_grid(texts: list[str] | None) -> dict[str, list[Any]] | None:

@@ -1,0 +1,190 @@
+"""What the options of commands share: their types, their examples, and values that are read from text.
+
+A command is a plain function with typed options. It reads with `evicp.cli.inputs`, raises errors of `evicp.errors`
+(one line, exit code 2) and prints with `evicp.cli.printing` either a table or, with `--json`, one JSON document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from evicp.errors import InputError, ScoreError
+
+if TYPE_CHECKING:
+    from evicp.method.scores import Score
+
+__all__: list[str] = []
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def examples(*lines: str) -> Callable[[Command], Command]:
+    """Decorate a command with the calls that its `--help` shows."""
+
+    def decorate(command: Command) -> Command:
+        setattr(command, "epilog", "\n\n".join(("Examples:", *lines)))  # noqa: B010 - functions declare no attributes
+        return command
+
+    return decorate
+
+
+def _complete_score(incomplete: str) -> list[str]:
+    from evicp.method.scores import SCORES
+
+    return [name for name in SCORES if name.startswith(incomplete)]
+
+
+def _parse_coverage(text: str) -> float:
+    """A number; whether it lies between 0 and 1 is for the library to say."""
+    try:
+        return float(text)
+    except ValueError:
+        per_cent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+        hint = f" Did you mean {float(per_cent[1]) / 100:g}?" if per_cent else " Write it as 0.9."
+        raise typer.BadParameter(f"coverage must be a number between 0 and 1; got {text!r}.{hint}") from None
+
+
+def parse_score(text: str, *, conformal: bool = True) -> Score:
+    """A score from text, where "auto" is none."""
+    from evicp.method.scores import as_score
+
+    if text.lower() == "auto":
+        raise ScoreError(
+            "auto is a choice, not a score: run evicp tune on other rows, and give the score that it names."
+        )
+    return as_score(text, conformal=conformal)
+
+
+def parse_split(temperature: str, calibration: str, seed: int) -> dict[str, Any]:
+    """How rows are split and scored: a temperature or how it is fitted, and a share of the rows or a number of them."""
+    from evicp.input.validate import as_temperature
+
+    value: float | str = temperature
+    with suppress(ValueError):
+        value = float(temperature)
+    try:
+        rows = int(calibration) if calibration.strip().isdigit() else float(calibration)
+    except ValueError:
+        raise InputError(f"--calibration must be a share in (0, 1) or a number of rows; got {calibration!r}.") from None
+    return {"temperature": as_temperature(value, "split", "holdout"), "calibration": rows, "seed": seed}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Files
+
+CalibrationFile = Annotated[
+    str,
+    typer.Argument(metavar="CALIBRATION", help="A file written by evicp calibrate.", show_default=False),
+]
+LogitsFiles = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOGITS",
+        help="npz, npy, safetensors, parquet, pt or pth file, a folder of such files, or - for standard input. Damage "
+        "is found in npz, pt and pth files, and in parquet files that were written with checksums of their pages.",
+        show_default=False,
+    ),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option("--labels", "-l", metavar="FILE", help="True labels (npy) where the logits file has none."),
+]
+ClassNames = Annotated[
+    str | None,
+    typer.Option(
+        "--class-names", metavar="FILE", help="Class names: text with one per line, or JSON: a list, or label to name."
+    ),
+]
+Groups = Annotated[
+    str | None,
+    typer.Option("--groups", metavar="FILE", help="The group of each row (npy), for a calibration by group."),
+]
+Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that exists.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+# ---------------------------------------------------------------------------------------------------------------
+# Scores and sets
+
+Coverage = Annotated[
+    float,
+    typer.Option(
+        "--coverage", "-c", metavar="NUMBER", help="The coverage to ask for, between 0 and 1.", parser=_parse_coverage
+    ),
+]
+CalibrationCoverage = Annotated[
+    float | None,
+    typer.Option(
+        "--coverage",
+        "-c",
+        metavar="NUMBER",
+        help="The coverage to ask of a calibration, between 0 and 1. [default: 0.9]",
+        parser=_parse_coverage,
+    ),
+]
+SetsConfidence = Annotated[
+    float | None,
+    typer.Option(
+        "--confidence", help="With this confidence over calibrations, cover at least what is asked (PAC sets)."
+    ),
+]
+NoEmpty = Annotated[bool, typer.Option("--no-empty", help="Give every empty set its most plausible label.")]
+ScoreText = Annotated[
+    str,
+    typer.Option(
+        "--score",
+        "-s",
+        metavar="SCORE",
+        help="A score by name, with parameters if wanted: ecp, lac, 'raps(lam=0.5,k_reg=3)'.",
+        autocompletion=_complete_score,
+    ),
+]
+Scores = Annotated[
+    list[str],
+    typer.Option(
+        "--score",
+        "-s",
+        metavar="SCORE",
+        help="A score, as in 'ecp' or 'raps(lam=0.5)'. Repeat the option for several.",
+        autocompletion=_complete_score,
+    ),
+]
+
+# ---------------------------------------------------------------------------------------------------------------
+# Work
+
+Temperature = Annotated[
+    str,
+    typer.Option(
+        metavar="NUMBER|split|holdout",
+        help="A number; split: fitted on rows of their own; holdout: on the calibration rows, as in the paper.",
+    ),
+]
+CalibrationRows = Annotated[
+    str,
+    typer.Option(
+        "--calibration",
+        metavar="SHARE|ROWS",
+        help="What to calibrate on: a share of the rows (0.3), or how many of them (300). The others are tested.",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Which random split.", min=0)]
+Memory = Annotated[
+    str,
+    typer.Option("--memory", metavar="SIZE", help="What blocks of rows may take: 256MiB, 2GB. Files may be larger."),
+]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", metavar="local|ray", help="Work in this process, or let Ray share it out."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address", metavar="ADDRESS", help="A Ray cluster; without one, Ray uses this machine's processors."
+    ),
+]
