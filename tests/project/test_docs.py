@@ -125,7 +125,7 @@ def test_the_reference_has_every_module() -> None:
         *("calibration.monitor_state", "calibration.suspicious"),
         *("calibration.ties", "evaluation.strata", "io.locks", "io.parquet_rows", "io.paths", "io.shards", "io.stored"),
         *("io.array_writer", "io.torch_archive"),
-        *("evaluation.counts", "evaluation.splits"),
+        *("evaluation.counts", "evaluation.judging", "evaluation.splits"),
     }
     found = {
         ".".join(filter(None, (folder, module.name)))

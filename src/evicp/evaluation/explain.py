@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evicp.calibration.calibration import Calibration
 from evicp.errors import InputError, InputTypeError, LogitsError
@@ -174,20 +175,33 @@ def explain(
             "a threshold is one of the score it was calibrated with; give that score too: explain(logits_row, "
             "calibration.score, threshold=...), or use explain_set(calibration, logits_row, coverage)."
         )
-    score = ECP() if score is None else score
-    if not isinstance(score, ECP):
-        raise InputTypeError(f"only the evidential score can be explained; got {score!r}. Pass ECP(...).")
+    array, score = _one_row(logits_row), _evidential(score)
+    names = ClassAxis.of(class_names, array.shape[1]).learned(logits_row).names
+    return _explain(array, score, _as_threshold(threshold, array.shape[1]), names)
+
+
+def _one_row(logits_row: Any) -> NDArray[Any]:
     array = validate.as_logits(logits_row, row_allowed=True)
     if len(array) != 1:
         raise LogitsError(f"explain takes one row of logits; got {len(array)}. Pass logits[i].")
+    return array
+
+
+def _evidential(score: Any) -> ECP:
+    if score is not None and not isinstance(score, ECP):
+        raise InputTypeError(f"only the evidential score can be explained; got {score!r}. Pass ECP(...).")
+    return ECP() if score is None else score
+
+
+def _explain(
+    array: NDArray[Any], score: ECP, threshold: float | F64 | None, names: tuple[str, ...] | None
+) -> Explanation:
     ((_, z),) = validate.blocks(array)
-    n_classes = z.shape[1]
-    names = ClassAxis.of(class_names, n_classes).learned(logits_row).names
-    rates = score.rates(n_classes)
+    rates = score.rates(z.shape[1])
     e = score.evidence_of(z)
     alpha = evidence.dirichlet(e, rates)
     p, u = evidence.probability(alpha), evidence.uncertainty(alpha)
-    focal = evidence.focal_uncertainty(u, rates, n_classes) * np.ones_like(p)
+    focal = evidence.focal_uncertainty(u, rates, z.shape[1]) * np.ones_like(p)
     surprisal = evidence.surprisal(alpha)
     phi = np.exp(score.log_utility_of(z))
     return Explanation(
@@ -201,9 +215,11 @@ def explain(
         utility=phi[0],
         expected_utility=evidence.expected_utility(phi, p)[0],
         rank=evidence.evidential_ranks(e, z, rates)[0],
-        score=score.scores(array)[0],  # by the road a calibration's scores take, so that a threshold decides alike
+        score=score.scores(array)[
+            0
+        ],  # by the code that makes a calibration's scores, so that the threshold decides the same
         uncertainty=float(u[0, 0]),
-        threshold=_as_threshold(threshold, n_classes),
+        threshold=threshold,
         class_names=names,
         utility_name="softmax" if score.utility is None else "utility",
     )

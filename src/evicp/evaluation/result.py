@@ -10,7 +10,7 @@ import numpy as np
 
 from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, range_text
 from evicp.outer import outer
-from evicp.tables import csv_table, html_table, markdown_table, rows_text, text_table
+from evicp.tables import html_table, markdown_table, rows_text, text_table
 from evicp.types import F64, I64
 
 __all__ = ["ClassCoverage", "Evaluation", "GroupCoverage", "Stratum"]
@@ -282,11 +282,6 @@ class Evaluation:
     def to_markdown(self) -> str:
         """The evaluation as Markdown tables."""
         return "\n\n".join(markdown_table(head, rows) for head, rows in self._tables().values())
-
-    def to_csv(self) -> str:
-        """Its single numbers as comma-separated values, a metric a line."""
-        single = {name: value for name, value in self.to_dict().items() if isinstance(value, int | float | str)}
-        return csv_table(["metric", "value"], list(single.items()))
 
     def to_html(self) -> str:
         """The evaluation as a page of its own, with figures (needs the `report` extra)."""

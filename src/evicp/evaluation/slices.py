@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -95,38 +96,66 @@ def worst_slice(
     covered, x = as_sets(sets).contains(labels), as_features(features, n=len(sets))
     rng = np.random.default_rng(validate.as_seed(seed))
     searched, held_out = np.array_split(rng.permutation(len(x)), 2)
+    fewest = _fewest(share, len(searched))
+    spread = x.max(0) / 2 - x.min(0) / 2  # half the range: all of it may be beyond the largest double
+    scale = np.where(spread > 1e-300, spread, 1.0)
+    tried = (rng.normal(size=x.shape[1]) / scale for _ in range(validate.as_count(directions, "directions")))
+    found = _search(x[searched], covered[searched].astype(np.int64), tried, fewest)
+    places = along(x[held_out], found.direction)
+    hits = covered[held_out[(found.low <= places) & (places <= found.high)]]
+    return _described(found, hits, float(sets.coverage), columns_of(features))
+
+
+def _fewest(share: Any, n: int) -> int:
+    """How many of the n rows that are searched a slice must hold."""
     share = validate.as_probability(share, "share")
-    fewest = ceil(share * len(searched))
+    fewest = ceil(share * n)
     if fewest < _FEWEST:
         raise InputError(
             f"a slice must hold at least {_FEWEST} of the rows it is searched for in, which are half of all; "
-            f"a share of {share:g} of {len(searched)} is {fewest}. Give more rows, or a larger share."
+            f"a share of {share:g} of {n} is {fewest}. Give more rows, or a larger share."
         )
-    spread = x.max(0) / 2 - x.min(0) / 2  # half the range: all of it may be beyond the largest double
-    worst, slab = Fraction(2), (np.zeros(x.shape[1]), 0.0, 0.0, 0)
-    for _ in range(validate.as_count(directions, "directions")):
-        direction = rng.normal(size=x.shape[1]) / np.where(spread > 1e-300, spread, 1.0)
-        places = along(x[searched], direction)
-        order = np.argsort(places)
-        window = _least_covered(covered[searched[order]].astype(np.int64), _cuts(places[order]), fewest, worst)
-        if window is not None:
-            first, last, worst = window
-            slab = direction, float(places[order[first]]), float(places[order[last]]), last - first + 1
-    direction, low, high, found_count = slab
-    places = along(x[held_out], direction)
-    hits = covered[held_out[(low <= places) & (places <= high)]]
+    return fewest
+
+
+class _Slice(NamedTuple):
+    """Rows between two ends along a direction: how many they are, and how often covered."""
+
+    direction: F64
+    low: float
+    high: float
+    rows: int
+    coverage: Fraction
+
+
+def _described(found: _Slice, hits: Bools, target: float, columns: tuple[str, ...] | None) -> WorstSlice:
+    """A slice with its coverage among the other rows, given which of those in it are covered."""
     return WorstSlice(
         coverage=float(hits.mean()) if hits.size else None,
         interval=clopper_pearson(int(hits.sum()), hits.size) if hits.size else (0.0, 1.0),
         count=hits.size,
-        found_coverage=float(worst),
-        found_count=found_count,
-        target=float(sets.coverage),
-        direction=direction,
-        low=low,
-        high=high,
-        columns=columns_of(features),
+        found_coverage=float(found.coverage),
+        found_count=found.rows,
+        target=target,
+        direction=found.direction,
+        low=found.low,
+        high=found.high,
+        columns=columns,
     )
+
+
+def _search(x: F64, hits: I64, directions: Iterable[F64], fewest: int) -> _Slice:
+    """The slice with the least coverage along any of the directions."""
+    worst = _Slice(np.zeros(x.shape[1]), 0.0, 0.0, 0, Fraction(2))
+    for direction in directions:
+        places = along(x, direction)
+        order = np.argsort(places)
+        window = _least_covered(hits[order], _cuts(places[order]), fewest, worst.coverage)
+        if window is not None:
+            first, last, coverage = window
+            low, high = float(places[order[first]]), float(places[order[last]])
+            worst = _Slice(direction, low, high, last - first + 1, coverage)
+    return worst
 
 
 def _cuts(places: F64) -> I64:

@@ -2,12 +2,6 @@
 
 Rows that chose a score must not be used again, neither to calibrate nor to test it: the score fits them better than it
 fits any other row, and the guarantee needs untouched ones.
-
-A candidate is calibrated and measured on the tuning rows at several coverages around the one asked for, and the figures
-are averaged: SSCV jumps when a single row changes its stratum, the average does not. For the same reason a stratum of
-few rows counts less than a full one. Only a threshold is fitted to the rows, so all candidates profit alike from being
-measured where they were calibrated. All this is done on all rows and then without each tenth of them: the average of
-the eleven is steadier than the one figure, and how they scatter says how sure a lead is (the jackknife).
 """
 
 from __future__ import annotations
@@ -18,25 +12,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
 from itertools import product
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.ranks import rows_needed
-from evicp.errors import InputError, LogitsError
-from evicp.evaluation.splits import Split, Tested, run_splits
-from evicp.evaluation.strata import SSCV_ENDS, Ranges, trade_off, violation
-from evicp.input import validate
-from evicp.input.classes import labelled
+from evicp.errors import InputError
+from evicp.evaluation.judging import Judged, Metric, TuningRows, as_metric
 from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, ScoreLike, TopK, as_score
 from evicp.tables import html_table, markdown_table, text_table
-from evicp.types import F64, I64, Coverage
+from evicp.types import I64, Coverage
 
 __all__ = ["AUTO", "GRIDS", "Auto", "Candidate", "Tuned", "Tuning", "auto", "rows_to_choose", "split_off", "tune"]
-
-Metric = Literal["size", "sscv", "sat"]
 
 #: What `tune` tries where no grid is given.
 GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
@@ -60,13 +49,6 @@ AUTO: tuple[Score, ...] = (
     *(RAPS(lam=lam, k_reg=k) for lam, k in ((1.0, 0), (0.3, 1), (0.3, 2))),
     *(SAPS(lam=lam) for lam in (0.05, 0.2, 0.5)),
 )
-
-#: The coverages a candidate is measured at, as shares of the way from the coverage asked for to 0 or 1, the nearer.
-_AROUND = tuple(Fraction(w, 10) for w in (-2, -1, 0, 1, 2))
-_FOLDS = 10
-
-#: A stratum of this many rows counts half.
-_STEADY = 5
 
 #: A tuned candidate must lead the best default by this many standard errors: "auto" is to be trusted, not clever.
 _CLEAR = 1.0
@@ -189,11 +171,6 @@ def tune(
     grid : candidates for each parameter, `{"lam": [0.01, 0.1]}`; `GRIDS` if None
     seed : which tenths of the rows are left out in turn
 
-    Returns
-    -------
-    Tuning
-        Its `best` is the score to calibrate, on other rows.
-
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 20, 400)
     >>> logits = rng.normal(size=(400, 20)) + 3 * np.eye(20)[labels]
@@ -209,16 +186,20 @@ def tune(
     if grid is None and given.name not in GRIDS:
         raise InputError(f"{given.name} has no grid of its own; pass grid with candidates for its parameters.")
     tuned = Tuned(given, by=by, **(GRIDS[given.name] if grid is None else _as_grid(grid)))
-    array, truth, exact = _checked(logits, labels, coverage, seed)
-    candidates = tuned.candidates()
-    judged: list[_Judged] = []
-    for candidate in (given, *candidates):
+    return _tune(tuned, TuningRows.checked(logits, labels, coverage, by, seed))
+
+
+def _tune(tuned: Tuned, rows: TuningRows) -> Tuning:
+    """The best candidate; the score that was given is judged, too, and chosen if it is one of them."""
+    candidates, judged = tuned.candidates(), list[Judged]()
+    for candidate in (tuned.score, *candidates):
         if all(candidate != known.score for known in judged):  # by ==: a user's function may have no hash
-            judged.append(_judge(candidate, array, truth, exact, by, seed))
+            judged.append(rows.judge(candidate))
+    given = judged[0]
     best = max((known for known in judged if known.score in candidates), key=_overall)
-    why = f"{best.score.describe()} has the best {_NAMES[by]} of {len(candidates)} candidates on {len(array):,} rows"
-    lead = "" if best.score == given else f"; {_beside(best, judged[0])}"
-    return _report(best, judged[0], judged, f"{why}{lead}", by, exact, len(array))
+    why = f"{best.score.describe()} has the best {_NAMES[rows.by]} of {len(candidates)} candidates"
+    lead = "" if best is given else f"; {_beside(best, given)}"
+    return _report(best, given, judged, f"{why} on {len(rows.labels):,} rows{lead}", rows)
 
 
 def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: Coverage = 0.9, *, seed: int = 0) -> Tuning:
@@ -232,31 +213,28 @@ def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: Coverage = 0.9,
     logits, labels : the tuning rows; calibrate and test on others
     by, coverage, seed : as for `tune`
     """
-    array, truth, exact = _checked(logits, labels, coverage, seed)
-    return _auto(AUTO, array, truth, exact, _as_metric(by), seed)
+    return _auto(AUTO, TuningRows.checked(logits, labels, coverage, by, seed))
 
 
-def _auto(
-    candidates: Sequence[Score], logits: NDArray[Any], labels: I64, coverage: Fraction, by: Metric, seed: int
-) -> Tuning:
+def _auto(candidates: Sequence[Score], rows: TuningRows) -> Tuning:
     """The choice among candidates that begin with the families' defaults."""
-    judged = [_judge(score, logits, labels, coverage, by, seed) for score in candidates]
-    default, why = _best_default(judged[: len(_DEFAULTS)], _NAMES[by])
+    judged = [rows.judge(score) for score in candidates]
+    default, why = _best_default(judged[: len(_DEFAULTS)], _NAMES[rows.by])
     best = max(judged, key=_overall)
-    why = f"{why} on {len(labels):,} rows"
-    if _overall(best) <= _overall(default):
-        return _report(default, default, judged, f"{why}, and no tuned candidate leads it", by, coverage, len(labels))
-    rival = f"{best.score.describe()} leads it by {_lead(best, default)}"
-    if _is_clear(best, default, _CLEAR):
-        return _report(best, default, judged, f"{why}, but {rival}", by, coverage, len(labels))
-    return _report(default, default, judged, f"{why}; {rival}, which is not clear", by, coverage, len(labels))
+    why = f"{why} on {len(rows.labels):,} rows"
+    if best.overall <= default.overall:
+        return _report(default, default, judged, f"{why}, and no tuned candidate leads it", rows)
+    rival = f"{best.score.describe()} leads it by {best.lead_text(default)}"
+    if best.leads_clearly(default, _CLEAR):
+        return _report(best, default, judged, f"{why}, but {rival}", rows)
+    return _report(default, default, judged, f"{why}; {rival}, which is not clear", rows)
 
 
-def _best_default(judged: Sequence[_Judged], metric: str) -> tuple[_Judged, str]:
+def _best_default(judged: Sequence[Judged], metric: str) -> tuple[Judged, str]:
     """The best of the families' defaults, LAC in case of doubt, and in what sense it is the best."""
     best = max(judged, key=_overall)
     lac = next((j for j in judged if isinstance(j.score, LAC)), best)
-    if best is lac or _is_clear(best, lac, _DOUBT):
+    if best is lac or best.leads_clearly(lac, _DOUBT):
         return best, f"{best.score.describe()} has the best {metric} of all defaults"
     return lac, f"{lac.score.describe()} has the best {metric} of all defaults, as far as can be told,"
 
@@ -313,7 +291,7 @@ class Tuned:
     grid: Mapping[str, Sequence[Any]]
 
     def __init__(self, score: ScoreLike, *, by: Metric = "sat", **grid: Sequence[Any]) -> None:
-        _as_metric(by)
+        as_metric(by)
         if not grid:
             raise InputError("tuning needs at least one parameter with its candidates: Tuned('raps', lam=[0.01, 0.1]).")
         object.__setattr__(self, "score", as_score(score))
@@ -339,8 +317,8 @@ class Tuned:
         """The best candidate on the rows given, as `tune` finds it."""
         shared = None if "temperature" in self.grid else temperature
         candidates = [with_temperature(c, shared) for c in self.candidates()]
-        judged = [_judge(c, logits, labels, coverage, self.by, seed) for c in candidates]
-        return max(judged, key=_overall).score
+        rows = TuningRows(logits, labels, coverage, self.by, seed)
+        return max(map(rows.judge, candidates), key=_overall).score
 
     def describe(self) -> str:
         """The score's name with what is tuned."""
@@ -358,7 +336,7 @@ class Auto:
     ) -> Score:
         """The score `auto` chooses on the rows given; a temperature takes the place of the default one."""
         candidates = [with_temperature(c, temperature) for c in AUTO]
-        return _auto(candidates, logits, labels, coverage, self.by, seed).best
+        return _auto(candidates, TuningRows(logits, labels, coverage, self.by, seed)).best
 
     def describe(self) -> str:
         """The name of its row in a table."""
@@ -373,110 +351,31 @@ def with_temperature(score: Score, temperature: float | None) -> Score:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Judging
-
-
-@dataclass(frozen=True, eq=False)
-class _Judged:
-    """A score's size, SSCV and SAT on the tuning rows, and its merits: on all rows, then without each tenth of them."""
-
-    score: Score
-    figures: tuple[float, float, float]
-    merits: F64
-
-
-def _judge(score: Score, logits: NDArray[Any], labels: I64, coverage: Fraction, by: Metric, seed: int) -> _Judged:
-    """Calibrate and measure a score at every coverage, on all rows and without each tenth, in one pass over them."""
-    n, n_classes = logits.shape
-    fold = np.random.default_rng([seed, n]).permutation(n) % _FOLDS
-    parts = [np.arange(n), *(np.flatnonzero((fold != j) | (n == 1)) for j in range(_FOLDS))]  # a lone row always stays
-    levels = tuple(coverage + min(coverage, 1 - coverage) * step for step in _AROUND)
-    of_parts = run_splits(score, logits, labels, [Split(part, part, levels) for part in parts], warn=False)
-    merits = [np.mean([_merit(tested, n_classes, by) for tested in of_part]) for of_part in of_parts]
-    return _Judged(score, _figures(of_parts[0][_AROUND.index(0)], n_classes), np.array(merits))
-
-
-def _overall(judged: _Judged) -> float:
-    """The average of the merits on all rows and without each tenth; higher is better."""
-    return float(judged.merits.mean())
-
-
-def _paired(judged: _Judged, other: _Judged) -> tuple[float, float]:
-    """By how much a score leads another, and the jackknife's standard error of that."""
-    lead = judged.merits - other.merits
-    # Estimates that leave a tenth out share nine tenths of their rows: the factor undoes how little they scatter.
-    error = np.sqrt((_FOLDS - 1) / _FOLDS * np.sum((lead[1:] - lead[1:].mean()) ** 2))
-    return float(lead.mean()), float(error)
-
-
-def _is_clear(judged: _Judged, other: _Judged, errors: float) -> bool:
-    """Whether a score leads another by more than so many standard errors."""
-    lead, error = _paired(judged, other)
-    return lead > errors * error
-
-
-def _figures(tested: Tested, n_classes: int, steady: int = 0) -> tuple[float, float, float]:
-    """Mean size, SSCV and SAT, as `evaluate` has them if `steady` is 0; SAT is 0 where every set is empty."""
-    of_row = Ranges.ending(SSCV_ENDS, n_classes).find(tested.sizes)
-    rows, hits = np.bincount(of_row), np.bincount(of_row, weights=tested.covered)
-    sscv = float(violation(rows, hits, float(tested.coverage), steady=steady)[0])
-    non_empty = tested.sizes[tested.sizes > 0]
-    sat = trade_off(sscv, float(non_empty.mean())) if non_empty.size else 0.0
-    return float(tested.sizes.mean()), sscv, sat
-
-
-def _merit(tested: Tested, n_classes: int, by: Metric) -> float:
-    """One figure of a score, higher is better, steadied."""
-    size, sscv, sat = _figures(tested, n_classes, _STEADY)
-    return {"size": -size, "sscv": -sscv, "sat": sat}[by]
-
-
-def _report(
-    best: _Judged, rival: _Judged, judged: Iterable[_Judged], why: str, by: Metric, coverage: Fraction, n: int
-) -> Tuning:
-    ordered = sorted(judged, key=_overall, reverse=True)
-    candidates = tuple(Candidate(j.score, *j.figures, *_paired(j, rival)) for j in ordered)
-    return Tuning(best.score, f"{why}. {_USED_UP}", candidates, by, coverage, n)
-
+# What is said of a choice
 
 _USED_UP = "These rows are used up: calibrate and test on others."
 _NAMES: Mapping[Metric, str] = MappingProxyType({"size": "size", "sscv": "SSCV", "sat": "SAT"})
+_overall = attrgetter("overall")
 
 
-def _lead(judged: _Judged, other: _Judged) -> str:
-    lead, error = _paired(judged, other)
-    return f"{lead:z.4f} (standard error {error:.4f})"
+def _report(best: Judged, rival: Judged, judged: Iterable[Judged], why: str, rows: TuningRows) -> Tuning:
+    ordered = sorted(judged, key=_overall, reverse=True)
+    candidates = tuple(Candidate(j.score, *j.figures, *j.lead(rival)) for j in ordered)
+    return Tuning(best.score, f"{why}. {_USED_UP}", candidates, rows.by, rows.coverage, len(rows.labels))
 
 
-def _beside(best: _Judged, given: _Judged) -> str:
+def _beside(best: Judged, given: Judged) -> str:
     """How the best candidate compares with the score that was given, which may be no candidate and better than all."""
-    ahead = _overall(best) - _overall(given)
+    ahead = best.overall - given.overall
     if not ahead:
         return f"{given.score.describe()} is as good"
     if ahead < 0:
-        return f"but {given.score.describe()}, which is none of them, leads it by {_lead(given, best)}"
-    return f"it leads {given.score.describe()} by {_lead(best, given)}"
+        return f"but {given.score.describe()}, which is none of them, leads it by {given.lead_text(best)}"
+    return f"it leads {given.score.describe()} by {best.lead_text(given)}"
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Input
-
-
-def _checked(logits: Any, labels: Any, coverage: Any, seed: Any) -> tuple[NDArray[Any], I64, Fraction]:
-    array, truth = labelled(logits, labels)
-    exact = validate.as_coverage(coverage)
-    validate.as_seed(seed)
-    if len(array) < rows_needed(exact):
-        raise LogitsError(
-            f"tuning at coverage {float(exact):g} needs at least {rows_needed(exact)} rows; got {len(array)}."
-        )
-    return array, truth, exact
-
-
-def _as_metric(by: Any) -> Metric:
-    if by not in ("size", "sscv", "sat"):
-        raise InputError(f'by must be "size", "sscv" or "sat"; got {by!r}.')
-    return by
 
 
 def _as_grid(grid: Any) -> Mapping[str, Sequence[Any]]:
