@@ -13,7 +13,7 @@ from evicp.calibration.hashes import digest_of, row_hashes
 from evicp.calibration.origin import UNKNOWN, Origin, size_of_logits
 from evicp.calibration.suspicious import warn_of_masked_rows, warn_of_rows_beside, warn_suspicious
 from evicp.input import convert, validate
-from evicp.kernels.arithmetic import Arithmetic, precision_of
+from evicp.kernels.arithmetic import Arithmetic, all_widened, precision_of
 from evicp.method.scores import Score
 from evicp.types import F64, I64
 
@@ -50,6 +50,8 @@ def score_batch(score: Score, logits: Any, array: Any, truth: I64, before: Arith
     stays = not isinstance(array, np.ndarray)
     precision = precision_of(logits, None if stays else array)
     if before is None:
+        if precision == "float64" and not stays and all_widened(array):
+            precision = "float32"
         arithmetic = kernels.arithmetic(score, array, precision)
         warn_suspicious([score], validate.as_logits(array[:32]) if stays else array)
     else:

@@ -95,7 +95,7 @@ def _from_frame(frame: Any, what: str) -> NDArray[Any]:
     kinds = "bfiu" if what == "mask" or what.endswith("features") else "fiu"
     array = np.asarray(frame.to_numpy())
     if array.dtype.kind in kinds:
-        return array
+        return _as_exact_as_least(frame, array) if what == "logits" and array.dtype == np.float64 else array
     columns = []
     for place, name in enumerate(frame.columns):  # names may be there twice
         column = _from_column(frame.iloc[:, place] if hasattr(frame, "iloc") else frame[name])
@@ -106,6 +106,11 @@ def _from_frame(frame: Any, what: str) -> NDArray[Any]:
             )
         columns.append(column)
     return np.column_stack(columns) if columns else array.astype(np.float64)
+
+
+def _as_exact_as_least(frame: Any, array: NDArray[Any]) -> NDArray[Any]:
+    """Logits of a frame in single precision, if some of its columns are: NumPy widens these to the others'."""
+    return array.astype(np.float32) if "float32" in {str(dtype).lower() for dtype in frame.dtypes} else array
 
 
 def _from_column(column: Any) -> NDArray[Any]:

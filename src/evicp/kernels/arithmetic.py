@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MIXED", "ROUNDOFF", "Arithmetic", "in_precision", "precision_of"]
+__all__ = ["MIXED", "ROUNDOFF", "Arithmetic", "all_widened", "any_widened", "in_precision", "precision_of"]
 
 #: The precisions of logits, and how far rounding to each can move a number, as a share of it.
 ROUNDOFF: Mapping[str, float] = MappingProxyType(
@@ -78,6 +79,11 @@ _ARITHMETIC = re.compile(
 )
 
 
+#: The last bits of a double's fraction, which numbers of single or of half precision do not have.
+_BEYOND_SINGLE, _BEYOND_HALF = np.uint64(2**29 - 1), np.uint64(2**42 - 1)
+_SINGLE = struct.Struct("f")
+_BLOCK = 1 << 17
+
 _NAMES = {"e": "float16", "f": "float32", "d": "float64"}
 
 
@@ -89,6 +95,43 @@ def precision_of(logits: Any, array: NDArray[Any] | None = None) -> str:
     if name in ROUNDOFF or array is None:
         return name if name in ROUNDOFF else "float64"
     return "bfloat16" if "float8" in name or "float4" in name else array.dtype.name
+
+
+def any_widened(logits: NDArray[np.float64]) -> bool:
+    """Whether some rows of doubles are rounded to single precision, as JSON and lists make them of float32."""
+    if len(logits) == 1 and not _fits_single(logits.item(0)):  # the usual row, and quick
+        return False
+    return any(np.any(single & ~half) for single, half in _narrow_rows(logits))
+
+
+def all_widened(logits: NDArray[np.float64]) -> bool:
+    """Whether all rows of doubles are rounded to single precision; rows that fit into half precision say nothing."""
+    said = False
+    for single, half in _narrow_rows(logits):
+        if not single.all():
+            return False
+        said = said or not half.all()
+    return said
+
+
+def _fits_single(number: float) -> bool:
+    try:
+        return bool(_SINGLE.unpack(_SINGLE.pack(number))[0] == number)
+    except OverflowError:
+        return False
+
+
+def _narrow_rows(logits: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+    """For each block of rows, which fit into single precision, and which into half, both but for the exponent."""
+    step = max(1, _BLOCK // logits.shape[1])
+    for start in range(0, len(logits), step):
+        block = logits[start : start + step].view(np.uint64)
+        single = (block[:, 0] & _BEYOND_SINGLE) == 0  # most rows of doubles are told by their first number
+        half = np.zeros_like(single)
+        bits = np.bitwise_or.reduce(block[single], axis=1)
+        half[single] = (bits & _BEYOND_HALF) == 0
+        single[single] = (bits & _BEYOND_SINGLE) == 0
+        yield single, half
 
 
 def in_precision(logits: Any, precision: str) -> Any:

@@ -1,0 +1,149 @@
+"""Numbers of single precision that arrive as doubles: JSON, lists and frames of mixed columns say nothing of it.
+
+A forest calibrated in double precision covered 0.76 for 0.9 where its rows had been float32 before they were text.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evicp import APS, LAC, RAPS, Calibrator, Custom, calibrate
+from evicp.errors import SuspiciousInputWarning
+from evicp.kernels.arithmetic import all_widened, any_widened
+from evicp.sets import PredictionSets
+
+pytestmark = pytest.mark.reliability
+
+K = 6
+
+
+def votes(n: int, seed: int, trees: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities of a forest on six classes, and true labels."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.full(K, 0.4), n)
+    labels = (shares.cumsum(1) > rng.random((n, 1))).argmax(1)
+    return np.log(np.maximum(rng.multinomial(trees, shares) / trees, 1e-300)), labels
+
+
+def single(logits: np.ndarray) -> np.ndarray:
+    return logits.astype(np.float32)
+
+
+def mixed_frame(logits: np.ndarray) -> Any:
+    pd = pytest.importorskip("pandas")
+    return pd.DataFrame({str(k): logits[:, k].astype("f4" if k % 2 else "f8") for k in range(K)})
+
+
+SENT: dict[str, Callable[[np.ndarray], Any]] = {
+    "doubles": lambda z: z,
+    "float32": single,
+    "float32 as doubles": lambda z: single(z).astype(np.float64),
+    "by column": lambda z: np.asfortranarray(single(z).astype(np.float64)),
+    "lists": lambda z: single(z).tolist(),
+    "JSON": lambda z: json.loads(json.dumps(single(z).tolist())),
+    "rows of both": lambda z: [row if i % 2 else single(row) for i, row in enumerate(z)],
+    "columns of both": mixed_frame,
+}
+
+
+@pytest.mark.parametrize("score", [LAC(), APS(randomized=False), RAPS(randomized=False)], ids=lambda score: score.name)
+@pytest.mark.parametrize("used", SENT)
+@pytest.mark.parametrize("made", ["doubles", "float32", "float32 as doubles", "lists"])
+def test_equal_votes_stay_equal(cpu_backend: Any, score: Any, made: str, used: str) -> None:
+    (known, y), (new, _) = votes(1000, 0), votes(500, 1)
+    exact = calibrate(known, y, score).predict(new, 0.9)
+    calibration = calibrate(SENT[made](known), y, score)
+    assert calibration.predict(SENT[used](new), 0.9) == exact
+    alone = [calibration.predict(row, 0.9).to_lists()[0] for row in SENT["lists"](new[:50])]
+    assert alone == exact.to_lists()[:50]
+
+
+def test_p_values_of_them_cover_too() -> None:
+    (known, y), (new, truth) = votes(1000, 0), votes(1000, 1)
+    calibration = calibrate(known, y, "lac")
+    for p_values in (calibration.p_values, lambda z: calibration.p_values(z, smoothed=True)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SuspiciousInputWarning)
+            of_true = p_values(SENT["lists"](new))[np.arange(1000), truth]
+        assert np.mean(of_true > 0.1) > 0.88
+    online = calibration.p_values_online(SENT["lists"](new), truth)
+    assert np.mean(online > 0.1) > 0.88
+
+
+def test_smoothing_is_exact_where_all_rows_are_so() -> None:
+    """Ties are still ties: nothing is raised, and no warning says so."""
+    (known, y), (new, _) = votes(400, 0), votes(300, 1)
+    plain = calibrate(single(known), y, "lac").predict(single(new), 0.8, smoothed=np.full(300, 0.5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for made, used in [("lists", "lists"), ("lists", "float32"), ("lists", "doubles"), ("float32", "lists")]:
+            sets = calibrate(SENT[made](known), y, "lac").predict(SENT[used](new), 0.8, smoothed=np.full(300, 0.5))
+            np.testing.assert_array_equal(sets.mask(), plain.mask())
+
+
+def test_whole_numbers_and_masks_are_no_evidence() -> None:
+    """They are the same in any precision: they neither raise thresholds nor cost smoothed sets their ties."""
+    rng = np.random.default_rng(0)
+    whole = rng.integers(-30, 30, (300, 4)).astype(float)
+    masked = np.where(rng.random((300, 4)) < 0.3, -np.inf, 0.5 * whole)
+    for logits in (whole, masked):
+        assert not any_widened(logits)
+        assert not all_widened(logits)
+        assert not any(any_widened(row[None]) for row in logits)
+    assert calibrate(whole, np.arange(300) % 4, "lac").origin.arithmetic.logits == "float64"
+    for nothing in (np.empty((0, 4)), np.full((3, 4), np.nan), np.full((3, 4), 1e300)):
+        assert not any_widened(nothing)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 1000])
+def test_rows_are_told_one_by_one(n_classes: int) -> None:
+    rng = np.random.default_rng(n_classes)
+    doubles = rng.normal(size=(500, n_classes))
+    widened = single(doubles).astype(np.float64)
+    assert (any_widened(doubles), all_widened(doubles)) == (False, False)
+    assert (any_widened(widened), all_widened(widened)) == (True, True)
+    for place in (0, 250, 499):
+        some = doubles.copy()
+        some[place] = widened[place]
+        assert (any_widened(some), all_widened(some)) == (True, False)
+        most = widened.copy()
+        most[place, -1] = doubles[place, -1]
+        assert (any_widened(most), all_widened(most)) == (True, False)
+    constant = np.column_stack([np.zeros(500), doubles])  # the first class is the one the others are compared with
+    assert not any_widened(constant)
+    assert any_widened(single(constant).astype(np.float64))
+
+
+def test_batches_are_as_the_whole() -> None:
+    known, y = votes(300, 0)
+    for made in ("doubles", "lists"):
+        rows = SENT[made](known)
+        whole = calibrate(rows, y, "lac")
+        parts = Calibrator("lac")
+        for start in range(0, 300, 7):
+            parts.update(rows[start : start + 7], y[start : start + 7])
+        assert parts.finish() == whole
+        assert whole.extended(rows[:5], y[:5]).origin.arithmetic == whole.origin.arithmetic
+
+
+def test_rows_that_do_not_tie_have_the_same_sets() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, K, 2000)
+    logits = rng.normal(size=(2000, K)) + 2 * np.eye(K)[y]
+    for score in ("ecp", "lac", "aps"):
+        calibration = calibrate(logits[:1000], y[:1000], score)
+        exact, sent = (calibration.predict(SENT[used](logits[1000:]), 0.9) for used in ("doubles", "lists"))
+        assert isinstance(sent, PredictionSets)
+        assert np.mean(exact.mask() != sent.mask()) < 1e-3
+
+
+def test_a_score_of_ones_own() -> None:
+    (known, y), (new, _) = votes(500, 0), votes(300, 1)
+    calibration = calibrate(known, y, Custom(lambda z: -z))
+    assert calibration.predict(SENT["lists"](new), 0.9) == calibration.predict(new, 0.9)
