@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 
 from evicp.errors import InputError
-from evicp.io.paths import read_text, write_whole
+from evicp.io.atomic import write_whole
+from evicp.io.paths import read_text
 from evidence_parts import base_rates, evidence_functions, parts, uncertainty, utilities
 from published_arithmetic import arithmetic
 from scores_compared import against_lac, levels, reliability, temperature, ties

@@ -17,7 +17,9 @@ from evicp.errors import EvicpError, FileError, InputError, InputTypeError, Labe
 from evicp.evaluation.metrics import Evaluator
 from evicp.input import columns
 from evicp.io import files
-from evicp.io.stored import PackedArray, RawArray, companion
+from evicp.io.arrays import companion
+from evicp.io.rows import as_bytes
+from evicp.io.stored import PackedArray, RawArray
 
 N, K = 1100, 13
 STEPS = (1, 7, 1024, N)
@@ -425,7 +427,7 @@ def test_a_row_without_a_label_or_weight_is_named_with_its_block(data: tuple, tm
 @pytest.mark.parametrize("bad", ["", "a lot", "-1GB", "0", True, "1TB"])
 def test_a_memory_budget_is_a_size(bad: Any) -> None:
     with pytest.raises(InputError, match="memory must be"):
-        blocks.as_bytes(bad)
+        as_bytes(bad)
 
 
 def test_sets_are_not_written_over_their_rows(data: tuple, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -23,22 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import errors
-from evicp.blocks import (
-    ArrayPart,
-    Part,
-    Progress,
-    Rows,
-    as_rows,
-    calibrator_for,
-    in_one_type,
-    located,
-    no_input,
-    of_rows,
-    row_wise,
-    same_names,
-    write_sets,
-)
+from evicp import blocks, errors
 from evicp.calibration.batches import Batch
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
@@ -47,8 +32,9 @@ from evicp.errors import EvicpError, EvicpWarning, InputError, InputTypeError, L
 from evicp.input import columns, validate
 from evicp.input.classes import ClassNames
 from evicp.input.warn import warn
-from evicp.io.files import SetsFile, typed
-from evicp.io.stored import HeldArray, RawArray, Stored
+from evicp.io.executor import Task, tasks
+from evicp.io.files import SetsFile
+from evicp.io.rows import Rows
 from evicp.method.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.types import Coverage
@@ -401,101 +387,67 @@ class _Inference:
 # Files
 
 
-@dataclass(frozen=True)
-class _Share:
-    """Rows start to stop of a file, the first of which has a number among all rows; what belongs to them."""
+class _Cluster:
+    """An executor: tasks of a few blocks, done by workers that read their own rows."""
 
-    part: Part
-    start: int
-    stop: int
-    first: int
-    step: int
-    source: str
-    dtype: np.dtype[Any]
-    own: Mapping[str, Any]
+    def calibrate(self, rows: Rows, values: Mapping[str, Any], calibrator: Calibrator) -> Generator[int]:
+        for content, n_classes in self._each(_calibrate_task, rows, values, calibrator.empty()):
+            calibrator.restore(content, n_classes)
+            yield len(content.scores)
 
-    def each(self, work: Callable[..., Any]) -> list[Any]:
-        """What some work gives for each block's logits, labels, and row-wise values."""
-        done, results = 0, []
-        for logits, labels in typed(
-            str(self.part.path or self.source), self.part.pieces(self.step, self.start, self.stop)
-        ):
-            values = {name: of_rows(v, done, done + len(logits)) for name, v in self.own.items()}
-            with located(self.source, self.first + done):
-                results.append(work(in_one_type(logits, self.dtype), labels, **values))
-            done += len(logits)
-        return results
+    def predict(
+        self,
+        rows: Rows,
+        values: Mapping[str, Any],
+        calibration: Calibration,
+        coverage: Coverage,
+        how: dict[str, Any],
+    ) -> Generator[PredictionSets]:
+        yield from self._each(_predict_task, rows, values, calibration, coverage, how)
 
+    @staticmethod
+    def _each(work: Callable[..., Any], rows: Rows, values: Mapping[str, Any], *common: Any) -> Generator[Any]:
+        """What workers make of tasks, in order; never more of them under way than keep all processors busy."""
+        task = ray.remote(_noting).options(num_cpus=1, max_retries=_RETRIES)
+        given = [ray.put(value) for value in common]
+        under_way: deque[Any] = deque()
+        driver = _Driver()
 
-def _shares(rows: Rows, own: Mapping[str, Any]) -> Iterator[_Share]:
-    """The rows in shares of a few blocks; files that can only be read from their beginning are not divided."""
-    for name, values in own.items():
-        row_wise(values, rows, name)
-    first, step, dtype = 0, rows.step, rows.dtype
-    size = max(1, min(_BLOCKS_PER_TASK * step, -(-len(rows) // (2 * _processors()))))
-    for part in rows.parts:
-        n = part.shape[0]
-        for start in range(0, max(1, n), size if _divisible(part) else max(1, n)):
-            stop = min(start + size, n) if _divisible(part) else n
-            span = slice(first + start, first + stop)
-            mine = {name: of_rows(values, span.start, span.stop) for name, values in own.items()}
-            yield _Share(*_cut(part, start, stop), span.start, step, rows.source, dtype, mine)
-        first += n
+        def next_result() -> Any:
+            result, noted = ray.get(under_way.popleft())
+            driver.say(noted)
+            return result
 
-
-def _divisible(part: Part) -> bool:
-    return isinstance(part, ArrayPart) and isinstance(part.logits, RawArray | HeldArray)
-
-
-def _cut(part: Part, start: int, stop: int) -> tuple[Part, int, int]:
-    """What a worker needs of a file: its full name, or, of arrays in memory, the rows themselves."""
-    if not isinstance(part, ArrayPart):
-        return replace(part, path=part.path.absolute(), stamp=None), start, stop
-    labels = part.labels
-    if not isinstance(part.logits, HeldArray):
-        return ArrayPart(_findable(part.logits), labels and _findable(labels)), start, stop
-    if isinstance(labels, RawArray):
-        labels = _findable(labels.part(start, stop))
-    elif labels is not None:
-        labels = HeldArray(labels.whole()[start:stop])
-    return ArrayPart(HeldArray(part.logits.values[start:stop]), labels), 0, stop - start
-
-
-def _findable(array: Stored) -> Stored:
-    """An array on disk under its full name: workers have other working directories, and maybe other clocks."""
-    if isinstance(array, HeldArray):
-        return array
-    return replace(array, path=array.path.absolute(), stamp=None)
-
-
-def _each(work: Callable[..., Any], shares: Iterator[_Share], *common: Any) -> Generator[Any, None, None]:
-    """What workers make of the shares, in order; never more of them under way than keep all processors busy."""
-    task = ray.remote(_noting).options(num_cpus=1, max_retries=_RETRIES)
-    given = [ray.put(value) for value in common]
-    under_way: deque[Any] = deque()
-    driver = _Driver()
-
-    def next_result() -> Any:
-        result, noted = ray.get(under_way.popleft())
-        driver.say(noted)
-        return result
-
-    try:
-        with _own_errors():
-            for share in shares:
-                under_way.append(task.remote(work, share, *given))
-                if len(under_way) >= 2 * _processors():
+        size = max(1, min(_BLOCKS_PER_TASK * rows.step, -(-len(rows) // (2 * _processors()))))
+        try:
+            with _own_errors():
+                for one in tasks(rows, values, size):
+                    under_way.append(task.remote(work, one, *given))
+                    if len(under_way) >= 2 * _processors():
+                        yield next_result()
+                while under_way:
                     yield next_result()
-            while under_way:
-                yield next_result()
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-        raise EvicpError(
-            "a worker died, and so did those that tried its rows again, most likely for want of memory. Open the rows "
-            "with a smaller memory budget."
-        ) from error
-    finally:
-        for waiting in under_way:
-            ray.cancel(waiting, force=True)  # a worker that is interrupted while it imports is of no use afterwards
+        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+            raise EvicpError(
+                "a worker died, and so did those that tried its rows again, most likely for want of memory. Open the "
+                "rows with a smaller memory budget."
+            ) from error
+        finally:
+            for waiting in under_way:
+                ray.cancel(waiting, force=True)  # a worker interrupted while it imports is of no use afterwards
+
+
+def _calibrate_task(task: Task, calibrator: Calibrator) -> tuple[Batch, int | None]:
+    """The scores of a task's rows, as `Calibrator.restore` takes them."""
+    own = calibrator.empty()
+    for _ in task.calibrate(own):
+        pass
+    return own.content(), own.n_classes
+
+
+def _predict_task(task: Task, calibration: Calibration, coverage: Coverage, how: dict[str, Any]) -> PredictionSets:
+    """The sets of a task's rows."""
+    return join_sets([sets for _, sets in task.predict(calibration, coverage, how)])
 
 
 def calibrate_files(
@@ -507,7 +459,7 @@ def calibrate_files(
     weights: Any = None,
     class_weights: Any = None,
     class_names: ClassNames | None = None,
-    progress: Progress | None = None,
+    progress: blocks.Progress | None = None,
 ) -> Calibration:
     """`evicp.blocks.calibrate` on a cluster: every worker reads its own rows, which must lie where all can read them.
 
@@ -516,22 +468,8 @@ def calibrate_files(
     rows : from `evicp.blocks.open_rows`, or a path
     score, by, groups, weights, class_weights, class_names, progress : as for `evicp.blocks.calibrate`
     """
-    source = as_rows(rows)
-    calibrator = calibrator_for(source, score, by, class_weights, class_names)
-    shares = _shares(source, {"groups": groups, "weights": weights})
-    with closing(_each(_score_share, shares, calibrator.empty())) as contents:
-        for content in contents:
-            calibrator.restore(*content)
-            if progress is not None:
-                progress(len(content[0].scores))
-    return calibrator.finish()
-
-
-def _score_share(share: _Share, like: Calibrator) -> tuple[Any, ...]:
-    """The scores of a share of the rows, as `Calibrator.restore` takes them."""
-    calibrator = like.empty()
-    share.each(calibrator.update)
-    return calibrator.content(), calibrator.n_classes
+    how: dict[str, Any] = {"by": by, "groups": groups, "weights": weights, "class_weights": class_weights}
+    return blocks.calibrate(rows, score, class_names=class_names, progress=progress, executor=_Cluster(), **how)
 
 
 def predict_files(
@@ -545,7 +483,7 @@ def predict_files(
     weights: Any = None,
     allow_empty: bool = True,
     smoothed: Any = False,
-    progress: Progress | None = None,
+    progress: blocks.Progress | None = None,
     more: Mapping[str, type[SetsFile]] | None = None,
 ) -> SetsSummary:
     """`evicp.blocks.predict` on a cluster: the sets come back in the order of the rows and go to one file.
@@ -556,16 +494,6 @@ def predict_files(
         `evicp.blocks.predict`
     rows : from `evicp.blocks.open_rows`, or a path that all workers can read
     """
-    source = as_rows(rows).with_labels(None)
-    no_input(source, output)
-    validate.as_coverage(coverage)
-    same_names(calibration, source, "the calibration")
-    how = {"confidence": confidence, "allow_empty": allow_empty}
-    shares = _shares(source, {"groups": groups, "weights": weights, "smoothed": smoothed})
-    with closing(_each(_predict_share, shares, calibration, coverage, how)) as parts:
-        return write_sets(parts, output, progress, more)
-
-
-def _predict_share(share: _Share, calibration: Calibration, coverage: Coverage, how: dict[str, Any]) -> PredictionSets:
-    """The sets of a share of the rows."""
-    return join_sets(share.each(lambda logits, _, **own: calibration.predict(logits, coverage, **own, **how)))
+    how: dict[str, Any] = {"confidence": confidence, "groups": groups, "weights": weights, "allow_empty": allow_empty}
+    how |= {"smoothed": smoothed, "progress": progress, "more": more}
+    return blocks.predict(calibration, rows, coverage, output, executor=_Cluster(), **how)

@@ -25,12 +25,12 @@ from rich.console import Console
 import evicp
 from commands import ENVIRONMENT, RUN, Run, evicp_process
 from evicp import kernels
-from evicp.blocks import located
 from evicp.cli import app, inputs, outputs, printing
 from evicp.cli.commands import COMMANDS
 from evicp.cli.printing import plain
 from evicp.errors import EvicpError
 from evicp.io.files import read_sets, write_sets
+from evicp.io.rows import located
 from places import SCHEMAS
 
 #: Names that would do harm if anything took them for markup, paths or code.

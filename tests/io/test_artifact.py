@@ -21,7 +21,7 @@ import evicp
 from evicp import report
 from evicp.errors import ArtifactError, InputError, InputTypeError, ScoreError, SuspiciousInputWarning
 from evicp.io import artifact
-from evicp.io.paths import atomic_path
+from evicp.io.atomic import atomic_path
 
 K = 4
 

@@ -12,7 +12,7 @@ import pytest
 import evicp
 from evicp.errors import FileError, InputError
 from evicp.io import files
-from evicp.io.paths import atomic_path
+from evicp.io.atomic import atomic_path
 
 K = 4
 

@@ -20,7 +20,7 @@ import pytest
 import evicp
 from evicp.errors import FileError
 from evicp.io import files
-from evicp.io.paths import atomic_path, write_whole
+from evicp.io.atomic import atomic_path, write_whole
 
 pytestmark = [
     pytest.mark.reliability,
@@ -279,7 +279,9 @@ def test_writers_of_one_file_do_not_take_each_other_for_dead(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
 def test_a_new_file_has_the_mode_of_any_new_file(tmp_path: Path, umask: int) -> None:
-    code = "import os, sys; os.umask(int(sys.argv[1])); from evicp.io.paths import write_whole; write_whole('new', 'x')"
+    code = (
+        "import os, sys; os.umask(int(sys.argv[1])); from evicp.io.atomic import write_whole; write_whole('new', 'x')"
+    )
     subprocess.run([sys.executable, "-c", code, str(umask)], cwd=tmp_path, check=True)
     assert (tmp_path / "new").stat().st_mode & 0o7777 == 0o666 & ~umask
 

@@ -175,14 +175,14 @@ BUGS = [
     ),
     Bug(
         "data not on the disk before its name is",
-        "io/paths.py",
+        "io/atomic.py",
         "        yield temporary\n        os.fsync(descriptor)\n",
         "        yield temporary\n",
         _tests("reliability/test_atomic_save"),
     ),
     Bug(
         "a file written in place",
-        "io/paths.py",
+        "io/atomic.py",
         "        yield temporary\n        os.fsync",
         "        yield target\n        os.fsync",
         _tests("reliability/test_atomic_save"),

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 import evicp
-from evicp import blocks
 from evicp.cli import inputs, options
 from evicp.cli.engines import engine
 from evicp.cli.outputs import check_output
 from evicp.cli.printing import print_result, progress
 from evicp.errors import InputError
+from evicp.io.rows import DEFAULT_MEMORY
 
 __all__ = ["calibrate"]
 
@@ -44,7 +44,7 @@ def calibrate(
     groups: options.Groups = None,
     class_names: options.ClassNames = None,
     coverage: options.Coverage = 0.9,
-    memory: options.Memory = blocks.DEFAULT_MEMORY,
+    memory: options.Memory = DEFAULT_MEMORY,
     engine_name: options.Engine = "local",
     address: options.Address = None,
     force: options.Force = False,

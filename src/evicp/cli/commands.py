@@ -20,7 +20,7 @@ import evicp
 from evicp.cli import streams
 from evicp.cli.printing import mute, say, visible
 from evicp.errors import MissingExtraError
-from evicp.io.paths import remove_unfinished
+from evicp.io.atomic import remove_unfinished
 
 __all__: list[str] = []
 

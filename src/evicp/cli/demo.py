@@ -15,7 +15,8 @@ from evicp.cli.printing import note, print_json, print_table, print_text, progre
 from evicp.datasets import LogitsSample, load_imagenet_sample
 from evicp.errors import FileError, MissingExtraError
 from evicp.evaluation.result import Evaluation
-from evicp.io.paths import open_file, write_whole
+from evicp.io.atomic import write_whole
+from evicp.io.paths import open_file
 from evicp.method.scores import USUAL, Score
 from evicp.sets import PredictionSets
 

@@ -17,6 +17,7 @@ from evicp.errors import FileError, InputError
 from evicp.evaluation.result import Evaluation
 from evicp.evaluation.verdicts import verdict_of, verdict_text
 from evicp.io.paths import format_of
+from evicp.io.rows import DEFAULT_MEMORY
 from evicp.report.page import require_plotly
 
 __all__ = ["evaluate"]
@@ -55,7 +56,7 @@ def evaluate(
     groups: options.Groups = None,
     output: options.Output = None,
     check: Check = False,
-    memory: options.Memory = blocks.DEFAULT_MEMORY,
+    memory: options.Memory = DEFAULT_MEMORY,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:

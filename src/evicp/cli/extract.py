@@ -12,7 +12,7 @@ from evicp.cli import inputs, options
 from evicp.cli.outputs import refuse_inputs
 from evicp.cli.printing import print_result
 from evicp.errors import InputError
-from evicp.io.stored import companions
+from evicp.io.arrays import companions
 
 __all__ = ["extract"]
 

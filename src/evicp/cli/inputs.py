@@ -20,9 +20,11 @@ from evicp.cli.outputs import INPUT_SUFFIXES, STREAM, TORCH_SUFFIXES
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
 from evicp.input import validate
 from evicp.input.classes import as_class_names, labelled
-from evicp.io import artifact, files, stored, torch_archive
-from evicp.io.files import LogitsFile
+from evicp.io import artifact, torch_archive
+from evicp.io.arrays import safetensors_metadata
+from evicp.io.logits import names_in_npz, open_labels
 from evicp.io.paths import as_path, format_of, read_text, readable, unreadable
+from evicp.io.rows import DEFAULT_MEMORY, LogitsFile
 from evicp.types import I64
 
 __all__: list[str] = []
@@ -43,9 +45,7 @@ def load_calibration(path: str, order: str = "comes before LOGITS") -> Calibrati
         ) from error
 
 
-def read_rows(
-    path: str, labels: str | None = None, *, labelled: bool = False, memory: str = blocks.DEFAULT_MEMORY
-) -> Rows:
+def read_rows(path: str, labels: str | None = None, *, labelled: bool = False, memory: str = DEFAULT_MEMORY) -> Rows:
     """Rows of logits in a file, a folder of shards, or from standard input ("-"), to be read in blocks.
 
     Parameters
@@ -59,7 +59,7 @@ def read_rows(
             raise FileError("cannot read standard input: it is closed.")
         content, names = _from_stream(sys.stdin.buffer.read())
         rows = replace(blocks.hold(content, "standard input", memory), class_names=names)
-        rows = rows if labels is None else rows.with_labels(files.open_labels(labels))
+        rows = rows if labels is None else rows.with_labels(open_labels(labels))
     else:
         rows = _open_rows(path, labels, memory)
     if labelled and not rows.has_labels:
@@ -90,11 +90,8 @@ def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
 
 def _is_calibration(path: str) -> bool:
     """Whether a file that holds no logits says that evicp calibrate has written it."""
-    from safetensors import safe_open
-
     try:
-        with safe_open(readable(as_path(path)), framework="np") as file:
-            return "evicp" in (file.metadata() or {})
+        return "evicp" in safetensors_metadata(as_path(path))
     except Exception:  # as below; then it is no calibration
         return False
 
@@ -158,7 +155,7 @@ def _from_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 if len(set(arrays.files)) < len(arrays.files):
                     raise FileError("cannot read standard input: it has more than one array of the same name.")
-                names = blocks.names_in_npz(arrays, "standard input")
+                names = names_in_npz(arrays, "standard input")
                 return _from_content({name: arrays[name] for name in arrays.files}, "standard input"), names
         if data.startswith(b"\x93NUMPY"):
             return LogitsFile(np.load(io.BytesIO(data), allow_pickle=False), None), None
@@ -194,7 +191,7 @@ def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
     """The group of each row: whole numbers or strings."""
     if path is None:
         return None
-    groups: NDArray[Any] = files.parsed(path, {".npy": stored.open_npy}, "groups").whole()
+    groups = open_labels(path, "groups").whole()
     if groups.dtype.kind not in "biuU":
         raise FileError(f"{path} must hold groups as whole numbers or strings; got dtype {groups.dtype}.")
     if groups.shape != (n,):

@@ -13,7 +13,7 @@ import typer
 from numpy.typing import NDArray
 
 import evicp
-from evicp.blocks import Rows, located, same_names
+from evicp.blocks import Rows, same_names
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import ByClass
 from evicp.cli import inputs, options
@@ -22,7 +22,9 @@ from evicp.cli.printing import note, print_result, progress
 from evicp.errors import FileError, InputError
 from evicp.input.messages import some_of
 from evicp.io.artifact import checksum
-from evicp.io.paths import locked, read_text, refuse_target, write_whole
+from evicp.io.atomic import locked, refuse_target, write_whole
+from evicp.io.paths import read_text
+from evicp.io.rows import located
 
 __all__ = ["monitor"]
 

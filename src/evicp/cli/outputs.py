@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from evicp.cli.printing import json_text, note
 from evicp.errors import FileError
-from evicp.io.files import LOGITS_SUFFIXES, SETS, SetsFile, set_lines, write_set_lines
-from evicp.io.paths import as_path, format_of, refuse_target, write_whole
+from evicp.io.atomic import refuse_target, write_whole
+from evicp.io.files import SETS, SetsFile, set_lines, write_set_lines
+from evicp.io.logits import LOGITS_SUFFIXES
+from evicp.io.paths import as_path, format_of
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.tables import csv_line, csv_table, csv_text
 

@@ -18,6 +18,7 @@ from evicp.cli.printing import print_json, print_result, print_table, print_text
 from evicp.cli.streams import output_is_closed
 from evicp.errors import FileError, InputError
 from evicp.io.files import set_lines, write_set_lines
+from evicp.io.rows import DEFAULT_MEMORY
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 
 __all__ = ["predict"]
@@ -43,7 +44,7 @@ def predict(
     groups: options.Groups = None,
     fill: options.NoEmpty = False,
     smoothed: Smoothed = False,
-    memory: options.Memory = blocks.DEFAULT_MEMORY,
+    memory: options.Memory = DEFAULT_MEMORY,
     engine_name: options.Engine = "local",
     address: options.Address = None,
     force: options.Force = False,

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from evicp.errors import FileError
 from evicp.io.array_writer import write_npz
-from evicp.io.paths import atomic_path, open_file, read_text, write_whole
-from evicp.io.stored import companions
+from evicp.io.arrays import companions
+from evicp.io.atomic import atomic_path, write_whole
+from evicp.io.paths import open_file, read_text
 from evicp.types import I64
 
 __all__ = ["UNKNOWN", "Parts", "Shard", "read_manifest", "write_manifest"]

@@ -13,8 +13,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.io.paths import atomic_path
-from evicp.io.stored import companion
+from evicp.io.arrays import companion
+from evicp.io.atomic import atomic_path
 
 __all__ = ["ARRAY_SUFFIXES", "Stacked", "write_arrays", "write_npz"]
 

@@ -25,7 +25,8 @@ from evicp.calibration.origin import ORIGIN, Origin
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.input import convert, validate
 from evicp.input.classes import as_class_names, as_columns, as_numbered
-from evicp.io.paths import as_path, atomic_path, open_file, readable
+from evicp.io.atomic import atomic_path
+from evicp.io.paths import as_path, open_file, readable
 from evicp.method.scores import CUSTOM, ECP, SCORES, Score, as_score
 from evicp.types import F64
 

@@ -1,197 +1,37 @@
-"""Files of logits and of sets, read without trusting a byte; sets are written whole or not at all."""
+"""Files of sets, read without trusting a byte, and written whole or not at all; `read_logits` reads those of logits."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import EvicpError, FileError, InputError, LabelsError, need
+from evicp.errors import EvicpError, FileError, InputError
 from evicp.input import columns, validate
 from evicp.input.classes import as_class_names, as_columns, as_numbered
-from evicp.io import stored
 from evicp.io.array_writer import Stacked, write_npz
+from evicp.io.arrays import open_npz
 from evicp.io.artifact import stored_count, strict_json
-from evicp.io.paths import as_path, atomic_path, format_of, readable, unreadable
-from evicp.io.stored import RawArray, Stored
+from evicp.io.atomic import atomic_path
+from evicp.io.logits import read_logits
+from evicp.io.parquet import parquet_file
+from evicp.io.paths import as_path, parsed, typed
+from evicp.io.rows import LogitsFile
+from evicp.io.stored import Checksum, RawArray
 from evicp.sets import PredictionSets, SetsSummary, join_sets, repeated_label
 from evicp.types import I64
 
 __all__ = ["LogitsFile", "SetsWriter", "open_sets", "read_logits", "read_sets", "scan_sets", "write_sets"]
-
-
-@dataclass(frozen=True, eq=False)
-class LogitsFile:
-    """Logits read from a file, with labels where the file has them. npy files stay on disk (memory-mapped)."""
-
-    logits: NDArray[Any]
-    labels: NDArray[Any] | None
-
-
-def read_logits(path: str | PathLike[str], labels: str | PathLike[str] | None = None) -> LogitsFile:
-    """Read logits (and labels) from npz, npy (labels in a second file), safetensors or parquet.
-
-    npz and safetensors hold arrays `logits` and `labels`; parquet holds a column `logits` of lists of one length and an
-    integer column `labels`, without nulls. A damaged npz file is refused, and so is a parquet file if its pages have
-    checksums (pyarrow writes them with `write_page_checksum=True`); npy and safetensors files have none.
-    """
-    result = parsed(path, {**_WHOLE, ".parquet": read_parquet}, "logits")
-    return result if labels is None else dataclasses.replace(result, labels=open_labels(labels).whole())
-
-
-def open_labels(path: str | PathLike[str]) -> Stored:
-    """The labels in an npy file, to be read in pieces."""
-    return parsed(path, {".npy": stored.open_npy}, "labels")
-
-
-class StoredLogits(NamedTuple):
-    """Logits where they lie, with labels where the file has them."""
-
-    logits: Stored
-    labels: Stored | None
-
-    def whole(self) -> LogitsFile:
-        """All of them, as arrays."""
-        return LogitsFile(self.logits.whole(), None if self.labels is None else self.labels.whole())
-
-
-def _named(arrays: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, Any]:
-    """Logits and labels, if any, among what a file holds under these names."""
-    if "logits" not in names:
-        raise FileError(f"it has no array 'logits'; it has {', '.join(sorted(names)) or 'none'}.")
-    return arrays["logits"], arrays.get("labels")
-
-
-_WANTED = ("logits", "labels")
-#: Files of arrays, by suffix.
-_ARRAYS: Mapping[str, Callable[[Path], StoredLogits]] = MappingProxyType(
-    {
-        ".npz": lambda path: StoredLogits(*_named(*stored.open_npz(path, _WANTED))),
-        ".npy": lambda path: StoredLogits(stored.open_npy(path), None),
-        ".safetensors": lambda path: StoredLogits(*_named(*stored.open_safetensors(path, _WANTED))),
-    }
-)
-
-
-#: All files of logits; whatever is one is also read as a shard of a folder.
-LOGITS_SUFFIXES = (*_ARRAYS, ".parquet")
-
-
-def _read_whole(opened: Callable[[Path], StoredLogits], path: Path) -> LogitsFile:
-    return opened(path).whole()
-
-
-#: The same files, read at once.
-_WHOLE = MappingProxyType({suffix: partial(_read_whole, opened) for suffix, opened in _ARRAYS.items()})
-
-
-def open_logits(path: str | PathLike[str], more: Mapping[str, Callable[[Path], Any]]) -> Any:
-    """The logits of a file of arrays, where they lie; or what the reader for its suffix among `more` gives."""
-    return parsed(path, {**_ARRAYS, **more}, "logits")
-
-
-def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any]], what: str) -> Any:
-    """What the reader for this suffix makes of a file; whatever a parser raises becomes one typed error.
-
-    A suffix in capitals is the same suffix.
-    """
-    file = as_path(path)
-    suffix = format_of(file)
-    if suffix not in readers:
-        raise FileError(
-            f"cannot read {what} from {file}: unknown suffix {file.suffix!r}; known are {', '.join(readers)}."
-        )
-    readable(file)
-    try:
-        return readers[suffix](file)
-    except EvicpError as error:
-        raise (error if isinstance(error, ImportError) else unreadable(file, error)) from error
-    except MemoryError as error:
-        raise too_large(file, error) from error
-    except Exception as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise FileError(f"cannot read {file}: {error.strerror}.") from error
-        raise FileError(f"cannot read {file}: it is not a {suffix} file of {what} ({error}).") from error
-
-
-def too_large(source: object, error: MemoryError) -> FileError:
-    """What is said of a file, or of one row of it, that memory does not hold."""
-    return FileError(f"cannot read {source}: it is larger than the memory at hand ({error}).")
-
-
-@contextmanager
-def reading(source: str) -> Iterator[None]:
-    """Whatever a parser raises on the way through a file becomes one typed error."""
-    try:
-        yield
-    except LabelsError:
-        raise
-    except EvicpError as error:
-        raise unreadable(source, error) from error
-    except MemoryError as error:
-        raise too_large(source, error) from error
-    except Exception as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise FileError(f"cannot read {source}: {error.strerror}.") from error
-        reason = str(error) or "it ends where more was expected"
-        raise FileError(f"cannot read {source}: it is damaged ({reason}).") from error
-
-
-def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
-    """Pieces of a file, `reading` it; what users raise between them stays theirs."""
-    while True:
-        with reading(source):
-            piece = next(pieces, None)
-        if piece is None:
-            return
-        yield piece
-
-
-@contextmanager
-def parquet_file(path: Path, *, streamed: bool = False) -> Iterator[Any]:
-    """A parquet file; streamed, pages are read as they are needed, not whole columns of a row group."""
-    pq = need("pyarrow.parquet", "pyarrow", "parquet", "a parquet file")
-    how = {"buffer_size": 1 << 20, "pre_buffer": False} if streamed else {}
-    try:
-        with pq.ParquetFile(readable(path), page_checksum_verification=True, **how) as file:
-            _require_one_of_each(file)
-            yield file
-    except ValueError as error:  # pyarrow 25 does not read missing lists of a fixed size
-        if "Expected all lists to be of size" not in str(error):
-            raise
-        raise FileError("its lists of a fixed size are null in some rows. Drop such rows, or fill them.") from error
-
-
-def _require_one_of_each(file: Any) -> None:
-    """Refuse a parquet file with two columns of a name that is read, or two numbers of rows."""
-    for name in _WANTED:
-        if file.schema_arrow.names.count(name) > 1:
-            raise FileError(f"it has the column {name!r} twice. Rename one of them.")
-    footer = file.metadata
-    rows = sum(footer.row_group(number).num_rows for number in range(footer.num_row_groups))
-    if rows != footer.num_rows:
-        raise FileError(f"it claims {footer.num_rows:,} rows, and {rows:,} in its row groups.")
-
-
-def read_parquet(path: Path) -> LogitsFile:
-    """The logits and labels of a parquet file."""
-    with parquet_file(path) as file:
-        names = file.schema_arrow.names
-        table = file.read([name for name in _WANTED if name in names])
-    readers = {"logits": columns.matrix, "labels": columns.values}
-    return LogitsFile(*_named({name: readers[name](table[name], name) for name in table.column_names}, names))
 
 
 def write_sets(sets: PredictionSets, path: str | PathLike[str]) -> None:
@@ -309,8 +149,9 @@ class _NpzSets:
         self._labels.write(np.ascontiguousarray(sets.labels).data)
 
     def finish(self) -> None:
-        offsets = Stacked((self._sizes.tell() // 8 + 1,), np.dtype(np.int64), self._offsets)
-        labels = Stacked((self._labels.tell() // 4,), np.dtype(np.int32), lambda: _spooled(self._labels, np.int32))
+        n_sizes, n_labels = self._sizes.tell() // 8, self._labels.tell() // 4
+        labels = Stacked((n_labels,), np.dtype(np.int32), lambda: _spooled(self._labels, np.int32))
+        offsets = Stacked((n_sizes + 1,), np.dtype(np.int64), self._offsets)
         write_npz(self._path, {"offsets": offsets, "labels": labels, "about": np.array(json.dumps(self._about))})
 
     def _offsets(self) -> Iterator[I64]:
@@ -419,7 +260,7 @@ def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
 
 
 def _scan_npz(path: Path, step: int) -> tuple[str, Iterator[Any]]:
-    arrays, names = stored.open_npz(path, ("about", "offsets", "labels"))
+    arrays, names = open_npz(path, ("about", "offsets", "labels"))
     _refuse_logits(names)
     about, offsets, labels = (arrays[name] for name in ("about", "offsets", "labels"))
     if not isinstance(offsets, RawArray) or not isinstance(labels, RawArray) or not _fit(offsets, labels):
@@ -427,7 +268,7 @@ def _scan_npz(path: Path, step: int) -> tuple[str, Iterator[Any]]:
 
     def pieces() -> Iterator[Any]:
         n = offsets.shape[0] - 1
-        sums = stored.Checksum(offsets), stored.Checksum(labels)
+        sums = Checksum(offsets), Checksum(labels)
         for start in range(0, max(1, n), step):
             ends = offsets.read(start, min(start + step, n) + 1)
             own = labels.read(int(ends[0]), int(ends[-1]))

@@ -1,242 +1,32 @@
-"""Paths: files are written whole or not at all, and nothing but a file is opened."""
+"""Paths, and reading: nothing but a regular file is opened, and whatever a parser raises becomes one typed error."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
-import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from evicp.errors import FileError, InputTypeError
-from evicp.io import locks
+from evicp.errors import EvicpError, FileError, InputTypeError, LabelsError
 
 __all__ = [
     "as_path",
-    "atomic_path",
     "format_of",
-    "locked",
     "natural_key",
     "open_file",
+    "parsed",
     "read_text",
     "readable",
-    "refuse_target",
-    "remove_unfinished",
+    "reading",
+    "refuse_special",
+    "typed",
     "unreadable",
-    "write_whole",
 ]
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Writing
-
-
-@contextmanager
-def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
-    """A temporary file beside the target that takes its place when the block ends well, and vanishes when not.
-
-    Whoever looks at the target, whenever, and whatever dies on the way, finds the old file or the new one. A symbolic
-    link stays one: what it points to is replaced. The new file has the owner, group and mode of the old one and is at
-    no time open to more readers; where there was none, it has those of any new file. What a killed process has left is
-    removed when the same target is written again.
-    """
-    name = as_path(path)
-    target = _resolved(name)
-    temporary, descriptor = None, None
-    try:
-        _refuse_special(name, "write")
-        before = _status(target)
-        _remove_abandoned(target)
-        temporary, descriptor = _create_temporary(target, 0o666 if before is None else 0o600)
-        yield temporary
-        os.fsync(descriptor)
-        if (replaced := _status(target) or before) is not None:
-            _take_access(descriptor, replaced)
-        if os.name == "nt":  # where no open file can be renamed
-            os.close(descriptor)
-            descriptor = None
-        temporary.replace(target)
-        _sync_directory(target.parent)
-    except ConnectionError:  # a caller's pipe or socket: a file on disk has none
-        raise
-    except OSError as error:
-        raise FileError(f"cannot write {name}: {error.strerror or error}.") from error
-    finally:
-        if temporary is not None:
-            _unfinished.discard(temporary)
-            with suppress(OSError):
-                temporary.unlink()
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def write_whole(path: str | PathLike[str], content: str | bytes) -> None:
-    """Write a file that fits into memory, atomically; text in UTF-8."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-@contextmanager
-def locked(path: str | PathLike[str], on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Keep a file to oneself until the block ends, so that what is written back follows from what was read.
-
-    Other processes that do the same wait; those that do not are not kept out.
-
-    Parameters
-    ----------
-    path : the file, which need not exist
-    on_wait : called once if that takes longer than a second
-    """
-    name = as_path(path)
-    target = _resolved(name)
-    lock = target.with_name(_own_name(target, "lock"))
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locks.hold(lock, on_wait))
-        except OSError as error:
-            raise FileError(
-                f"cannot lock {name}: {error.strerror or error}. Keep it in a folder that can be written to, on a file "
-                "system that has locks."
-            ) from error
-        _unfinished.add(lock)
-        try:
-            yield
-        finally:
-            _unfinished.discard(lock)
-
-
-#: The temporary files and locks of this process.
-_unfinished: set[Path] = set()
-
-
-def remove_unfinished() -> None:
-    """Remove the temporary files and locks of a process that is about to end without a word to anyone."""
-    for temporary in tuple(_unfinished):
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def _own_name(target: Path, ending: str) -> str:
-    """A name for a file of ours that belongs to a target, of a length that every file system takes."""
-    return f".evicp-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]}-{ending}"
-
-
-def _create_temporary(target: Path, mode: int) -> tuple[Path, int]:
-    """A new file beside the target, and a descriptor that keeps it locked: the sign that its writer is alive."""
-    while True:
-        temporary = target.with_name(_own_name(target, f"{secrets.token_hex(8)}.tmp"))
-        _unfinished.add(temporary)
-        try:
-            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
-        except OSError:
-            _unfinished.discard(temporary)
-            raise
-        if os.name == "nt":  # where a lock would keep the writer itself out
-            return temporary, descriptor
-        ours = True
-        with suppress(OSError):  # without locks nobody takes it for abandoned
-            ours = locks.try_lock(descriptor) and locks.still_at(temporary, descriptor)
-        if ours:
-            return temporary, descriptor
-        _unfinished.discard(temporary)  # another writer has removed it before it was locked
-        os.close(descriptor)
-
-
-def _remove_abandoned(target: Path) -> None:
-    """Remove the temporary files of writers of this target that were killed: those that nobody keeps locked."""
-    if os.name == "nt":
-        return
-    for temporary in target.parent.glob(_own_name(target, "*.tmp")):
-        with suppress(OSError):  # it is another user's, or has gone
-            descriptor = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                if locks.try_lock(descriptor):
-                    temporary.unlink()
-            finally:
-                os.close(descriptor)
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
-
-
-def _take_access(descriptor: int, replaced: os.stat_result) -> None:
-    """Give a file the owner, group and mode of the one it will replace, as far as that is allowed."""
-    if os.name == "nt":
-        return
-    for owner, group in ((-1, replaced.st_gid), (replaced.st_uid, -1)):
-        with suppress(OSError):
-            os.fchown(descriptor, owner, group)
-    mode = stat.S_IMODE(replaced.st_mode) & 0o777
-    if os.fstat(descriptor).st_gid != replaced.st_gid:
-        mode &= ~0o070  # its group is another one, to which the old file was not open
-    with suppress(OSError):
-        os.fchmod(descriptor, mode)
-
-
-def _resolved(name: Path) -> Path:
-    """The file that a path stands for: at the end of a symbolic link, whether it exists or not."""
-    return Path(os.path.realpath(name)) if os.path.islink(name) else name  # noqa: PTH114 - which may raise
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Reading
-
-
-@overload
-def open_file(path: Path) -> io.BufferedReader: ...
-@overload
-def open_file(path: Path, buffering: Literal[0]) -> io.FileIO: ...
-def open_file(path: Path, buffering: int = -1) -> Any:
-    """Open a file that a user has named, to be read; what is no regular file is refused, and never waited for."""
-    try:
-        _refuse_special(path, "read")  # before it is opened: some devices act on that
-        return open(os.fspath(path), "rb", buffering, opener=_open_regular)
-    except FileNotFoundError as error:
-        raise FileError(f"cannot read {path}: no such file.") from error
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
-
-
-def _open_regular(path: str, flags: int) -> int:
-    """A descriptor of a regular file; what has taken its place since one looked is not waited for either."""
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        raise _special(path, mode, "read")
-    return descriptor
-
-
-def unreadable(path: Any, error: Exception) -> FileError:
-    """What was found in a file, as an error that names the file, once."""
-    start = f"cannot read {path}: "
-    return FileError(start + str(error).removeprefix(start))
-
-
-def readable(path: Path) -> Path:
-    """A path to a file that can be opened, for libraries that open files themselves."""
-    with open_file(path):
-        return path
-
-
-def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a file; UnicodeDecodeError where it is none."""
-    with io.TextIOWrapper(open_file(path), encoding) as file:
-        return file.read()
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Names
 
 
 def as_path(path: Any) -> Path:
@@ -273,19 +63,50 @@ def natural_key(name: str) -> list[str | int]:
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
 
 
-def refuse_target(path: Path, suffixes: Sequence[str]) -> None:
-    """Raise, before any work is done, where a file cannot be written, or has none of the suffixes that are known."""
-    if path.suffix not in suffixes:
-        raise FileError(f"cannot write {path}: unknown suffix {path.suffix!r}; known are {', '.join(suffixes)}.")
-    _refuse_special(path, "write")
-    folder = _resolved(path).parent
-    if not folder.is_dir():
-        raise FileError(f"cannot write {path}: there is no directory {folder}. Create it first.")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise FileError(f"cannot write {path}: the directory {folder} cannot be written to.")
+@overload
+def open_file(path: Path) -> io.BufferedReader: ...
+@overload
+def open_file(path: Path, buffering: Literal[0]) -> io.FileIO: ...
+def open_file(path: Path, buffering: int = -1) -> Any:
+    """Open a file that a user has named, to be read; what is no regular file is refused, and never waited for."""
+    try:
+        refuse_special(path, "read")  # before it is opened: some devices act on that
+        return open(os.fspath(path), "rb", buffering, opener=_open_regular)
+    except FileNotFoundError as error:
+        raise FileError(f"cannot read {path}: no such file.") from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
-def _refuse_special(path: Path, act: str) -> None:
+def _open_regular(path: str, flags: int) -> int:
+    """A descriptor of a regular file; what has taken its place since one looked is not waited for either."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise _special(path, mode, "read")
+    return descriptor
+
+
+def unreadable(path: Any, error: Exception) -> FileError:
+    """What was found in a file, as an error that names the file, once."""
+    start = f"cannot read {path}: "
+    return FileError(start + str(error).removeprefix(start))
+
+
+def readable(path: Path) -> Path:
+    """A path to a file that can be opened, for libraries that open files themselves."""
+    with open_file(path):
+        return path
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a file; UnicodeDecodeError where it is none."""
+    with io.TextIOWrapper(open_file(path), encoding) as file:
+        return file.read()
+
+
+def refuse_special(path: Path, act: str) -> None:
     """A directory, a pipe or a device is no file: reading one may never end, replacing one may break a machine."""
     if path.exists() and not path.is_file():
         raise _special(path, path.stat().st_mode, act)
@@ -297,14 +118,62 @@ def _special(path: str | Path, mode: int, act: str) -> FileError:
     return FileError(f"cannot {act} {path}: it is not a regular file.")
 
 
-def _sync_directory(directory: Path) -> None:
-    """Make the rename itself durable; not every platform can open a directory."""
-    if os.name == "posix":
-        try:
-            descriptor = os.open(directory, os.O_RDONLY)
-        except PermissionError:  # one may write into it without being allowed to list it
+# ---------------------------------------------------------------------------------------------------------------
+# Parsers
+
+
+def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any]], what: str) -> Any:
+    """What the reader for this suffix makes of a file; whatever a parser raises becomes one typed error.
+
+    A suffix in capitals is the same suffix.
+    """
+    file = as_path(path)
+    suffix = format_of(file)
+    if suffix not in readers:
+        raise FileError(
+            f"cannot read {what} from {file}: unknown suffix {file.suffix!r}; known are {', '.join(readers)}."
+        )
+    readable(file)
+    try:
+        return readers[suffix](file)
+    except EvicpError as error:
+        raise (error if isinstance(error, ImportError) else unreadable(file, error)) from error
+    except MemoryError as error:
+        raise _too_large(file, error) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise FileError(f"cannot read {file}: {error.strerror}.") from error
+        raise FileError(f"cannot read {file}: it is not a {suffix} file of {what} ({error}).") from error
+
+
+def _too_large(source: object, error: MemoryError) -> FileError:
+    """What is said of a file, or of one row of it, that memory does not hold."""
+    return FileError(f"cannot read {source}: it is larger than the memory at hand ({error}).")
+
+
+@contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Whatever a parser raises on the way through a file becomes one typed error."""
+    try:
+        yield
+    except LabelsError:
+        raise
+    except EvicpError as error:
+        raise unreadable(source, error) from error
+    except MemoryError as error:
+        raise _too_large(source, error) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise FileError(f"cannot read {source}: {error.strerror}.") from error
+        reason = str(error) or "it ends where more was expected"
+        raise FileError(f"cannot read {source}: it is damaged ({reason}).") from error
+
+
+def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
+    """Pieces of a file, `reading` it; what users raise between them stays theirs."""
+    while True:
+        with reading(source):
+            piece = next(pieces, None)
+        if piece is None:
             return
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        yield piece

@@ -1,68 +1,72 @@
-"""Arrays on disk, read by rows into buffers that are used again: memory does not grow with the file.
+"""Arrays that are read in pieces of rows, into buffers that are used again: memory does not grow with the file.
 
-Pieces are never memory-mapped: pages of a map count as resident memory until the system takes them back.
+Each kind of array is a small class with the methods of `StoredArray`; one more is in `parquet`. Pieces are never
+memory-mapped: pages of a map count as resident memory until the system takes them back.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import FileError
 from evicp.input import convert
-from evicp.io.paths import format_of, open_file, readable
+from evicp.io.paths import format_of, open_file
 
 __all__ = [
-    "COMPANIONS",
     "Checksum",
-    "HeldArray",
+    "MemoryArray",
     "PackedArray",
     "RawArray",
     "Stamp",
-    "Stored",
+    "StoredArray",
     "bytes_of",
-    "companion",
-    "companions",
-    "open_npy",
-    "open_npz",
-    "open_safetensors",
+    "npy_header",
     "opened",
+    "portable",
+    "span_of",
     "stamp_of",
 ]
 
-#: The arrays that may lie beside logits in an npy file, each in a file of its own.
-COMPANIONS = ("labels", "inputs", "class_names")
 
-#: The types of safetensors that NumPy knows, and bfloat16, which is widened.
-_SAFE_TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        f"{kind}{8 * size}": f"<{kind.lower()}{size}"
-        for kind in "FIU"
-        for size in (1, 2, 4, 8)
-        if (kind, size) != ("F", 1)
-    }
-    | {"BF16": "<u2"}
-)
+class StoredArray(Protocol):
+    """An array that is read in pieces of rows."""
 
-#: A local header of a zip archive without its names, and where it says how long they are.
-_ZIP_HEADER, _ZIP_LENGTHS = 30, 26
+    @property
+    def path(self) -> Path | None:
+        """The file it is in; None of an array in memory."""
+        ...
 
-#: What deflate can make of one byte.
-_MOST_INFLATED = 1032
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole array."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its pieces."""
+        ...
+
+    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
+        """Rows start to stop, at most `step` at a time; a piece is valid until the next one is asked for."""
+        ...
+
+    def whole(self) -> NDArray[Any]:
+        """All rows."""
+        ...
+
 
 #: By what a file is known to be the same one as before, unchanged: its size, when it was written last, its number.
 Stamp = tuple[int, int, int]
@@ -100,28 +104,25 @@ def bytes_of(shape: tuple[int, ...], itemsize: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldArray:
-    """An array that is in memory anyway."""
+class MemoryArray:
+    """An array that is in memory anyway; pieces are views."""
 
     values: NDArray[Any]
+    path: None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As of the whole array."""
         return self.values.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As pieces have it."""
         return self.values.dtype
 
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
-        """Views of the rows."""
         for first, last in _spans(step, start, len(self.values) if stop is None else stop):
             yield self.values[first:last]
 
     def whole(self) -> NDArray[Any]:
-        """The array itself."""
         return self.values
 
 
@@ -155,11 +156,10 @@ class RawArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As pieces have it."""
         return np.dtype(np.float32) if self.bfloat16 else self.stored
 
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
-        """Rows start to stop, `step` at a time; the next piece is read while the last one is being used."""
+        """The next piece is read while the last one is being used."""
         last = self.shape[0] if stop is None else stop
         checked = self.crc is not None and not self.by_column and (start, last) == (0, self.shape[0])
         rows = max(0, last - start)
@@ -187,13 +187,8 @@ class RawArray:
         with opened(self.path, self.stamp) as file:
             return self._shown(self._read(file, self._buffer(stop - start), start, stop), stop - start).copy()
 
-    def part(self, start: int, stop: int) -> RawArray:
-        """Rows start to stop as an array of their own; columns must not lie together."""
-        offset = self.offset + start * self._row_bytes
-        return replace(self, offset=offset, shape=(stop - start, *self.shape[1:]), crc=None)
-
     def whole(self) -> NDArray[Any]:
-        """All of it: an npy file stays where it is, mapped into memory."""
+        """An npy file stays where it is, mapped into memory."""
         if format_of(self.path) == ".npy" and all(self.shape):
             order: Any = "F" if self.by_column else "C"
             with opened(self.path, self.stamp):
@@ -254,7 +249,7 @@ class PackedArray:
     stamp: Stamp | None = field(default=None, compare=False)
 
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
-        """Rows start to stop, `step` at a time; the rows before them are unpacked and passed over."""
+        """Rows before the first are unpacked and passed over."""
         last = self.shape[0] if stop is None else stop
         buffer = np.empty((min(step, last), *self.shape[1:]), self.dtype)
         with (
@@ -262,7 +257,7 @@ class PackedArray:
             zipfile.ZipFile(whole) as archive,
             archive.open(self.member) as file,
         ):
-            _npy_header(file)
+            npy_header(file)
             for first, end in chain(_spans(step, 0, start) if start else (), _spans(step, start, last)):
                 piece = buffer[: end - first]
                 _fill(file, None, piece)
@@ -272,13 +267,49 @@ class PackedArray:
                 file.read(1)  # the archive's checksum is looked at when its end is
 
     def whole(self) -> NDArray[Any]:
-        """All of it, unpacked."""
         (piece,) = self.pieces(max(1, self.shape[0]))
         return piece
 
 
-#: An array that is read in pieces of rows; a piece is valid until the next one is asked for.
-Stored = HeldArray | RawArray | PackedArray
+@dataclass(frozen=True)
+class _Span:
+    """Rows start to stop of an array in a file, as an array of their own."""
+
+    array: StoredArray
+    start: int
+    stop: int
+
+    @property
+    def path(self) -> Path | None:
+        return self.array.path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.stop - self.start, *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.array.dtype
+
+    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
+        end = self.stop if stop is None else self.start + stop
+        return self.array.pieces(step, self.start + start, end)
+
+    def whole(self) -> NDArray[Any]:
+        (piece,) = self.pieces(max(1, self.stop - self.start))
+        return piece
+
+
+def span_of(array: StoredArray, start: int, stop: int) -> StoredArray:
+    """Rows start to stop of an array, as an array of their own."""
+    return MemoryArray(array.values[start:stop]) if isinstance(array, MemoryArray) else _Span(array, start, stop)
+
+
+def portable(array: Any) -> Any:
+    """An array for another process: under its full name, as working directories and maybe clocks are others."""
+    if isinstance(array, _Span):
+        return replace(array, array=portable(array.array))
+    return array if array.path is None else replace(array, path=array.path.absolute(), stamp=None)
 
 
 def _spans(step: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -303,7 +334,7 @@ def _fill(file: Any, position: int | None, array: NDArray[Any]) -> None:
         done += got
 
 
-def _npy_header(file: Any) -> tuple[np.dtype[Any], tuple[int, ...], bool] | None:
+def npy_header(file: Any) -> tuple[np.dtype[Any], tuple[int, ...], bool] | None:
     """Type, shape and order of an npy file, which then stands at its first value; None if it is not a plain one."""
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -315,105 +346,3 @@ def _npy_header(file: Any) -> tuple[np.dtype[Any], tuple[int, ...], bool] | None
     shape, by_column, dtype = readers[version](file)
     plain = len(shape) > 0 and not dtype.hasobject and dtype.names is None and dtype.subdtype is None
     return (dtype, shape, by_column and len(shape) > 1) if plain else None
-
-
-def companion(path: Path, name: str) -> Path:
-    """The npy file of an array that belongs to logits in an npy file.
-
-    >>> companion(Path("logits-val.npy"), "labels").name, companion(Path("val.npy"), "labels").name
-    ('labels-val.npy', 'val.labels.npy')
-    """
-    if "logits" in path.name:
-        return path.with_name(path.name.replace("logits", name))
-    return path.with_name(f"{path.stem}.{name}.npy")
-
-
-def companions(path: Path) -> dict[str, Path]:
-    """All files that would be read with logits in an npy file, by what they hold; none for other files."""
-    return {name: companion(path, name) for name in COMPANIONS} if format_of(path) == ".npy" else {}
-
-
-def open_npy(path: Path) -> Stored:
-    """The array of an npy file."""
-    with open_file(path) as file:
-        if file.read(2) == b"PK":
-            raise FileError("it is an npz file, not npy. Rename it.")
-        file.seek(0)
-        header = _npy_header(file)
-        if header is not None and not (header[2] and len(header[1]) != 2):
-            dtype, shape, by_column = header
-            return RawArray(path, file.tell(), dtype, shape, by_column, stamp=stamp_of(file))
-        file.seek(0)
-        return _held(file)
-
-
-def _held(file: Any) -> HeldArray:
-    """An array in npy format that is read at once, as it is small, or no plain matrix."""
-    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    file.read(1)  # an archive's checksum is looked at when its end is
-    bytes_of(array.shape, array.dtype.itemsize)
-    return HeldArray(array)
-
-
-def open_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, Stored], list[str]]:
-    """The wanted arrays of an npz file, where they lie, and the names of all."""
-    with open_file(path) as file:
-        if file.read(6) == b"\x93NUMPY":
-            raise FileError("it is an npy file, not npz. Rename it.")
-        with zipfile.ZipFile(file) as archive:
-            names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
-            infos = dict(zip(names, archive.infolist(), strict=True))
-            for name in wanted:
-                if names.count(name) > 1:
-                    raise FileError(f"it has more than one array {name!r}. Save it again.")
-            found = {name: _open_member(path, file, archive, infos[name]) for name in wanted if name in infos}
-            return found, names
-
-
-def _open_member(path: Path, file: Any, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored:
-    """One array of an npz file: its bytes where they are plain, a stream where they are packed."""
-    most = {zipfile.ZIP_STORED: info.compress_size, zipfile.ZIP_DEFLATED: _MOST_INFLATED * info.compress_size}
-    if info.file_size > most.get(info.compress_type, info.file_size):
-        raise FileError(f"its array {info.filename} cannot have the {info.file_size:,} bytes that the archive claims.")
-    with archive.open(info) as entry:
-        header = _npy_header(entry)
-        length = entry.tell()
-    if header is None or header[2]:
-        with archive.open(info) as entry:
-            return _held(entry)
-    dtype, shape, _ = header
-    if length + bytes_of(shape, dtype.itemsize) != info.file_size:
-        shorter = length + bytes_of(shape, dtype.itemsize) > info.file_size
-        raise FileError(f"its array {info.filename} is {'shorter' if shorter else 'longer'} than its header says.")
-    if info.compress_type != zipfile.ZIP_STORED:
-        return PackedArray(path, info.filename, dtype, shape, stamp_of(file))
-    file.seek(info.header_offset)
-    names = file.read(_ZIP_HEADER)[_ZIP_LENGTHS:]
-    start = info.header_offset + _ZIP_HEADER + sum(int.from_bytes(names[i : i + 2], "little") for i in (0, 2))
-    file.seek(start)
-    before = zlib.crc32(file.read(length))
-    return RawArray(path, start + length, dtype, shape, crc=(info.CRC, before), stamp=stamp_of(file))
-
-
-def open_safetensors(path: Path, wanted: Collection[str]) -> tuple[dict[str, Stored], list[str]]:
-    """The wanted tensors of a safetensors file, where they lie, and the names of all."""
-    from safetensors import safe_open
-
-    with safe_open(readable(path), framework="np") as file:  # refuses what is malformed
-        names = list(file.keys())
-        with open_file(path) as raw:
-            stamp = stamp_of(raw)
-            length = int.from_bytes(raw.read(8), "little")
-            header = json.loads(raw.read(length))
-        at = 8 + length
-        found = {name: _open_tensor(path, file, name, header[name], at, stamp) for name in names if name in wanted}
-        return found, names
-
-
-def _open_tensor(path: Path, file: Any, name: str, entry: dict[str, Any], start: int, stamp: Stamp) -> Stored:
-    kind, shape = entry["dtype"], tuple(entry["shape"])
-    if kind not in _SAFE_TYPES or not shape:
-        bytes_of(shape, 1)
-        return HeldArray(file.get_tensor(name))
-    dtype = np.dtype(_SAFE_TYPES[kind])
-    return RawArray(path, start + entry["data_offsets"][0], dtype, shape, bfloat16=kind == "BF16", stamp=stamp)

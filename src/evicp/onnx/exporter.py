@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from evicp.calibration.calibration import Calibration
 from evicp.errors import FileError, InputError, InputTypeError, need
 from evicp.io import artifact
-from evicp.io.paths import as_path, readable, write_whole
+from evicp.io.atomic import write_whole
+from evicp.io.paths import as_path, readable
 from evicp.onnx.fit import check_meaning, check_reach
 from evicp.onnx.head import Head
 from evicp.onnx.outputs import LOGITS, PROBABILITIES, meaning, precision

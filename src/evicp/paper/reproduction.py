@@ -15,7 +15,7 @@ from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError
 from evicp.input import validate
 from evicp.input.classes import labelled
-from evicp.io.paths import write_whole
+from evicp.io.atomic import write_whole
 from evicp.paper import figures, page
 from evicp.paper.published import DATASETS
 from evicp.paper.tables import Measured, PaperTable, Ranking, build_tables, rankings

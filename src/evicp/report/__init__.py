@@ -30,7 +30,7 @@ from evicp.evaluation.tuning import with_temperature
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames, as_class_names, labelled
 from evicp.input.frames import same_labels, same_rows
-from evicp.io.paths import write_whole
+from evicp.io.atomic import write_whole
 from evicp.method.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.method.temperature import fit_temperature
 from evicp.report import payload

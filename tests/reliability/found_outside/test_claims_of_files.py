@@ -24,7 +24,7 @@ import pytest
 import evicp
 from evicp import blocks
 from evicp.errors import ArtifactError, FileError, InputError
-from evicp.io import files, stored
+from evicp.io import arrays, files
 
 # ---------------------------------------------------------------------------------------------------------------
 # Calibrations
@@ -315,7 +315,7 @@ def test_rows_are_counted_off_one_by_one_and_not_ahead(tmp_path: Path) -> None:
     with (tmp_path / "logits.npy").open("wb") as file:
         file.write(npy((rows, 2), descr="|u1"))
         file.truncate(file.tell() + 2 * rows)
-    pieces = stored.open_npy(tmp_path / "logits.npy").pieces(1)
+    pieces = arrays.open_npy(tmp_path / "logits.npy").pieces(1)
     assert next(pieces).tolist() == [[0, 0]]
     pieces.close()
 
@@ -333,7 +333,7 @@ def test_a_parquet_footer_that_claims_other_rows(tmp_path: Path) -> None:
         blocks.open_rows(tmp_path / "no.parquet")
     pq.write_table(pa.table({"logits": [[1.0, 2.0]] * 9}), tmp_path / "short.parquet")
     (part,) = blocks.open_rows(tmp_path / "short.parquet").parts
-    claimed = dataclasses.replace(part, shape=(12, 2))
+    claimed = dataclasses.replace(part.logits, shape=(12, 2))
     with pytest.raises(FileError, match=r"it ends after 9 of its 12 rows"):
         list(claimed.pieces(5))
 

@@ -17,7 +17,7 @@ import pytest
 import evicp
 from evicp import Monitor
 from evicp.errors import InputError
-from evicp.io import paths
+from evicp.io import atomic
 
 pytestmark = pytest.mark.reliability
 
@@ -44,7 +44,7 @@ def test_no_labels_are_lost_between_processes(folder: Path, monkeypatch: pytest.
     """They all read the state before any of them has written it, unless they wait for each other."""
     monkeypatch.setenv("EVICP_BACKEND", "numpy")
     (folder / "link.json").symlink_to("state.json")
-    with paths.locked(folder / "state.json"):  # until all have come as far as that
+    with atomic.locked(folder / "state.json"):  # until all have come as far as that
         processes = [watch(folder, state) for state in ("state.json", "link.json")]
         ready = [process.stderr.readline() for process in processes if process.stderr is not None]
     assert [line.split(" another process")[0] for line in ready] == ["waiting for"] * 2
@@ -55,7 +55,7 @@ def test_no_labels_are_lost_between_processes(folder: Path, monkeypatch: pytest.
 
 def test_a_killed_process_holds_nobody_up(folder: Path) -> None:
     code = (
-        "import time; from evicp.io.paths import locked\nwith locked('state.json'): print(flush=True); time.sleep(60)"
+        "import time; from evicp.io.atomic import locked\nwith locked('state.json'): print(flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -63,7 +63,7 @@ def test_a_killed_process_holds_nobody_up(folder: Path) -> None:
         holder.kill()
     before = sorted(path.name for path in folder.iterdir())
     assert len(before) == 3  # its lock, which nobody holds
-    with paths.locked(folder / "state.json"):
+    with atomic.locked(folder / "state.json"):
         pass
     assert sorted(path.name for path in folder.iterdir()) == ["cal.safetensors", "new.npz"]
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from evicp.errors import FileError
-from evicp.io import paths
+from evicp.io import atomic
 from evicp.io.array_writer import write_arrays
-from evicp.io.paths import atomic_path, write_whole
+from evicp.io.atomic import atomic_path, write_whole
 
 pytestmark = [
     pytest.mark.reliability,
@@ -65,7 +65,7 @@ def test_a_folder_that_may_not_be_listed(tmp_path: Path) -> None:
             os.chdir(tmp_path)
             os.setgid(65534)
             os.setuid(65534)
-            paths.refuse_target(Path("new.csv"), [".csv"])
+            atomic.refuse_target(Path("new.csv"), [".csv"])
             write_whole("new.csv", "content")
             code = 0
         finally:
@@ -84,7 +84,7 @@ def test_a_folder_that_may_not_be_written_to_is_said_before_the_work(tmp_path: P
             os.chdir(tmp_path)
             os.setgid(65534)
             os.setuid(65534)
-            paths.refuse_target(Path("new.csv"), [".csv"])
+            atomic.refuse_target(Path("new.csv"), [".csv"])
         except FileError as error:
             code = 0 if "cannot be written to" in str(error) else 2
         finally:
@@ -92,7 +92,7 @@ def test_a_folder_that_may_not_be_written_to_is_said_before_the_work(tmp_path: P
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     (tmp_path / "link.csv").symlink_to("nowhere/new.csv")
     with pytest.raises(FileError, match=r"there is no directory .*nowhere"):
-        paths.refuse_target(tmp_path / "link.csv", [".csv"])
+        atomic.refuse_target(tmp_path / "link.csv", [".csv"])
 
 
 def test_another_group_gets_no_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_another_group_gets_no_access(tmp_path: Path, monkeypatch: pytest.Monkey
     target.write_text("old")
     target.chmod(0o660)
     before = target.stat()
-    monkeypatch.setattr(paths, "_status", lambda _: os.stat_result([*before[:5], before.st_gid + 1, *before[6:]]))
+    monkeypatch.setattr(atomic, "_status", lambda _: os.stat_result([*before[:5], before.st_gid + 1, *before[6:]]))
     monkeypatch.setattr(os, "fchown", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
     write_whole(target, "new")
     assert mode(target) == 0o600
@@ -126,7 +126,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> N
     code = """
 import sys, time
 from evicp.io.array_writer import write_arrays
-from evicp.io.paths import atomic_path
+from evicp.io.atomic import atomic_path
 with atomic_path("target") as temporary:
     temporary.write_text("half")
     print("begun", flush=True)
@@ -158,7 +158,7 @@ with atomic_path("target") as temporary:
 
 def test_killed_at_any_instant_nothing_piles_up(tmp_path: Path) -> None:
     code = """
-from evicp.io.paths import write_whole
+from evicp.io.atomic import write_whole
 print("begun", flush=True)
 while True:
     write_whole("target", b"x" * 10**6)
@@ -179,7 +179,7 @@ def test_a_temporary_file_that_was_taken_for_abandoned_is_made_anew(
 ) -> None:
     """Another writer may remove it in the instant between its creation and its lock."""
     attempts = []
-    really = paths.locks.try_lock
+    really = atomic.locks.try_lock
 
     def late(descriptor: int) -> bool:
         attempts.append(descriptor)
@@ -188,7 +188,7 @@ def test_a_temporary_file_that_was_taken_for_abandoned_is_made_anew(
             unlucky.unlink()
         return really(descriptor)
 
-    monkeypatch.setattr(paths.locks, "try_lock", late)
+    monkeypatch.setattr(atomic.locks, "try_lock", late)
     write_whole(tmp_path / "target", "new")
     assert len(attempts) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["target"]

@@ -15,7 +15,7 @@ import evicp
 from evicp.cli import demo, inputs
 from evicp.errors import FileError
 from evicp.extraction import ground_truth, images, sources, storage, torch_modules
-from evicp.io import files, paths
+from evicp.io import files, logits, paths
 
 pytestmark = [
     pytest.mark.reliability,
@@ -81,7 +81,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "logits safetensors": (".safetensors", lambda path: inputs.read_rows(str(path))),
     "logits parquet": (".parquet", lambda path: inputs.read_rows(str(path))),
     "logits torch": (".pt", lambda path: inputs.read_rows(str(path))),
-    "labels": (".npy", files.open_labels),
+    "labels": (".npy", logits.open_labels),
     "sets": (".npz", files.read_sets),
     "weights torch": (".pth", weights),
     "weights safetensors": (".safetensors", weights),
@@ -98,7 +98,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 @pytest.mark.parametrize("name", READERS)
 def test_a_named_pipe_is_refused_at_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it takes the place of a file after one has looked what it is."""
-    monkeypatch.setattr(paths, "_refuse_special", lambda *_: None)
+    monkeypatch.setattr(paths, "refuse_special", lambda *_: None)
     suffix, read = READERS[name]
     path = tmp_path / f"pipe{suffix}"
     os.mkfifo(path)

@@ -1,0 +1,132 @@
+"""Work on rows in blocks under a memory budget, in this process or in others, with results in the order of the rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.calibrator import Calibrator
+from evicp.io.rows import Block, FileRows, Rows, located
+from evicp.io.stored import MemoryArray, RawArray, portable, span_of
+from evicp.sets import PredictionSets
+from evicp.types import Coverage
+
+__all__ = ["HERE", "Executor", "Task", "for_all_rows", "tasks"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Consecutive rows, and what is given for them: everything a worker needs.
+
+    Parameters
+    ----------
+    rows : the rows
+    values : by name, an array with an entry for each row, or what is said of all of them
+    first : the number of the first row among those of all tasks
+    step, dtype : rows per block and type of logits, the same in all tasks
+    """
+
+    rows: Rows
+    values: Mapping[str, Any]
+    first: int
+    step: int
+    dtype: np.dtype[Any]
+
+    def each(self, work: Callable[..., Result]) -> Iterator[tuple[Block, Result]]:
+        """Each block with what some work makes of it and of its rows' values."""
+        for block in self.rows.blocks(self.step, self.dtype):
+            own = {name: _of_rows(v, block.start, block.start + len(block.logits)) for name, v in self.values.items()}
+            with located(self.rows.source, self.first + block.start):
+                result = work(block, **own)
+            yield block, result
+
+    def calibrate(self, calibrator: Calibrator) -> Iterator[int]:
+        """Add the rows to a calibrator; yields the number of rows of each block."""
+        for block, _ in self.each(lambda block, **own: calibrator.update(block.logits, block.labels, **own)):
+            yield len(block.logits)
+
+    def predict(
+        self, calibration: Calibration, coverage: Coverage, how: dict[str, Any]
+    ) -> Iterator[tuple[Block, PredictionSets]]:
+        """Each block with its sets; `how` is what else `Calibration.predict` takes."""
+        return self.each(lambda block, **own: calibration.predict(block.logits, coverage, **own, **how))
+
+
+def for_all_rows(value: Any) -> bool:
+    """Whether a value is said of all rows at once, and is no array with an entry for each."""
+    return value is None or isinstance(value, bool | np.bool_)
+
+
+def _of_rows(value: Any, start: int, stop: int) -> Any:
+    return value if for_all_rows(value) else value[start:stop]
+
+
+def tasks(rows: Rows, values: Mapping[str, Any], size: int | None = None) -> Iterator[Task]:
+    """One task for all rows; or for other processes, tasks of `size` rows at most.
+
+    Files that can only be read from their beginning are not divided.
+    """
+    if size is None:
+        yield Task(rows, values, 0, rows.step, rows.dtype)
+        return
+    first = 0
+    for part in rows.parts:
+        n = part.shape[0]
+        step = size if isinstance(part.logits, RawArray | MemoryArray) else max(1, n)
+        for start in range(0, max(1, n), step):
+            span = start, min(start + step, n)
+            labels = None if part.labels is None else portable(span_of(part.labels, *span))
+            own = {name: _of_rows(value, first + span[0], first + span[1]) for name, value in values.items()}
+            some = dataclasses.replace(rows, parts=(FileRows(portable(span_of(part.logits, *span)), labels),))
+            yield Task(some, own, first + start, rows.step, rows.dtype)
+        first += n
+
+
+class Executor(Protocol):
+    """Where tasks are done."""
+
+    def calibrate(self, rows: Rows, values: Mapping[str, Any], calibrator: Calibrator) -> Generator[int]:
+        """Add rows to a calibrator; yields how many rows were added, now and then."""
+        ...
+
+    def predict(
+        self,
+        rows: Rows,
+        values: Mapping[str, Any],
+        calibration: Calibration,
+        coverage: Coverage,
+        how: dict[str, Any],
+    ) -> Generator[PredictionSets]:
+        """The sets of rows, some at a time, in order; `how` is what else `Calibration.predict` takes."""
+        ...
+
+
+class _Here:
+    """In this process: one task."""
+
+    def calibrate(self, rows: Rows, values: Mapping[str, Any], calibrator: Calibrator) -> Generator[int]:
+        for task in tasks(rows, values):
+            yield from task.calibrate(calibrator)
+
+    def predict(
+        self,
+        rows: Rows,
+        values: Mapping[str, Any],
+        calibration: Calibration,
+        coverage: Coverage,
+        how: dict[str, Any],
+    ) -> Generator[PredictionSets]:
+        for task in tasks(rows, values):
+            for _, sets in task.predict(calibration, coverage, how):
+                yield sets
+
+
+#: The executor that works in this process.
+HERE: Executor = _Here()

@@ -1,0 +1,264 @@
+"""Files and folders of logits, opened as rows: which files belong to a folder, in which order, none of them twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise, zip_longest
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import FileError, InputTypeError, LogitsError
+from evicp.io.arrays import companion, companions, open_npy, open_npz, open_safetensors, safetensors_metadata
+from evicp.io.parquet import open_columns, read_columns
+from evicp.io.paths import as_path, format_of, natural_key, parsed
+from evicp.io.rows import DEFAULT_MEMORY, FileRows, LogitsFile, Rows, as_bytes, in_memory
+from evicp.io.stored import StoredArray
+
+__all__ = ["LOGITS_SUFFIXES", "names_in_npz", "open_labels", "open_rows", "read_logits"]
+
+#: So many rows of a file tell it from nearly any other, and so many numbers are compared at a time where they do not.
+_HEAD, _AT_ONCE = 4, 1 << 20
+
+_WANTED = ("logits", "labels")
+
+#: What opens a file of logits, by suffix: the arrays that are wanted, and the names of all.
+_FORMATS: Mapping[str, Callable[[Path], tuple[Mapping[str, StoredArray], Sequence[str]]]] = MappingProxyType(
+    {
+        ".npz": lambda path: open_npz(path, _WANTED),
+        ".npy": lambda path: ({"logits": open_npy(path)}, _WANTED),
+        ".safetensors": lambda path: open_safetensors(path, _WANTED),
+        ".parquet": open_columns,
+    }
+)
+
+#: What opens them as rows.
+_READERS = MappingProxyType({suffix: lambda path: _rows_of(*_FORMATS[format_of(path)](path)) for suffix in _FORMATS})
+
+#: All files of logits; whatever is one is also read as a shard of a folder.
+LOGITS_SUFFIXES = tuple(_FORMATS)
+
+
+def _rows_of(found: Mapping[str, StoredArray], names: Sequence[str]) -> FileRows:
+    """Logits and labels, if any, among what a file holds under these names."""
+    if "logits" not in names:
+        raise FileError(f"it has no array 'logits'; it has {', '.join(sorted(names)) or 'none'}.")
+    return FileRows(found["logits"], found.get("labels"))
+
+
+def read_logits(path: str | PathLike[str], labels: str | PathLike[str] | None = None) -> LogitsFile:
+    """Read logits (and labels) from npz, npy (labels in a second file), safetensors or parquet.
+
+    npz and safetensors hold arrays `logits` and `labels`; parquet holds a column `logits` of lists of one length and an
+    integer column `labels`, without nulls. A damaged npz file is refused, and so is a parquet file if its pages have
+    checksums (pyarrow writes them with `write_page_checksum=True`); npy and safetensors files have none.
+    """
+
+    def read(file: Path) -> LogitsFile:
+        return _rows_of(*{**_FORMATS, ".parquet": read_columns}[format_of(file)](file)).whole()
+
+    result: LogitsFile = parsed(path, dict.fromkeys(LOGITS_SUFFIXES, read), "logits")
+    return result if labels is None else LogitsFile(result.logits, open_labels(labels).whole())
+
+
+def open_labels(path: str | PathLike[str], what: str = "labels") -> StoredArray:
+    """The labels in an npy file, to be read in pieces."""
+    array: StoredArray = parsed(path, {".npy": open_npy}, what)
+    return array
+
+
+def open_rows(
+    path: str | PathLike[str],
+    labels: str | PathLike[str] | None = None,
+    *,
+    memory: int | str = DEFAULT_MEMORY,
+    more: Mapping[str, Callable[[Path], LogitsFile]] | None = None,
+) -> Rows:
+    """Rows of logits in a file (npy, npz, safetensors, parquet) or a folder of such files, to be read in blocks.
+
+    Parameters
+    ----------
+    path : an npy file finds its labels and class names beside it: logits-07.npy and labels-07.npy, or val.npy and
+        val.labels.npy. The names of a folder are those of its files, which must agree; files of a folder that hold the
+        same rows are refused. Parquet files are held against the checksums of their pages, which pyarrow writes with
+        `write_page_checksum=True` only
+    labels : an npy file of labels, where the logits' own file has none
+    memory : what blocks and what is made of them may take, as bytes or text
+    more : readers of further formats by suffix, which return whole arrays
+    """
+    source, budget = as_path(path), as_bytes(memory)
+    readers = more or {}
+    found = _files_of_logits(source, (*LOGITS_SUFFIXES, *readers)) if source.is_dir() else [source]
+    parts = tuple(_open_all(found, readers))
+    _refuse_copies(found, parts)
+    rows = Rows(parts, str(path), budget, _common_names(found))
+    return rows if labels is None else rows.with_labels(open_labels(labels))
+
+
+def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> FileRows:
+    """One file of logits."""
+    if format_of(path) in more:
+        return in_memory(more[format_of(path)](path))
+    rows: FileRows = parsed(path, _READERS, "logits")
+    if format_of(path) == ".npy" and (beside := companion(path, "labels")).is_file():
+        rows = FileRows(rows.logits, open_labels(beside))
+    return rows
+
+
+def _open_all(found: Sequence[Path], more: Mapping[str, Callable[[Path], LogitsFile]]) -> Iterator[FileRows]:
+    """Files of logits, all of the same classes."""
+    first: tuple[Path, tuple[int, ...]] | None = None
+    for file in found:
+        part = _open_one(file, more)
+        if first is not None and part.shape[1:] != first[1]:
+            raise LogitsError(
+                f"the files of a folder must have the same classes; {first[0].name} has {first[1]}, "
+                f"{file.name} has {part.shape[1:]}."
+            )
+        first = first or (file, part.shape[1:])
+        yield part
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Folders
+
+
+def _files_of_logits(folder: Path, suffixes: Collection[str]) -> list[Path]:
+    """The files with these suffixes in a folder, in the order of the numbers in their names."""
+    found = [f for f in folder.iterdir() if format_of(f) in suffixes and not f.name.startswith(".")]
+    beside = {file for f in found for file in companions(f).values()}
+    found = [f for f in found if f not in beside and not _holds_labels(f)]
+    if not found:
+        raise FileError(f"{folder} holds no file of logits; known are {', '.join(suffixes)}.")
+    for one, other in pairwise(sorted(found, key=lambda f: f.stem)):
+        if one.stem == other.stem:
+            raise FileError(
+                f"{folder} holds {one.name} and {other.name}: rows in two formats would count twice. Keep one of them; "
+                "if their rows differ, give them different names."
+            )
+    return sorted(found, key=lambda f: (natural_key(f.name), f.name))
+
+
+def _holds_labels(file: Path) -> bool:
+    """Whether a file is one of labels by its name, also where their logits are not there."""
+    return format_of(file) == ".npy" and "labels" in file.name and "logits" not in file.name
+
+
+def _refuse_copies(found: Sequence[Path], shards: Sequence[FileRows]) -> None:
+    """Refuse files that hold the same rows: a copy, a link, or the same in another format, under another name.
+
+    Files of one shape are told apart by their first rows; those that have these in common are compared as a whole.
+    """
+    seen: dict[Any, list[int]] = {}
+    shapes = Counter(shard.shape for shard in shards)
+    for number, shard in enumerate(shards):
+        if len(shard.shape) != 2 or not shard.shape[0] or shapes[shard.shape] == 1:
+            continue
+        alike = seen.setdefault((shard.shape, _head(shard)), [])
+        for other in alike:
+            if _same_rows(shard, shards[other]):
+                raise FileError(
+                    f"{found[other].name} and {found[number].name} in {found[number].parent} hold the same rows, which "
+                    "would count twice. Remove one of them, or put rows that are equal by chance into one file."
+                )
+        alike.append(number)
+
+
+def _head(shard: FileRows) -> bytes | None:
+    """The first logits of a file, to compare; None where they cannot be read, which is said when they are used."""
+    with suppress(Exception):
+        return b"".join(_numbers(logits).tobytes() for logits, _ in shard.pieces(_HEAD, 0, min(_HEAD, shard.shape[0])))
+    return None
+
+
+def _same_rows(one: FileRows, other: FileRows) -> bool:
+    """Whether two files of one shape have equal logits, and equal labels where both have any."""
+    step = max(1, _AT_ONCE // max(1, one.shape[1]))
+    with suppress(Exception):  # what cannot be read is said when it is used
+        for (logits, labels), (others, other_labels) in zip_longest(one.pieces(step), other.pieces(step)):
+            if not np.array_equal(_numbers(logits), _numbers(others)):
+                return False
+            if labels is not None and other_labels is not None and not np.array_equal(labels, other_labels):
+                return False
+        return True
+    return False
+
+
+def _numbers(logits: NDArray[Any]) -> NDArray[Any]:
+    """Logits in the widest type, so that files of different types can hold the same."""
+    return np.ascontiguousarray(logits, np.float64) if logits.dtype.kind in "fiu" else logits
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Class names
+
+
+def _common_names(found: Sequence[Path]) -> tuple[str, ...] | None:
+    """The class names of files; those that have any must have the same."""
+    named = [(file, names) for file in found if (names := _names_beside(file)) is not None]
+    for file, names in named[1:]:
+        if names != named[0][1]:
+            raise FileError(
+                f"the files of a folder must have the same class names; {named[0][0].name} and {file.name} differ. "
+                "Order the classes alike, or keep the files in folders of their own."
+            )
+    return named[0][1] if named else None
+
+
+def _names_beside(path: Path) -> tuple[str, ...] | None:
+    """Class names that travel with the logits: in an npz file, beside an npy file."""
+    if format_of(path) == ".npy" and (beside := companion(path, "class_names")).is_file():
+        return _as_names(open_labels(beside, "class names").whole(), str(beside))
+    if format_of(path) == ".safetensors":
+        return _names_in_metadata(path)
+    if format_of(path) != ".npz":
+        return None
+    with _names_of(str(path)):
+        found = open_npz(path, ("class_names",))[0].get("class_names")
+        names = None if found is None else found.whole()
+    return None if names is None else _as_names(names, str(path))
+
+
+def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
+    """Class names in a safetensors file, as extraction writes them: a JSON list of strings."""
+    text = safetensors_metadata(path).get("class_names")
+    try:
+        names = None if text is None else json.loads(text)
+        if names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            return None if names is None else tuple(names)
+        raise ValueError("it is another kind of JSON")
+    except (ValueError, RecursionError) as error:
+        raise FileError(
+            f"class_names in {path} must be a JSON list of strings; they cannot be read ({error})."
+        ) from error
+
+
+def names_in_npz(arrays: Any, source: str) -> tuple[str, ...] | None:
+    """Class names among the arrays of an opened npz file."""
+    if "class_names" not in arrays.files:
+        return None
+    with _names_of(source):
+        names = arrays["class_names"]
+    return _as_names(names, source)
+
+
+@contextmanager
+def _names_of(source: str) -> Iterator[None]:
+    """Whatever a parser raises on class names becomes one typed error."""
+    try:
+        yield
+    except Exception as error:
+        raise FileError(f"class_names in {source} must be an array of strings; it cannot be read ({error}).") from error
+
+
+def _as_names(names: NDArray[Any], source: str) -> tuple[str, ...]:
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise InputTypeError(f"class_names in {source} must be a one-dimensional array of strings; got {names.dtype}.")
+    return tuple(names.tolist())

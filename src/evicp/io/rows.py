@@ -1,0 +1,243 @@
+"""Rows of logits wherever they are, with their labels: one file of them, and several one after the other in blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
+from evicp.io.paths import reading, typed
+from evicp.io.stored import MemoryArray, StoredArray, span_of
+
+__all__ = ["DEFAULT_MEMORY", "Block", "FileRows", "LogitsFile", "Rows", "as_bytes", "hold", "located", "no_labels"]
+
+#: The memory blocks may take where nothing else is said.
+DEFAULT_MEMORY = "256MiB"
+
+#: A block takes an eighth of it: two are in memory, one being read, and full sets take six times their logits.
+_SHARE = 8
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def as_bytes(memory: int | str) -> int:
+    """A memory budget in bytes.
+
+    >>> as_bytes("256MiB"), as_bytes("1.5 GB"), as_bytes(4096)
+    (268435456, 1500000000, 4096)
+    """
+    match = re.fullmatch(r"\s*(\d{1,99}(?:\.\d+)?)\s*([kmg]i?)?b?\s*", str(memory).lower())
+    if isinstance(memory, bool) or match is None:
+        raise InputError(f"memory must be a size such as 256MiB or 2GB; got {str(memory)[:99]!r}.")
+    size = min(int(float(match[1]) * _UNITS[match[2] or ""]), sys.maxsize)
+    if size < 1:
+        raise InputError(f"memory must be more than nothing; got {memory!r}.")
+    return size
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsFile:
+    """Logits read from a file, with labels where the file has them. npy files stay on disk (memory-mapped)."""
+
+    logits: NDArray[Any]
+    labels: NDArray[Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class FileRows:
+    """The rows of one file, or of arrays in memory."""
+
+    logits: StoredArray
+    labels: StoredArray | None
+
+    @property
+    def path(self) -> Path | None:
+        """Where the logits are; None of arrays in memory."""
+        return self.logits.path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the logits."""
+        return self.logits.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the logits."""
+        return self.logits.dtype
+
+    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Logits and labels (or None), at most `step` rows at a time."""
+        logits = self.logits.pieces(step, start, stop)
+        if self.labels is None:
+            return ((piece, None) for piece in logits)
+        n, given = self.shape[0], self.labels.shape
+        if not given:
+            raise LabelsError("labels must be one-dimensional; got one number alone. Pass one class number per row.")
+        if len(given) == 1 and given[0] != n:
+            raise LabelsError(f"labels must have one entry per row of logits; got {given[0]} labels for {n} rows.")
+        return _aligned(logits, self.labels.pieces(step, start, stop))
+
+    def whole(self) -> LogitsFile:
+        """All logits and labels."""
+        return LogitsFile(self.logits.whole(), None if self.labels is None else self.labels.whole())
+
+
+def _aligned(logits: Iterator[NDArray[Any]], labels: Iterator[NDArray[Any]]) -> Iterator[tuple[Any, Any]]:
+    """Pieces of two arrays, cut at the same rows: columns of one parquet file may come in different pieces."""
+    one, other = next(logits, None), next(labels, None)
+    while one is not None and other is not None:
+        n = min(len(one), len(other))
+        yield one[:n], other[:n]
+        one = one[n:] if n < len(one) else next(logits, None)
+        other = other[n:] if n < len(other) else next(labels, None)
+
+
+class Block(NamedTuple):
+    """Some rows: the number of the first, logits and labels. The arrays are valid until the next block is read."""
+
+    start: int
+    logits: NDArray[Any]
+    labels: NDArray[Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of logits in one or more files, with labels where all files have them; iterates over blocks of them.
+
+    Parameters
+    ----------
+    parts : the files, in order
+    source : what to call them in messages
+    memory : bytes that blocks may take
+    class_names : names that travel with the logits
+    """
+
+    parts: tuple[FileRows, ...]
+    source: str
+    memory: int = as_bytes(DEFAULT_MEMORY)
+    class_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            if not part.shape:
+                raise LogitsError(f"{self._name(part)} must hold rows; it holds a single number.")
+
+    def __len__(self) -> int:
+        return sum(part.shape[0] for part in self.parts)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether every file has labels."""
+        return all(part.labels is not None for part in self.parts)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of all logits, so that they are scored alike: the widest that any file with rows has."""
+        return np.result_type(*{part.dtype for part in self.parts if part.shape[0]} or {self.parts[0].dtype})
+
+    @property
+    def step(self) -> int:
+        """Rows per block, from the memory budget."""
+        values = prod(self.parts[0].shape[1:])
+        rows = self.memory // (_SHARE * max(1, values) * max(4, self.parts[0].dtype.itemsize))
+        names = max((part.labels.dtype.itemsize for part in self.parts if part.labels is not None), default=0)
+        return max(1, min(rows, 2 * self.memory // (_SHARE * max(1, names))))
+
+    def __iter__(self) -> Iterator[Block]:
+        return self.blocks()
+
+    def blocks(self, step: int | None = None, dtype: np.dtype[Any] | None = None) -> Iterator[Block]:
+        """Blocks of rows, in order: `step` at a time, by default as many as the memory budget allows.
+
+        A block's arrays are valid until the next one is asked for.
+        """
+        first, dtype = 0, self.dtype if dtype is None else dtype
+        for part in self.parts:
+            done = 0
+            for logits, labels in typed(self._name(part), part.pieces(step or self.step)):
+                yield Block(first + done, in_one_type(logits, dtype), labels)
+                done += len(logits)
+            first += part.shape[0]
+
+    @property
+    def logits(self) -> NDArray[Any]:
+        """All logits in one array; a single npy file stays on disk."""
+        wholes = []
+        for part in self.parts:
+            with reading(self._name(part)):
+                wholes.append(part.logits.whole())
+        return wholes[0] if len(wholes) == 1 else np.concatenate(wholes, dtype=self.dtype)
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """All labels in one array."""
+        wholes = []
+        for part in self.parts:
+            if part.labels is None:
+                raise no_labels(self.source)
+            with reading(self._name(part)):
+                wholes.append(part.labels.whole())
+        return np.concatenate(wholes)
+
+    def _name(self, part: FileRows) -> str:
+        """What to call a file where it cannot be read."""
+        return str(part.path or self.source)
+
+    def with_labels(self, labels: StoredArray | None) -> Rows:
+        """The same rows with labels from elsewhere, cut as the files are; or without any."""
+        cut = [labels] * len(self.parts)
+        if labels is not None and len(self.parts) > 1:
+            if len(labels.shape) != 1:
+                raise LabelsError(f"labels must have one dimension; got shape {labels.shape} for {self.source}.")
+            if labels.shape[0] != len(self):
+                raise FileError(f"{self.source} has {len(self):,} rows but {labels.shape[0]:,} labels were given.")
+            ends = np.cumsum([part.shape[0] for part in self.parts]).tolist()
+            cut = [span_of(labels, start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
+        parts = (FileRows(part.logits, own) for part, own in zip(self.parts, cut, strict=True))
+        return dataclasses.replace(self, parts=tuple(parts))
+
+
+def hold(content: LogitsFile, source: str, memory: int | str = DEFAULT_MEMORY) -> Rows:
+    """Rows that are in memory anyway, as rows on disk."""
+    return Rows((in_memory(content),), source, as_bytes(memory))
+
+
+def in_memory(content: LogitsFile) -> FileRows:
+    """Arrays as the rows of a file."""
+    labels = None if content.labels is None else MemoryArray(np.asarray(content.labels))
+    return FileRows(MemoryArray(np.asarray(content.logits)), labels)
+
+
+def no_labels(source: str) -> FileError:
+    """The one sentence a user sees when rows that must have labels have none."""
+    return FileError(f"{source} has no labels. Give them in a file of their own.")
+
+
+@contextmanager
+def located(source: str, first_row: int) -> Iterator[None]:
+    """Say where a block lies when one of its rows is refused: messages count rows from the block's first."""
+    try:
+        yield
+    except (InputError, InputTypeError) as error:
+        if first_row == 0:
+            raise
+        raise type(error)(f"in the rows of {source} from {first_row:,} on: {error}") from error
+
+
+def in_one_type(logits: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Logits in the type that those of all files have together; never in one that has not all of their values."""
+    if logits.dtype == dtype or logits.dtype.kind not in "fiu":
+        return logits
+    if len(logits) and not np.can_cast(logits.dtype, dtype):
+        raise FileError(f"logits of {logits.dtype} do not fit {dtype}, the type of the files' logits when opened.")
+    return logits.astype(dtype)
