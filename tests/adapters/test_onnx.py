@@ -188,12 +188,12 @@ def test_other_precisions(tmp_path, dtype):
 
 def test_only_standard_operators_of_the_documented_list(tmp_path):
     import evicp.onnx as module
-    from evicp.onnx.head import Head
+    from evicp.onnx.head import build_head
 
     listed = set(module.__doc__.split("dynamic batch")[1].split(":")[1].split(".")[0].split())
     used = set()
     for score in SCORES:
-        head = Head(onnx, 10, 18, 9).build(score, np.array([-1.0]), 1)
+        head = build_head(onnx, score, np.array([-1.0]), n_classes=10, kind=1, opset=18)
         assert {node.domain for node in head.graph.node} == {""}
         used |= {node.op_type for node in head.graph.node}
     assert used <= listed

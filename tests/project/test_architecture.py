@@ -97,7 +97,6 @@ LONG_FUNCTIONS = frozenset(
         "evicp.extraction.sources:open_source",
         "evicp.io.artifact:_rebuild",
         "evicp.method.temperature:fit_temperature",
-        "evicp.onnx.exporter:export",
         "evicp.ray:predict",
         "evicp.report.payload:of_evaluation",
         "evicp.report:build",

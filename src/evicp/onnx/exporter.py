@@ -11,7 +11,7 @@ from evicp.io import artifact
 from evicp.io.atomic import write_whole
 from evicp.io.paths import as_path, readable
 from evicp.onnx.fit import check_meaning, check_reach
-from evicp.onnx.head import Head
+from evicp.onnx.head import build_head
 from evicp.onnx.outputs import LOGITS, PROBABILITIES, meaning, precision
 from evicp.types import Coverage
 
@@ -43,42 +43,32 @@ def export(
 ) -> None:
     """Write a copy of an ONNX classifier that also returns its prediction sets.
 
-    A graph cannot raise: a row that no score can be computed from (NaN, +inf, logits beyond 1e300, nothing but -inf;
-    probabilities that do not sum to 1) gets the full set, which is always valid, and uncertainty 1.
-
     Parameters
     ----------
     model : an ONNX file, or an onnx.ModelProto, with logits of shape (batch, K) among its outputs
     calibration : a calibration or its file; a randomised score is refused, since its hash has no standard operator
-    coverage : fixed in the exported graph
-    confidence : of training-conditional sets, as for `Calibration.predict`
+    coverage, confidence : as for `Calibration.predict`; fixed in the exported graph
     path : where to write; outputs are the model's own and `set_mask` (batch, K) bool, `set_size` (batch,) int64,
         `uncertainty` (batch,) double: the evidential u = K / (K + sum of evidence)
     logits : the name of the logits output, where the model has several
-    output_is : what that output holds
-        By default the graph says: its operators, or its values in a few rows, where onnxruntime can run it.
-        Probabilities are refused, unless "probabilities" is given: the new graph then takes their logarithms, 0
-        counting as 1e-300, as `evicp.sklearn` does. That fits a calibration of np.log(probabilities) and, for every
-        score but ECP, one of the logits behind a softmax. "logits" says that the calibration was made of just the
-        numbers that this output holds.
-    examples : inputs to run the model on for this, an array, or a dict of arrays by name; random ones by default
+    output_is, examples : what that output holds, or inputs to find it out with; see `evicp.onnx`
     """
     onnx = need("onnx", "onnx", "onnx", "exporting to ONNX")
     if output_is not in (None, LOGITS, PROBABILITIES):
         raise InputError(f'output_is must be "logits", "probabilities" or None; got {output_is!r}.')
-    if not isinstance(calibration, Calibration):
-        calibration = artifact.load(calibration)
-    graph = _load(onnx, model)
-    name, kind = _logits_output(onnx, graph, logits, calibration.n_classes)
+    known = calibration if isinstance(calibration, Calibration) else artifact.load(calibration)
+    graph, k = _load(onnx, model), known.n_classes
+    name, kind = _logits_output(onnx, graph, logits, k)
     opset = _opset(onnx, graph)
     rounded_to, of_probabilities = precision(onnx, graph, name), output_is == PROBABILITIES
-    thresholds = calibration.label_thresholds(coverage, confidence, precision=rounded_to)
-    head = Head(onnx, calibration.n_classes, opset, graph.ir_version)
-    sets = head.build(calibration.score, thresholds, kind, of_probabilities=of_probabilities)
-    merged = _merged(onnx, graph, sets, name)
-    check_meaning(calibration, name, meaning(onnx, graph, name, examples), output_is)
+    thresholds = known.label_thresholds(coverage, confidence, precision=rounded_to)
+    head = build_head(
+        onnx, known.score, thresholds, n_classes=k, kind=kind, opset=opset, of_probabilities=of_probabilities
+    )
+    merged = _merged(onnx, graph, head, name)
+    check_meaning(known, name, meaning(onnx, graph, name, examples), output_is)
     if of_probabilities:
-        check_reach(calibration, thresholds, rounded_to)
+        check_reach(known, thresholds, rounded_to)
     write_whole(path, merged.SerializeToString())
 
 
@@ -98,6 +88,7 @@ def _opset(onnx: Any, graph: Any) -> int:
 def _merged(onnx: Any, graph: Any, head: Any, logits: str) -> Any:
     """A model and the head on its logits, as one model that ONNX's own checks let pass."""
     outputs = [o.name for o in graph.graph.output] + list(OUTPUTS)
+    head.ir_version = graph.ir_version
     try:
         merged = onnx.compose.merge_models(graph, head, io_map=[(logits, "evicp/logits")], outputs=outputs)
         del merged.opset_import[:]  # merging names every set of operators twice
