@@ -98,9 +98,6 @@ LONG_FUNCTIONS = frozenset(
         "evicp.io.artifact:_rebuild",
         "evicp.method.temperature:fit_temperature",
         "evicp.ray:predict",
-        "evicp.report.payload:of_evaluation",
-        "evicp.report:build",
-        "evicp.report:split",
     }
 )
 

@@ -19,6 +19,7 @@ from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration.calibration import Calibration
@@ -37,7 +38,7 @@ from evicp.report import payload
 from evicp.report.curves import Method, curves_of, position
 from evicp.report.explorer import LISTED, explore
 from evicp.report.page import assemble
-from evicp.types import Coverage
+from evicp.types import I64, Coverage
 
 __all__ = ["Report", "build", "of_evaluation", "split"]
 
@@ -91,8 +92,7 @@ def build(
 
     Parameters
     ----------
-    logits : (m, K) of the test rows
-    labels : (m,) their true labels
+    logits, labels : (m, K), (m,) the test rows and their true labels
     calibrations : one or several, or a mapping from names; the first is shown first. `Base` may be among them.
     coverage : where the slider starts, from 0.5 to 0.999
     class_names : K names; those of the first calibration if None
@@ -106,34 +106,41 @@ def build(
     validate.same_device(logits, labels)
     array = validate.as_logits(logits)
     named = _named(calibrations, array.shape[1])
-    classes = _classes_of(class_names, named, array.shape[1]).learned(logits)
-    for method in named.values():
-        if isinstance(method, Calibration):
-            method.classes.check(logits)
+    classes = _classes_of(class_names, named, logits, array.shape[1])
     truth = classes.numbers(labels, len(array))
     same_labels(logits, labels, array, truth)
-    if not len(truth):
+    level, start = validate.as_probability(confidence, "confidence"), position(coverage)
+    data = _measured(array, truth, named, groups, explored, classes.names, float(level))
+    return _report(title, f"{_lead(named, data)} {note}".strip(), data, start, date)
+
+
+def _measured(
+    logits: NDArray[Any],
+    labels: I64,
+    named: Mapping[str, Method],
+    groups: Any,
+    explored: Any,
+    class_names: Sequence[str] | None,
+    confidence: float,
+) -> dict[str, Any]:
+    """The data of the page."""
+    if not len(labels):
         raise InputError("a report needs at least one test row; got none.")
-    validate.as_probability(confidence, "confidence")
-    start = position(coverage)
-    difficulty = kernels.label_ranks(array, truth)
-    lines = [curves_of(name, method, array, truth, difficulty, groups) for name, method in named.items()]
-    listed = min(LISTED, array.shape[1])
-    room = _EXPLORER_BYTES // (listed * (4 + 4 * 5 + 6 * len(lines)))
-    wanted = min(validate.as_count(explored, "explored", at_least=0), room, len(truth))
-    data = payload.of_curves(
-        lines,
-        truth,
-        difficulty,
-        explore(array, truth, lines, wanted) if wanted else None,
-        class_names=classes.names,
-        confidence=float(confidence),
-    )
+    difficulty = kernels.label_ranks(logits, labels)
+    curves = [curves_of(name, method, logits, labels, difficulty, groups) for name, method in named.items()]
+    bytes_of_row = min(LISTED, logits.shape[1]) * (4 + 4 * 5 + 6 * len(curves))
+    wanted = min(validate.as_count(explored, "explored", at_least=0), _EXPLORER_BYTES // bytes_of_row, len(labels))
+    rows = explore(logits, labels, curves, wanted) if wanted else None
+    return payload.of_curves(curves, labels, difficulty, rows, class_names=class_names, confidence=confidence)
+
+
+def _lead(named: Mapping[str, Method], data: Mapping[str, Any]) -> str:
+    """The line below the heading."""
     sizes = sorted({method.n for method in named.values() if isinstance(method, Calibration)})
-    calibrated = f"calibrated on {' or '.join(f'{n:,}' for n in sizes)} rows, " if sizes else ""
-    accuracy = f"{array.shape[1]:,} classes, top-1 accuracy {data['accuracy']:.1%}"
-    lead = f"{calibrated}tested on {len(truth):,} others; {accuracy}"
-    return _report(title, f"{lead[0].upper()}{lead[1:]}. {note}".strip(), data, start, date)
+    calibrated = f"Calibrated on {' or '.join(f'{n:,}' for n in sizes)} rows, tested" if sizes else "Tested"
+    return (
+        f"{calibrated} on {data['m']:,} others; {data['n_classes']:,} classes, top-1 accuracy {data['accuracy']:.1%}."
+    )
 
 
 def split(
@@ -166,30 +173,33 @@ def split(
     names = [score.describe() for score in given]
     if len(set(names)) < len(names):
         raise InputError(f"scores must differ; got {', '.join(names)}.")
-    order = np.random.default_rng(validate.as_count(seed, "seed", at_least=0)).permutation(len(truth))
-    tuning = order[: len(order) // 10] if temperature == "split" else order[:0]
-    rest = order[len(tuning) :]
-    if len(rest) < 2:
-        raise InputError(f"{len(truth):,} rows are too few to split into calibration and test rows.")
-    used = as_row_count(calibration, len(rest), "calibration")
-    fitted = _temperature(temperature, array[tuning], truth[tuning])
-    mine, test = rest[:used], np.sort(rest[used:])
-    methods: list[Method] = [
-        score if isinstance(score, Base) else calibrate(array[mine], known[mine], score, class_names=class_names)
+    tuning, own, test = _rows_of_split(len(truth), calibration, seed, tunes=temperature == "split")
+    fitted, notes = _fitted(temperature, array[tuning], truth[tuning])
+    methods = [
+        score if isinstance(score, Base) else calibrate(array[own], known[own], score, class_names=class_names)
         for score in (with_temperature(score, fitted) for score in given)
     ]
-    if fitted is not None:
-        note = (
-            f"{note} Temperature {fitted:.3f}{', fitted on rows of its own' if temperature == 'split' else ''}.".strip()
-        )
-    return build(
-        array[test],
-        known[test],
-        dict(zip(names, methods, strict=True)),
-        class_names=class_names,
-        note=f"Split at random, seed {seed}. {note}".strip(),
-        **options,
-    )
+    note = " ".join(filter(None, (f"Split at random, seed {seed}.", note, notes)))
+    named = dict(zip(names, methods, strict=True))
+    return build(array[test], known[test], named, class_names=class_names, note=note, **options)
+
+
+def _rows_of_split(n: int, calibration: Any, seed: Any, *, tunes: bool) -> tuple[I64, I64, I64]:
+    """The numbers of the rows that fit a temperature, are calibrated on, and are tested."""
+    order = np.random.default_rng(validate.as_count(seed, "seed", at_least=0)).permutation(n)
+    tuning, rest = np.split(order, [n // 10 if tunes else 0])
+    if len(rest) < 2:
+        raise InputError(f"{n:,} rows are too few to split into calibration and test rows.")
+    used = as_row_count(calibration, len(rest), "calibration")
+    return tuning, rest[:used], np.sort(rest[used:])
+
+
+def _fitted(temperature: float | str, logits: NDArray[Any], labels: I64) -> tuple[float | None, str]:
+    """The temperature of scores without one of their own, and what is said of it; None where it is 1."""
+    if not isinstance(temperature, str):
+        return (None, "") if temperature == 1.0 else (temperature, f"Temperature {temperature:.3f}.")
+    fitted = fit_temperature(logits, labels).temperature
+    return fitted, f"Temperature {fitted:.3f}, fitted on rows of its own."
 
 
 def of_evaluation(
@@ -231,10 +241,10 @@ def _named(calibrations: Any, n_classes: int) -> dict[str, Method]:
     return dict(calibrations)
 
 
-def _classes_of(class_names: Any, named: Mapping[str, Method], n_classes: int) -> ClassAxis:
-    """The classes under the page's names, if no calibration has one of these at another place."""
+def _classes_of(class_names: Any, named: Mapping[str, Method], logits: Any, n_classes: int) -> ClassAxis:
+    """The classes under the page's names, if no calibration, and no column of the logits, has one elsewhere."""
     calibrations = {name: method for name, method in named.items() if isinstance(method, Calibration)}
-    first = next((method.classes for method in named.values() if isinstance(method, Calibration)), ClassAxis(n_classes))
+    first = next((method.classes for method in calibrations.values()), ClassAxis(n_classes))
     classes = first if class_names is None else ClassAxis.of(class_names, n_classes)
     for method, calibration in calibrations.items():
         own, names = calibration.class_names, classes.names
@@ -244,6 +254,9 @@ def _classes_of(class_names: Any, named: Mapping[str, Method], n_classes: int) -
                 f"{method} was calibrated with these class names in another order: class {k} is {own[k]!r} there, "
                 f"{names[k]!r} here. Order the logits' classes as calibrated."
             )
+    classes = classes.learned(logits)
+    for calibration in calibrations.values():
+        calibration.classes.check(logits)
     return classes
 
 
@@ -258,9 +271,3 @@ def _numbered(methods: list[Any]) -> dict[str, Any]:
         again = sum(other == name or other.startswith(f"{name} #") for other in named)
         named[f"{name} #{again + 1}" if again else name] = method
     return named
-
-
-def _temperature(temperature: float | str, logits: Any, labels: Any) -> float | None:
-    if isinstance(temperature, str):
-        return fit_temperature(logits, labels).temperature
-    return None if temperature == 1.0 else temperature

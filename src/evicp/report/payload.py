@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -47,6 +47,11 @@ def pack(array: NDArray[Any]) -> Json:
         array = array.astype(np.uint8 if largest < 2**8 else np.uint16 if largest < 2**16 else np.uint32)
     data = zlib.compress(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes(), 9)
     return {"type": _TYPES[array.dtype.name], "shape": list(array.shape), "data": base64.b64encode(data).decode()}
+
+
+def _packed(arrays: Mapping[str, Any]) -> Json:
+    """Arrays for the page, by their names."""
+    return {name: _packed(value) if isinstance(value, Mapping) else pack(value) for name, value in arrays.items()}
 
 
 @cache
@@ -203,20 +208,6 @@ def _method(curve: Curves, labels: I64, law: int | None, confidence: float) -> J
     }
 
 
-def _explorer(explored: Explored) -> Json:
-    return {
-        "rows": pack(explored.rows),
-        "truth": pack(explored.truth),
-        "labels": pack(explored.labels),
-        "places": pack(explored.places),
-        "uncertainty": pack(explored.uncertainty),
-        "ingredients": {name: pack(values) for name, values in explored.ingredients.items()},
-        "scores": pack(explored.scores),
-        "entries": pack(explored.entries),
-        "sizes": pack(explored.sizes),
-    }
-
-
 def of_curves(
     curves: Sequence[Curves],
     labels: I64,
@@ -244,7 +235,7 @@ def of_curves(
         "rows_needed": pack(planned_rows()),
         "methods": [_method(curve, labels, law, confidence) for curve, law in zip(curves, laws, strict=True)],
         "classes": _classes(np.bincount(labels, minlength=n_classes), class_names, GRID, confidence),
-        "explorer": None if explored is None else _explorer(explored),
+        "explorer": None if explored is None else _packed(vars(explored)),
     }
 
 
@@ -261,52 +252,45 @@ def _frame(grid: Sequence[Fraction], m: int, n_classes: int, confidence: float) 
 
 def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> Json:
     """The data of a report of one evaluation: one coverage, no slider, nothing about single rows."""
-    e, m = evaluation, evaluation.n
-    covered = np.rint(np.nan_to_num(e.class_coverage.coverage) * e.class_coverage.counts).astype(np.int64)
-    counts = e.class_coverage.counts
-    first = np.concatenate([np.repeat([0, 1], [hit, count - hit]) for hit, count in zip(covered, counts, strict=True)])
-    hard = e.difficulty_strata
-    promise = None
+    e, hard, promise = evaluation, evaluation.difficulty_strata, None
     if e.n_calibration is not None and e.guarantee == "marginal" and not e.smoothed:  # the Beta law is of plain sets
         promise = Promise((e.n_calibration,), pac=e.target_confidence, at_least=(e.law_is_bound,))
-    weighted = e.guarantee == "weighted"
-    by = None if weighted or e.guarantee == "marginal" else e.guarantee
-    method = {
-        "name": e.score,
-        "n": e.n_calibration,
-        "law": None if promise is None else 0,
-        "by": by,
-        "caveat": caveat(by, weighted=weighted),
-        "threshold": None,
-        "coverage": _shares(np.array([covered.sum()]), np.array([m]), e.confidence),
-        "total_size": pack(np.array([e.mean_size * m])),
-        "bins": None,
-        "empty": e.empty_share,
-        "singletons": e.singleton_share,
-        "strata": _shares(_hits(e.size_strata), _counts(e.size_strata), e.confidence),
-        "sscv": pack(np.array([np.nan if e.sscv is None else e.sscv])),
-        "sscv_count": pack(np.array([e.sscv_smallest_count or 0])),
-        "sat": pack(np.array([np.nan if e.sat is None else e.sat])),
-        "difficulty_hits": None if hard is None else pack(_hits(hard)),
-        "difficulty_sizes": None if hard is None else pack(np.array([[(s.mean_size or 0.0) * s.count for s in hard]])),
-        "first": pack(first),
-    }
     return {
-        **_frame([e.target], m, e.n_classes, e.confidence),
+        **_frame([e.target], e.n, e.n_classes, e.confidence),
         "accuracy": e.accuracy,
         "bins": None,
         "difficulty": hard and {"labels": [s.label for s in hard], "counts": [s.count for s in hard]},
-        "laws": [] if promise is None else [promise.law(m, [e.target], e.confidence)],
+        "laws": [] if promise is None else [promise.law(e.n, [e.target], e.confidence)],
         "rows_needed": None,
-        "methods": [method],
-        "classes": _classes(counts, class_names, [e.target], e.confidence),
+        "methods": [_method_of_evaluation(e, None if promise is None else 0)],
+        "classes": _classes(e.class_coverage.counts, class_names, [e.target], e.confidence),
         "explorer": None,
     }
 
 
-def _counts(strata: Any) -> I64:
-    return np.array([[s.count for s in strata]])
-
-
-def _hits(strata: Any) -> I64:
-    return np.array([[round((s.coverage or 0.0) * s.count) for s in strata]])
+def _method_of_evaluation(e: Evaluation, law: int | None) -> Json:
+    """What `_method` has of curves, at the one coverage."""
+    by = None if e.guarantee in ("weighted", "marginal") else e.guarantee
+    classes, strata, hard = e.class_coverage, e.size_strata, e.difficulty_strata
+    of_class = zip(classes.hits, classes.counts - classes.hits, strict=True)
+    hits, counts = np.array([[s.hits for s in strata]]), np.array([[s.count for s in strata]])
+    return {
+        "name": e.score,
+        "n": e.n_calibration,
+        "law": law,
+        "by": by,
+        "caveat": caveat(by, weighted=e.guarantee == "weighted"),
+        "threshold": None,
+        "coverage": _shares(np.array([classes.hits.sum()]), np.array([e.n]), e.confidence),
+        "total_size": pack(np.array([e.mean_size * e.n])),
+        "bins": None,
+        "empty": e.empty_share,
+        "singletons": e.singleton_share,
+        "strata": _shares(hits, counts, e.confidence),
+        "sscv": pack(np.array([np.nan if e.sscv is None else e.sscv])),
+        "sscv_count": pack(np.array([e.sscv_smallest_count or 0])),
+        "sat": pack(np.array([np.nan if e.sat is None else e.sat])),
+        "difficulty_hits": hard and pack(np.array([[s.hits for s in hard]])),
+        "difficulty_sizes": hard and pack(np.array([[(s.mean_size or 0.0) * s.count for s in hard]])),
+        "first": pack(np.concatenate([np.repeat([0, 1], both) for both in of_class])),
+    }
