@@ -17,9 +17,9 @@ def measure(options: argparse.Namespace) -> Timings:
     workloads = {FLOOR: logits.sum}
     for score in (ECP(), LAC(), APS(), RAPS()):
         workloads[f"evicp {score.name}"] = lambda score=score: kernels.label_scores(score, logits, labels)
-    theirs, _, reason = peers.torchcp(*map(peers.tensor, (logits, labels)))
+    theirs, _, missing = peers.torchcp(*map(peers.tensor, (logits, labels)))
     what = f"calibration scores, {options.n:,} x {options.k:,} float32"
-    return common.interleaved(what, workloads | theirs, options, reason)
+    return common.interleaved(what, workloads | theirs, options, missing)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def interleaved(
-    what: str, workloads: Mapping[str, Callable[[], Any]], options: argparse.Namespace, reason: str | None = None
+    what: str,
+    workloads: Mapping[str, Callable[[], Any]],
+    options: argparse.Namespace,
+    missing: Mapping[str, str] | None = None,
 ) -> Timings:
-    """The workloads timed in turn, as the options say; `reason` says why TorchCP is not among them."""
-    clock, unavailable = CLOCKS[options.clock], {"TorchCP": reason} if reason else {}
+    """The workloads timed in turn, as the options say; `missing` says why a library is not among them."""
     what = f"{what}, {options.clock} time"
-    return interleave(what, workloads, rounds=options.rounds, unavailable=unavailable, clock=clock)
+    return interleave(what, workloads, rounds=options.rounds, unavailable=missing or {}, clock=CLOCKS[options.clock])
 
 
 def run(

@@ -147,9 +147,9 @@ def compare(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Scor
 
 def beside_torchcp(logits: torch.Tensor, labels: torch.Tensor, ours: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """TorchCP on the same tensors, and how many times faster our ECP is."""
-    calibration, prediction, reason = peers.torchcp(logits, labels)
-    if reason:
-        print(f"TorchCP {reason}")
+    calibration, prediction, missing = peers.torchcp(logits, labels)
+    for name, reason in missing.items():
+        print(f"{name} {reason}")
     results = []
     for what, works in {"labels": calibration, "sets": prediction}.items():
         for name, work in works.items():

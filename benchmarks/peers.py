@@ -50,7 +50,15 @@ def load(name: str) -> tuple[Any, str | None]:
     try:
         return importlib.import_module(name), None
     except Exception as error:  # a peer that fails to import is reported, whatever it raises
-        return None, f"not installed here ({type(error).__name__}: {error})"
+        return None, f"{type(error).__name__}: {error}"
+
+
+def load_or_raise(name: str) -> Any:
+    """The module; ImportError with the reason where it cannot be loaded."""
+    module, reason = load(name)
+    if reason:
+        raise ImportError(reason)
+    return module
 
 
 def tensor(array: Any) -> Any:
@@ -62,11 +70,11 @@ def tensor(array: Any) -> Any:
 Work = dict[str, Callable[[], Any]]
 
 
-def torchcp(logits: Any, labels: Any) -> tuple[Work, Work, str | None]:
-    """TorchCP's calibration scores and its prediction at coverage 0.9, on tensors of any device; or why not."""
+def torchcp(logits: Any, labels: Any) -> tuple[Work, Work, dict[str, str]]:
+    """TorchCP's calibration scores and its prediction at coverage 0.9, on tensors of any device; or why not, by name."""
     scores, reason = load("torchcp.classification.score")
     if scores is None:
-        return {}, {}, reason
+        return {}, {}, {"TorchCP": str(reason)}
     predictor, _ = load("torchcp.classification.predictor")
     calibration: Work = {}
     prediction: Work = {}
@@ -75,4 +83,4 @@ def torchcp(logits: Any, labels: Any) -> tuple[Work, Work, str | None]:
         split.calculate_threshold(logits[:5000], labels[:5000])
         calibration[f"TorchCP {name}"] = lambda score=score: score(logits, labels)
         prediction[f"TorchCP {name}"] = lambda split=split: split.predict_with_logits(logits)
-    return calibration, prediction, None
+    return calibration, prediction, {}

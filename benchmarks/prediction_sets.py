@@ -18,9 +18,9 @@ def measure(options: argparse.Namespace) -> Timings:
     for score in (ECP(), LAC(), APS(), RAPS()):
         calibration = calibrate(logits[:5000], labels[:5000], score)
         workloads[f"evicp {score.name}"] = lambda calibration=calibration: calibration.predict(logits, 0.9)
-    _, theirs, reason = peers.torchcp(*map(peers.tensor, (logits, labels)))
+    _, theirs, missing = peers.torchcp(*map(peers.tensor, (logits, labels)))
     what = f"prediction sets, {options.n:,} x {options.k:,} float32, coverage 0.9"
-    return common.interleaved(what, workloads | theirs, options, reason)
+    return common.interleaved(what, workloads | theirs, options, missing)
 
 
 if __name__ == "__main__":

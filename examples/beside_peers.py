@@ -53,9 +53,7 @@ def sparsemax(logits: np.ndarray) -> np.ndarray:
 
 def torchcp(problem: Problem) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Logits in, a matrix of 0 and 1 out."""
-    (predictors, why), (scores, _) = (peers.load(f"torchcp.classification.{part}") for part in ("predictor", "score"))
-    if why:
-        raise ImportError(why.removeprefix("not installed here (").removesuffix(")"))
+    predictors, scores = (peers.load_or_raise(f"torchcp.classification.{part}") for part in ("predictor", "score"))
     cases: list[tuple[str, Any, Any, str | None]] = [
         ("SplitPredictor(LAC())", scores.LAC(), "lac", None),
         ("SplitPredictor(APS(randomized=False))", scores.APS(randomized=False), evicp.APS(randomized=False), None),

