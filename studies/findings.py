@@ -25,6 +25,14 @@ from stabilizer import stabilizer, stabilizer_scale
 from study import Finding, Logits, embedded, into, read
 from unknown_input import far, outliers
 
+
+def trained(networks: Sequence[Logits]) -> Finding:
+    """Networks trained here with each loss; torch and scikit-learn are imported only for this."""
+    from trained_networks import trained_evidence
+
+    return trained_evidence(networks)
+
+
 #: The findings by the name used with `--only`.
 FINDINGS: Mapping[str, Callable[[Sequence[Logits]], Finding]] = MappingProxyType(
     {
@@ -38,6 +46,7 @@ FINDINGS: Mapping[str, Callable[[Sequence[Logits]], Finding]] = MappingProxyType
         "base_rates": base_rates,
         "outliers": outliers,
         "far": far,
+        "trained": trained,
         "reliability": reliability,
         "ties": ties,
         "temperature": temperature,

@@ -20,7 +20,7 @@ from evicp.input.classes import labelled
 from evicp.io.files import read_logits
 from evicp.method.scores import Score
 from evicp.tables import markdown_table, text_table
-from evicp.types import I64, Bools
+from evicp.types import F64, I64, Bools
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +135,16 @@ def auroc(value: NDArray[Any], positive: Bools) -> float:
     n_positive = int(positive.sum())
     above = ranks[positive].sum() - n_positive * (n_positive + 1) / 2
     return float(above / (n_positive * (len(value) - n_positive)))
+
+
+def auroc_interval(unknown: F64, known: F64, resamples: int = 500) -> str:
+    """The AUROC of a value for unknown rows, with its bootstrap interval over the rows of both kinds."""
+    rng, values = np.random.default_rng(0), []
+    for draw in range(resamples + 1):
+        pair = [rng.choice(rows, len(rows)) if draw else rows for rows in (unknown, known)]
+        values.append(auroc(np.concatenate(pair), np.arange(len(unknown) + len(known)) < len(unknown)))
+    low, high = np.quantile(values[1:], (0.025, 0.975))
+    return f"{values[0]:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:

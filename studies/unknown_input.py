@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,16 @@ from evicp.extraction import open_network
 from evicp.method import evidence
 from evicp.method.scores import APS, ECP, LAC
 from evicp.types import F64
-from study import Finding, Logits, auroc, log_probabilities_accepted
+from study import Finding, Logits, auroc, auroc_interval, log_probabilities_accepted
+
+#: What may show that an input is unknown: larger where it is.
+SIGNS: Mapping[str, Callable[[F64], F64]] = MappingProxyType(
+    {
+        "u": lambda z: evidence.opinion(z).uncertainty,
+        "1 - largest softmax": lambda z: -np.exp(evidence.log_utility(z)).max(1),
+        "largest logit, negated": lambda z: -z.max(1),
+    }
+)
 
 
 def outliers(networks: Sequence[Logits]) -> Finding:
@@ -29,11 +39,10 @@ def outliers(networks: Sequence[Logits]) -> Finding:
         position[known] = np.arange(len(known))
         order = np.random.default_rng(1).permutation(np.flatnonzero(inside))
         used, new = order[: len(order) // 2], order[len(order) // 2 :]
-        u, doubt = evidence.opinion(z).uncertainty, -np.exp(evidence.log_utility(z)).max(1)
         shown = np.concatenate([new, np.flatnonzero(~inside)])
         strange = ~inside[shown]
-        for title, value in (("u", u), ("1 - largest softmax", doubt), ("largest logit, negated", -z.max(1))):
-            rows.append((data.name, f"AUROC of {title} for an unknown class", f"{auroc(value[shown], strange):.3f}"))
+        for title, sign in SIGNS.items():
+            rows.append((data.name, f"AUROC of {title} for an unknown class", f"{auroc(sign(z)[shown], strange):.3f}"))
         for score in (ECP(), LAC(), APS()):
             with log_probabilities_accepted():
                 sets = calibrate(z[used], position[data.labels[used]], score).predict(z[shown], 0.9)
@@ -52,45 +61,73 @@ def outliers(networks: Sequence[Logits]) -> Finding:
 
 
 def far(networks: Sequence[Logits]) -> Finding:
-    """Pictures of nothing the network knows, beside validation images; for logits of EfficientNet-Lite0 (`lite0`)."""
+    """Pictures of nothing that a network knows; sets for those networks of which a file has logits.
+
+    The name of such a file ends in that of the network: lite0, lite1 or lite2.
+    """
     rows = []
-    known = next((data for data in networks if data.name.endswith("lite0")), None)
-    for title, z in _strange_logits().items() if known is not None else ():
-        assert known is not None
-        both = np.concatenate([np.asarray(known.logits, np.float64), z])
-        strange = np.arange(len(both)) >= len(known.labels)
-        doubt = -np.exp(evidence.log_utility(both)).max(1)
-        signs = (evidence.opinion(both).uncertainty, doubt, -both.max(1))
-        sets = [calibrate(known.logits, known.labels, score).predict(z, 0.9) for score in (ECP(), LAC(), APS())]
-        sizes = [f"{s.sizes.mean():.2f} ({np.mean(s.sizes == 0):.2f})" for s in sets]
-        rows.append((f"{title} ({len(z)})", *(f"{auroc(sign, strange):.3f}" for sign in signs), *sizes))
-    head = ("pictures", "u", "1 - largest softmax", "largest logit, negated", "ECP", "LAC", "APS")
-    title = "Far from ImageNet, EfficientNet-Lite0: AUROC against validation images; mean size (share of empty sets)"
+    for name in ("lite0", "lite1", "lite2"):
+        own = next((data for data in networks if data.name.endswith(name)), None)
+        known, *unknown = (_logits_of_pictures(f"efficientnet-{name}", title) for title in PICTURES)
+        rows.append((name, f"photographs ({len(known)})", "-", "-", "-", *_sizes(own, known)))
+        for title, z in zip(tuple(PICTURES)[1:], unknown, strict=True):
+            signs = (auroc_interval(sign(z), sign(known)) for sign in SIGNS.values())
+            rows.append((name, f"{title} ({len(z)})", *signs, *_sizes(own, z)))
+    head = ("network", "pictures", *SIGNS, "ECP", "LAC", "APS")
+    title = "Far from ImageNet: AUROC against crops of photographs [95 % interval]; mean size (share of empty sets)"
     return Finding("far", title, head, tuple(rows))
 
 
-def _strange_logits(count: int = 24, side: int = 256) -> dict[str, F64]:
-    """Logits of crops of textures, of noise, and of photographs whose pixels are shuffled."""
+def _sizes(data: Logits | None, z: F64) -> tuple[str, ...]:
+    """Mean size and share of empty sets, of each score calibrated on a network's rows."""
+    if data is None:
+        return ("-",) * 3
+    sets = (calibrate(data.logits, data.labels, score).predict(z, 0.9) for score in (ECP(), LAC(), APS()))
+    return tuple(f"{s.sizes.mean():.2f} ({np.mean(s.sizes == 0):.2f})" for s in sets)
+
+
+def _photographs(rng: np.random.Generator) -> NDArray[np.uint8]:
+    names = ("astronaut", "chelsea", "coffee", "rocket")
     pictures: Any = need("skimage.data", "scikit-image", "test-extract", "pictures far from ImageNet")
+    return _crop(getattr(pictures, names[rng.integers(len(names))])(), rng)
+
+
+def _textures(rng: np.random.Generator) -> NDArray[np.uint8]:
+    names = ("brick", "grass", "gravel")
+    pictures: Any = need("skimage.data", "scikit-image", "test-extract", "pictures far from ImageNet")
+    return _crop(getattr(pictures, names[rng.integers(len(names))])(), rng)
+
+
+def _shuffled(rng: np.random.Generator) -> NDArray[np.uint8]:
+    picture = _photographs(rng)
+    return rng.permutation(picture.reshape(-1, 3)).reshape(picture.shape)
+
+
+def _noise(rng: np.random.Generator) -> NDArray[np.uint8]:
+    return rng.integers(0, 256, (_SIDE, _SIDE, 3)).astype(np.uint8)
+
+
+_SIDE = 256
+#: What networks are shown: first what they know, more or less.
+PICTURES: Mapping[str, Callable[[np.random.Generator], NDArray[np.uint8]]] = MappingProxyType(
+    {
+        "photographs": _photographs,
+        "brick, grass, gravel": _textures,
+        "photographs with pixels shuffled": _shuffled,
+        "uniform noise": _noise,
+    }
+)
+
+
+def _crop(picture: NDArray[Any], rng: np.random.Generator) -> NDArray[np.uint8]:
+    top, left = (int(rng.integers(0, extent - _SIDE + 1)) for extent in picture.shape[:2])
+    part = picture[top : top + _SIDE, left : left + _SIDE]
+    return np.repeat(part[..., None], 3, axis=2) if part.ndim == 2 else part
+
+
+def _logits_of_pictures(network: str, kind: str, count: int = 100) -> F64:
+    """A network's logits of pictures of a kind, the same for each network, (count, K)."""
     image: Any = need("PIL.Image", "pillow", "extract", "preparing pictures")
-    rng = np.random.default_rng(0)
-
-    def crop(picture: NDArray[Any]) -> NDArray[np.uint8]:
-        top, left = (int(rng.integers(0, extent - side + 1)) for extent in picture.shape[:2])
-        part = picture[top : top + side, left : left + side]
-        return np.repeat(part[..., None], 3, axis=2) if part.ndim == 2 else part
-
-    textures = [pictures.brick(), pictures.grass(), pictures.gravel()]
-    photographs = [pictures.astronaut(), pictures.coffee(), pictures.chelsea()]
-    kinds = {
-        "brick, grass, gravel": [crop(textures[i % 3]) for i in range(count)],
-        "photographs with pixels shuffled": [
-            rng.permutation(crop(photographs[i % 3]).reshape(-1, 3)).reshape(side, side, 3) for i in range(count)
-        ],
-        "uniform noise": [rng.integers(0, 256, (side, side, 3)).astype(np.uint8) for _ in range(count)],
-    }
-    network = open_network("efficientnet-lite0", device="cpu")
-    return {
-        title: network.logits([network.prepare(image.fromarray(picture)) for picture in of_kind]).astype(np.float64)
-        for title, of_kind in kinds.items()
-    }
+    opened, rng = open_network(network, device="cpu"), np.random.default_rng(0)
+    pictures = (opened.prepare(image.fromarray(PICTURES[kind](rng))) for _ in range(count))
+    return np.concatenate([opened.logits([picture]) for picture in pictures]).astype(np.float64)
