@@ -57,7 +57,9 @@ def crepes(probabilities: Any, labels: Any, rows: int) -> Call:
 def puncc(probabilities: Any, labels: Any, rows: int) -> Call:
     prediction = peers.load_or_raise("deel.puncc.api.prediction")
     predictor = type("Predictor", (prediction.BasePredictor,), {"predict": lambda self, X: X})
-    lac = peers.load_or_raise("deel.puncc.classification").LAC(predictor(Probabilities(10), is_trained=True), train=False)
+    lac = peers.load_or_raise("deel.puncc.classification").LAC(
+        predictor(Probabilities(10), is_trained=True), train=False
+    )
     lac.fit(X_calib=probabilities[:rows], y_calib=labels[:rows])
     return lambda: lac.predict(probabilities[rows:], alpha=0.1)
 

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from best_of_raps import best_of_raps
 from evicp.errors import InputError
 from evicp.io.atomic import write_whole
 from evicp.io.paths import read_text
@@ -24,6 +25,7 @@ from scores_compared import against_lac, levels, reliability, temperature, ties
 from stabilizer import stabilizer, stabilizer_scale
 from study import Finding, Logits, embedded, into, read
 from unknown_input import far, outliers
+from where_sets_are_large import by_difficulty, by_size
 
 
 def trained(networks: Sequence[Logits]) -> Finding:
@@ -52,6 +54,9 @@ FINDINGS: Mapping[str, Callable[[Sequence[Logits]], Finding]] = MappingProxyType
         "temperature": temperature,
         "levels": levels,
         "lac": against_lac,
+        "by_size": by_size,
+        "by_difficulty": by_difficulty,
+        "best_of_raps": best_of_raps,
     }
 )
 

@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError, SuspiciousInputWarning
 from evicp.evaluation.compare import COLUMNS, Comparison, compare
+from evicp.evaluation.tuning import Tuned
 from evicp.input.classes import labelled
 from evicp.io.files import read_logits
 from evicp.method.scores import Score
@@ -93,7 +94,7 @@ def log_probabilities_accepted() -> Iterator[None]:
 
 
 def compared(
-    data: Logits, scores: Sequence[Score], coverage: float = 0.9, trials: int = 100, **options: Any
+    data: Logits, scores: Sequence[Score | Tuned], coverage: float = 0.9, trials: int = 100, **options: Any
 ) -> Comparison:
     """Scores on the same random splits."""
     with log_probabilities_accepted():

@@ -133,7 +133,7 @@ def _figures(network: str, loss: str, seeds: int) -> Iterator[tuple[float, ...]]
                 sets = evicp.calibrate(z[:half], y[:half], score).predict(z[half:], 0.95)
             found = evicp.evaluate(sets, y[half:])
             sizes.append(found.mean_size)
-            sscv.append(found.sscv or 0.0)
+            sscv.append(float("nan") if found.sscv is None else found.sscv)
         u = evicp.opinion(z, evidence=evidence).uncertainty
         wrong = z.argmax(1) != y
         shown = [logits_of(pixels) for pixels in data.unknown.values()]
