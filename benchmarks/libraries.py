@@ -23,14 +23,14 @@ class Probabilities:
         self.classes_ = np.arange(n_classes)
         self.is_fitted_ = True
 
-    def fit(self, X: Any, y: Any) -> Probabilities:
+    def fit(self, rows: Any, labels: Any) -> Probabilities:
         return self
 
-    def predict_proba(self, X: Any) -> Any:
-        return X
+    def predict_proba(self, rows: Any) -> Any:
+        return rows
 
-    def predict(self, X: Any) -> Any:
-        return X.argmax(1)
+    def predict(self, rows: Any) -> Any:
+        return rows.argmax(1)
 
 
 def torchcp(logits: Any, labels: Any, rows: int) -> Call:
@@ -56,7 +56,7 @@ def crepes(probabilities: Any, labels: Any, rows: int) -> Call:
 
 def puncc(probabilities: Any, labels: Any, rows: int) -> Call:
     prediction = peers.load_or_raise("deel.puncc.api.prediction")
-    predictor = type("Predictor", (prediction.BasePredictor,), {"predict": lambda self, X: X})
+    predictor = type("Predictor", (prediction.BasePredictor,), {"predict": lambda self, rows: rows})
     lac = peers.load_or_raise("deel.puncc.classification").LAC(
         predictor(Probabilities(10), is_trained=True), train=False
     )

@@ -71,7 +71,7 @@ Work = dict[str, Callable[[], Any]]
 
 
 def torchcp(logits: Any, labels: Any) -> tuple[Work, Work, dict[str, str]]:
-    """TorchCP's calibration scores and its prediction at coverage 0.9, on tensors of any device; or why not, by name."""
+    """TorchCP's calibration scores and its prediction at coverage 0.9, on tensors of any device; or why not."""
     scores, reason = load("torchcp.classification.score")
     if scores is None:
         return {}, {}, {"TorchCP": str(reason)}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import skimage.data
+from matplotlib.figure import Figure
 from PIL import Image
 
 import evicp
@@ -45,12 +46,8 @@ def prediction_sets(coverage: float = 0.9) -> dict[str, list[str]]:
 
 def draw() -> None:
     """Write the picture: each photograph above the labels of its set."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(NAMES), figsize=(2.35 * len(NAMES), 3.3), dpi=110)
+    figure = Figure(figsize=(2.35 * len(NAMES), 3.3), dpi=110)
+    axes = figure.subplots(1, len(NAMES))
     for axis, (name, labels) in zip(axes, prediction_sets().items(), strict=True):
         axis.imshow(photograph(name).resize((SIDE, SIDE), Image.Resampling.LANCZOS))
         axis.axis("off")
