@@ -56,7 +56,7 @@ def crepes(probabilities: Any, labels: Any, rows: int) -> Call:
 
 def puncc(probabilities: Any, labels: Any, rows: int) -> Call:
     prediction = peers.load_or_raise("deel.puncc.api.prediction")
-    predictor = type("Predictor", (prediction.BasePredictor,), {"predict": lambda self, rows: rows})
+    predictor = type("Predictor", (prediction.BasePredictor,), {"predict": lambda self, X: X})
     lac = peers.load_or_raise("deel.puncc.classification").LAC(
         predictor(Probabilities(10), is_trained=True), train=False
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from evicp.evaluation.compare import Comparison
-from evicp.evaluation.metrics import Evaluation, Stratum
+from evicp.evaluation.result import Evaluation, Stratum
 from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS
 from study import Finding, Logits, compared
 
