@@ -31,6 +31,7 @@ from evicp.cli.printing import plain
 from evicp.errors import EvicpError
 from evicp.io.files import read_sets, write_sets
 from evicp.io.rows import located
+from evicp.progress import progress
 from places import SCHEMAS
 
 #: Names that would do harm if anything took them for markup, paths or code.
@@ -1050,7 +1051,7 @@ def test_a_narrow_terminal_takes_no_names_away(
 
 
 def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with printing.progress("working", 3, after=0.0) as advance:
+    with progress("working", 3, after=0.0) as advance:
         advance(3)
     assert capsys.readouterr().err == ""
 
@@ -1059,7 +1060,7 @@ def test_progress_on_a_terminal_starts_late(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with printing.progress("quick", after=60.0) as advance:
+    with progress("quick", after=60.0) as advance:
         advance(1)
     assert "quick" not in capsys.readouterr().err
 

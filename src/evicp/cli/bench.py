@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from evicp.cli import options
-from evicp.cli.printing import print_result, progress
+from evicp.cli.printing import print_result
+from evicp.progress import progress
 
 __all__ = ["bench"]
 

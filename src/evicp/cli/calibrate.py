@@ -10,9 +10,10 @@ import evicp
 from evicp.cli import inputs, options
 from evicp.cli.engines import engine
 from evicp.cli.outputs import check_output
-from evicp.cli.printing import print_result, progress
+from evicp.cli.printing import print_result
 from evicp.errors import InputError
 from evicp.io.rows import DEFAULT_MEMORY
+from evicp.progress import progress
 
 __all__ = ["calibrate"]
 

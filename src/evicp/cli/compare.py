@@ -12,10 +12,11 @@ import evicp
 from evicp.blocks import Rows, names_for
 from evicp.cli import inputs, options
 from evicp.cli.outputs import RESULT_SUFFIXES, check_output, note_start, write_result
-from evicp.cli.printing import note, print_json, print_table, print_text, progress
+from evicp.cli.printing import note, print_json, print_table, print_text
 from evicp.errors import InputError
 from evicp.evaluation.compare import Comparison
 from evicp.method.scores import USUAL
+from evicp.progress import progress
 
 __all__ = ["compare"]
 

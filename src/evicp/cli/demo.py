@@ -11,13 +11,14 @@ import typer
 import evicp
 from evicp.cli import options
 from evicp.cli.outputs import check_output, note_start
-from evicp.cli.printing import note, print_json, print_table, print_text, progress, visible
+from evicp.cli.printing import note, print_json, print_table, print_text, visible
 from evicp.datasets import LogitsSample, load_imagenet_sample
 from evicp.errors import FileError, MissingExtraError
 from evicp.evaluation.result import Evaluation
 from evicp.io.atomic import write_whole
 from evicp.io.paths import open_file
 from evicp.method.scores import USUAL, Score
+from evicp.progress import progress
 from evicp.sets import PredictionSets
 
 __all__ = ["demo"]

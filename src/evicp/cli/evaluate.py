@@ -12,12 +12,13 @@ from evicp.blocks import Rows, same_names
 from evicp.calibration.calibration import Calibration
 from evicp.cli import inputs, options
 from evicp.cli.outputs import RESULT_SUFFIXES, check_output, write_result
-from evicp.cli.printing import print_result, progress
+from evicp.cli.printing import print_result
 from evicp.errors import FileError, InputError
 from evicp.evaluation.result import Evaluation
 from evicp.evaluation.verdicts import verdict_of, verdict_text
 from evicp.io.paths import format_of
 from evicp.io.rows import DEFAULT_MEMORY
+from evicp.progress import progress
 from evicp.report.page import require_plotly
 
 __all__ = ["evaluate"]

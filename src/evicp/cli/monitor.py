@@ -18,13 +18,14 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import ByClass
 from evicp.cli import inputs, options
 from evicp.cli.outputs import STREAM, refuse_inputs
-from evicp.cli.printing import note, print_result, progress
+from evicp.cli.printing import note, print_result
 from evicp.errors import FileError, InputError
 from evicp.input.messages import some_of
 from evicp.io.artifact import checksum
 from evicp.io.atomic import locked, refuse_target, write_whole
 from evicp.io.paths import read_text
 from evicp.io.rows import located
+from evicp.progress import progress
 
 __all__ = ["monitor"]
 

@@ -11,7 +11,8 @@ from evicp.calibration.planning import share_within
 from evicp.calibration.ranks import rows_needed
 from evicp.calibration.reliability import Reliability
 from evicp.cli import options
-from evicp.cli.printing import print_json, print_table, print_text, progress
+from evicp.cli.printing import print_json, print_table, print_text
+from evicp.progress import progress
 
 __all__ = ["plan"]
 

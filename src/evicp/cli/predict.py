@@ -14,11 +14,12 @@ from evicp.blocks import Block
 from evicp.cli import inputs, options
 from evicp.cli.engines import check_engine, engine
 from evicp.cli.outputs import SET_SUFFIXES, STREAM, TEXT_SETS, about_sets, check_output
-from evicp.cli.printing import print_json, print_result, print_table, print_text, progress
+from evicp.cli.printing import print_json, print_result, print_table, print_text
 from evicp.cli.streams import output_is_closed
 from evicp.errors import FileError, InputError
 from evicp.io.files import set_lines, write_set_lines
 from evicp.io.rows import DEFAULT_MEMORY
+from evicp.progress import progress
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 
 __all__ = ["predict"]

@@ -1,14 +1,13 @@
-"""What commands print: results on standard output, remarks, errors and progress on standard error. Loads quickly."""
+"""What commands print: results on standard output, remarks and errors on standard error. Loads quickly."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from math import isfinite, isnan
 from pathlib import Path
@@ -74,31 +73,6 @@ def mute(stream: TextIO) -> None:
     """What is left to print there goes nowhere: Python would complain once more while flushing at exit."""
     with suppress(OSError):  # what is no file has nothing to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-@contextmanager
-def progress(description: str, total: int | None = None, *, after: float = 1.0) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error for work that takes longer than a second; nothing where that is not a terminal.
-
-    Yields a function to be called with the number of steps done since the last call.
-    """
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = [TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
-    bar = Progress(*columns, *([TimeRemainingColumn()] if total else []), console=Console(stderr=True), transient=True)
-    task = bar.add_task(description, total=total)
-    timer = threading.Timer(after, bar.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield lambda steps: bar.advance(task, steps)
-    finally:
-        timer.cancel()
-        timer.join()
-        bar.stop()
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ from evicp.blocks import Rows, names_for, same_names
 from evicp.calibration.calibration import Calibration
 from evicp.cli import inputs, options
 from evicp.cli.outputs import check_output, note_start
-from evicp.cli.printing import print_result, progress, visible
+from evicp.cli.printing import print_result, visible
 from evicp.errors import InputError
 from evicp.method.scores import USUAL
+from evicp.progress import progress
 from evicp.report import Report, build, split
 from evicp.report.page import require_plotly
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +12,7 @@ import typer
 from evicp.cli import inputs, options
 from evicp.cli.printing import note, print_json, print_text
 from evicp.errors import FileError, InputError, MissingExtraError
+from evicp.progress import progress_bars
 
 __all__ = ["reproduce"]
 
@@ -62,7 +60,7 @@ def reproduce(
     if not networks:
         note("No files were given: reproducing on the embedded sample, a network the paper does not have.")
     output.mkdir(parents=True, exist_ok=True)  # before the work, of hours, that is to be written there
-    with _bars() as started:
+    with progress_bars() as started:
         result = reproduction.reproduce(networks, trials=trials, seed=seed, reference=reference, started=started)
     written = result.write(output, force=force, draw=figures)
     if as_json:
@@ -111,21 +109,3 @@ def _refuse_shared(named: list[tuple[str, str]]) -> None:
         other = of_file.setdefault(os.path.realpath(path), dataset)
         if other != dataset:
             raise InputError(f"{path} is given as {other} and as {dataset}; a file is of one data set.")
-
-
-@contextmanager
-def _bars() -> Iterator[Callable[[str, int], Callable[[], None]]]:
-    """One progress bar per network and protocol, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield lambda _title, _steps: lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as progress:
-
-        def started(title: str, steps: int) -> Callable[[], None]:
-            task = progress.add_task(title, total=steps)
-            return lambda: progress.advance(task)
-
-        yield started

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from evicp.cli import inputs, options
-from evicp.cli.printing import print_json, print_table, print_text, progress
+from evicp.cli.printing import print_json, print_table, print_text
 from evicp.errors import InputError
+from evicp.progress import progress
 
 __all__ = ["tune"]
 

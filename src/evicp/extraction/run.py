@@ -22,7 +22,6 @@ from evicp.errors import FileError, InputError, LogitsError, MissingExtraError
 from evicp.extraction import storage
 from evicp.extraction.network import Network, Transform
 from evicp.extraction.networks import open_network
-from evicp.extraction.progress import progress_bar
 from evicp.extraction.sources import Source, network_labels, open_source
 from evicp.extraction.storage import Parts, Shard
 from evicp.input import validate
@@ -31,6 +30,7 @@ from evicp.input.messages import some_of
 from evicp.input.warn import warn_if_probabilities
 from evicp.io.array_writer import ARRAY_SUFFIXES, Stacked, write_arrays
 from evicp.io.atomic import refuse_target
+from evicp.progress import progress_bars
 from evicp.types import I64
 
 __all__ = ["Extraction", "Unreadable", "extract"]
@@ -193,7 +193,8 @@ class _Job:
         missing = [number for number in range(len(shards)) if not parts.has(number)]
         resumed = len(self.source) - sum(len(shards[number]) for number in missing)
         begin = time.perf_counter()
-        with progress_bar(len(self.source), resumed, wanted=progress) as advance:
+        with progress_bars(wanted=progress) as start:
+            advance = start("extracting", len(self.source), resumed)
             self._compute(parts, {number: shards[number] for number in missing}, workers, advance)
         seconds = time.perf_counter() - begin
         manifest = self._join(parts, len(shards))
