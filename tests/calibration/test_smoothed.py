@@ -206,7 +206,7 @@ def coarse(z):
 @pytest.mark.parametrize("coverage", [0.5, 0.8])
 def test_coverage_is_exact_on_average_where_scores_are_tied(score, coverage, figure, long_run):
     """The control: plain sets, whose p-values count every tie in full, cover far more of a tied score."""
-    trials, n, m = 20_000 if long_run else 3_000, 40, 20
+    trials, n, m = 20_000 if long_run else 1_500, 40, 20
     covered = {True: 0, False: 0}
     for trial in range(trials):
         z, y = make(n + m, 100_000 + trial)
@@ -341,9 +341,9 @@ def test_sets_remember_that_they_are_smoothed(tmp_path, suffix):
 @pytest.mark.filterwarnings("ignore::evicp.errors.SmallCalibrationWarning")
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("score", ["lac", "topk"])
-def test_the_verdict_on_smoothed_sets_is_wrong_no_more_often_than_it_says(score, grouped):
+def test_the_verdict_on_smoothed_sets_is_wrong_no_more_often_than_it_says(score, grouped, long_run):
     """From 9 rows, plain sets at 0.81 are those of rank 9, which cover 0.9 on average; smoothed ones cover 0.81."""
-    rng, runs, m = np.random.default_rng(5), 1500, 150
+    rng, runs, m = np.random.default_rng(5), 1500 if long_run else 500, 150
     wrong, control = 0, 0
     for run in range(runs):
         z, y = make(9 + m, seed=1000 + run)
