@@ -30,7 +30,7 @@ _SAFE_TYPES: Mapping[str, str] = MappingProxyType(
         for size in (1, 2, 4, 8)
         if (kind, size) != ("F", 1)
     }
-    | {"BF16": "<u2"}
+    | {"BF16": "<f4"}
 )
 
 #: A local header of a zip archive without its names, and where it says how long they are.
@@ -65,7 +65,7 @@ def open_npy(path: Path) -> StoredArray:
         header = npy_header(file)
         if header is not None and not (header[2] and len(header[1]) != 2):
             dtype, shape, by_column = header
-            return RawArray(path, file.tell(), dtype, shape, by_column, stamp=stamp_of(file))
+            return RawArray(path, shape, dtype, file.tell(), by_column, stamp=stamp_of(file))
         file.seek(0)
         return _read_at_once(file)
 
@@ -75,7 +75,7 @@ def _read_at_once(file: Any) -> MemoryArray:
     array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     file.read(1)  # an archive's checksum is looked at when its end is
     bytes_of(array.shape, array.dtype.itemsize)
-    return MemoryArray(array)
+    return MemoryArray.of(array)
 
 
 def open_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, StoredArray], list[str]]:
@@ -109,13 +109,13 @@ def _open_member(path: Path, file: Any, archive: zipfile.ZipFile, info: zipfile.
         shorter = length + bytes_of(shape, dtype.itemsize) > info.file_size
         raise FileError(f"its array {info.filename} is {'shorter' if shorter else 'longer'} than its header says.")
     if info.compress_type != zipfile.ZIP_STORED:
-        return PackedArray(path, info.filename, dtype, shape, stamp_of(file))
+        return PackedArray(path, shape, dtype, info.filename, stamp=stamp_of(file))
     file.seek(info.header_offset)
     names = file.read(_ZIP_HEADER)[_ZIP_LENGTHS:]
     start = info.header_offset + _ZIP_HEADER + sum(int.from_bytes(names[i : i + 2], "little") for i in (0, 2))
     file.seek(start)
     before = zlib.crc32(file.read(length))
-    return RawArray(path, start + length, dtype, shape, crc=(info.CRC, before), stamp=stamp_of(file))
+    return RawArray(path, shape, dtype, start + length, crc=(info.CRC, before), stamp=stamp_of(file))
 
 
 def open_safetensors(path: Path, wanted: Collection[str]) -> tuple[dict[str, StoredArray], list[str]]:
@@ -137,9 +137,9 @@ def _open_tensor(path: Path, file: Any, name: str, entry: dict[str, Any], start:
     kind, shape = entry["dtype"], tuple(entry["shape"])
     if kind not in _SAFE_TYPES or not shape:
         bytes_of(shape, 1)
-        return MemoryArray(file.get_tensor(name))
+        return MemoryArray.of(file.get_tensor(name))
     dtype = np.dtype(_SAFE_TYPES[kind])
-    return RawArray(path, start + entry["data_offsets"][0], dtype, shape, bfloat16=kind == "BF16", stamp=stamp)
+    return RawArray(path, shape, dtype, start + entry["data_offsets"][0], bfloat16=kind == "BF16", stamp=stamp)
 
 
 def safetensors_metadata(path: Path) -> dict[str, str]:

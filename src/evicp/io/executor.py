@@ -12,7 +12,7 @@ import numpy as np
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
 from evicp.io.rows import Block, FileRows, Rows, located
-from evicp.io.stored import MemoryArray, RawArray, portable, span_of
+from evicp.io.stored import MemoryArray, RawArray
 from evicp.sets import PredictionSets
 from evicp.types import Coverage
 
@@ -82,9 +82,9 @@ def tasks(rows: Rows, values: Mapping[str, Any], size: int | None = None) -> Ite
         step = size if isinstance(part.logits, RawArray | MemoryArray) else max(1, n)
         for start in range(0, max(1, n), step):
             span = start, min(start + step, n)
-            labels = None if part.labels is None else portable(span_of(part.labels, *span))
+            labels = None if part.labels is None else part.labels.span(*span).portable()
             own = {name: _of_rows(value, first + span[0], first + span[1]) for name, value in values.items()}
-            some = dataclasses.replace(rows, parts=(FileRows(portable(span_of(part.logits, *span)), labels),))
+            some = dataclasses.replace(rows, parts=(FileRows(part.logits.span(*span).portable(), labels),))
             yield Task(some, own, first + start, rows.step, rows.dtype)
         first += n
 

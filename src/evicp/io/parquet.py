@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evicp.errors import FileError, need
 from evicp.input import columns
 from evicp.io.paths import open_file, readable
-from evicp.io.stored import MemoryArray, Stamp, StoredArray, bytes_of, opened, stamp_of
+from evicp.io.stored import MemoryArray, StoredArray, bytes_of, opened, stamp_of
 
 __all__ = ["open_columns", "parquet_file", "read_columns"]
 
@@ -48,14 +48,11 @@ def _require_one_of_each(file: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _ParquetColumn:
+class _ParquetColumn(StoredArray):
     """A column of a parquet file: of lists of one length, (n, K), or of single values, (n,)."""
 
     path: Path
     name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    stamp: Stamp | None = field(default=None, compare=False)
 
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
         """Rows start to stop, at most `step` at a time, decoded as they are needed."""
@@ -96,7 +93,7 @@ def read_columns(path: Path) -> tuple[dict[str, StoredArray], list[str]]:
     with parquet_file(path) as file:
         names = file.schema_arrow.names
         table = file.read([name for name in _COLUMNS if name in names])
-    return {name: MemoryArray(_array(table[name], name)) for name in table.column_names}, names
+    return {name: MemoryArray.of(_array(table[name], name)) for name in table.column_names}, names
 
 
 def open_columns(path: Path) -> tuple[dict[str, StoredArray], list[str]]:
@@ -108,11 +105,12 @@ def open_columns(path: Path) -> tuple[dict[str, StoredArray], list[str]]:
         if "logits" not in names or not n:
             return read_columns(path)
         first = columns.matrix(next(file.iter_batches(1, columns=["logits"])).column("logits"), "logits")
-        bytes_of((n, *first.shape[1:]), first.itemsize)
+        bytes_of((n, first.shape[1]), first.itemsize)
         _refuse_longer(file.metadata, first.shape[1])
-    found: dict[str, StoredArray] = {"logits": _ParquetColumn(path, "logits", (n, first.shape[1]), first.dtype, stamp)}
+    shape = n, first.shape[1]
+    found: dict[str, StoredArray] = {"logits": _ParquetColumn(path, shape, first.dtype, "logits", stamp=stamp)}
     if "labels" in names:  # whose type is only known once they are read
-        found["labels"] = _ParquetColumn(path, "labels", (n,), np.dtype(object), stamp)
+        found["labels"] = _ParquetColumn(path, (n,), np.dtype(object), "labels", stamp=stamp)
     return found, names
 
 

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from evicp.errors import EvicpError, FileError, InputTypeError, LabelsError
+from evicp.errors import EvicpError, FileError, InputTypeError, LabelsError, MissingExtraError
 
 __all__ = [
     "as_path",
@@ -134,39 +134,26 @@ def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any
             f"cannot read {what} from {file}: unknown suffix {file.suffix!r}; known are {', '.join(readers)}."
         )
     readable(file)
-    try:
+    with reading(file, f"it is not a {suffix} file of {what}"):
         return readers[suffix](file)
-    except EvicpError as error:
-        raise (error if isinstance(error, ImportError) else unreadable(file, error)) from error
-    except MemoryError as error:
-        raise _too_large(file, error) from error
-    except Exception as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise FileError(f"cannot read {file}: {error.strerror}.") from error
-        raise FileError(f"cannot read {file}: it is not a {suffix} file of {what} ({error}).") from error
-
-
-def _too_large(source: object, error: MemoryError) -> FileError:
-    """What is said of a file, or of one row of it, that memory does not hold."""
-    return FileError(f"cannot read {source}: it is larger than the memory at hand ({error}).")
 
 
 @contextmanager
-def reading(source: str) -> Iterator[None]:
+def reading(source: object, problem: str = "it is damaged") -> Iterator[None]:
     """Whatever a parser raises on the way through a file becomes one typed error."""
     try:
         yield
-    except LabelsError:
+    except (MissingExtraError, LabelsError):  # a package is missing, or labels do not belong to the logits
         raise
     except EvicpError as error:
         raise unreadable(source, error) from error
     except MemoryError as error:
-        raise _too_large(source, error) from error
+        raise FileError(f"cannot read {source}: it is larger than the memory at hand ({error}).") from error
     except Exception as error:
         if isinstance(error, OSError) and error.strerror:
             raise FileError(f"cannot read {source}: {error.strerror}.") from error
         reason = str(error) or "it ends where more was expected"
-        raise FileError(f"cannot read {source}: it is damaged ({reason}).") from error
+        raise FileError(f"cannot read {source}: {problem} ({reason}).") from error
 
 
 def typed(source: str, pieces: Iterator[Any]) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.io.paths import reading, typed
-from evicp.io.stored import MemoryArray, StoredArray, span_of
+from evicp.io.stored import MemoryArray, StoredArray
 
 __all__ = ["DEFAULT_MEMORY", "Block", "FileRows", "LogitsFile", "Rows", "as_bytes", "hold", "located", "no_labels"]
 
@@ -202,7 +202,7 @@ class Rows:
             if labels.shape[0] != len(self):
                 raise FileError(f"{self.source} has {len(self):,} rows but {labels.shape[0]:,} labels were given.")
             ends = np.cumsum([part.shape[0] for part in self.parts]).tolist()
-            cut = [span_of(labels, start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
+            cut = [labels.span(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
         parts = (FileRows(part.logits, own) for part, own in zip(self.parts, cut, strict=True))
         return dataclasses.replace(self, parts=tuple(parts))
 
@@ -214,8 +214,8 @@ def hold(content: LogitsFile, source: str, memory: int | str = DEFAULT_MEMORY) -
 
 def in_memory(content: LogitsFile) -> FileRows:
     """Arrays as the rows of a file."""
-    labels = None if content.labels is None else MemoryArray(np.asarray(content.labels))
-    return FileRows(MemoryArray(np.asarray(content.logits)), labels)
+    labels = None if content.labels is None else MemoryArray.of(np.asarray(content.labels))
+    return FileRows(MemoryArray.of(np.asarray(content.logits)), labels)
 
 
 def no_labels(source: str) -> FileError:

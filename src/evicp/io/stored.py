@@ -10,13 +10,14 @@ import io
 import os
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,37 +36,8 @@ __all__ = [
     "bytes_of",
     "npy_header",
     "opened",
-    "portable",
-    "span_of",
     "stamp_of",
 ]
-
-
-class StoredArray(Protocol):
-    """An array that is read in pieces of rows."""
-
-    @property
-    def path(self) -> Path | None:
-        """The file it is in; None of an array in memory."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of its pieces."""
-        ...
-
-    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
-        """Rows start to stop, at most `step` at a time; a piece is valid until the next one is asked for."""
-        ...
-
-    def whole(self) -> NDArray[Any]:
-        """All rows."""
-        ...
 
 
 #: By what a file is known to be the same one as before, unchanged: its size, when it was written last, its number.
@@ -103,20 +75,50 @@ def bytes_of(shape: tuple[int, ...], itemsize: int) -> int:
     return size
 
 
+@dataclass(frozen=True)
+class StoredArray(ABC):
+    """An array that is read in pieces of rows.
+
+    Parameters
+    ----------
+    path : the file it is in; None of an array in memory
+    shape, dtype : as of the whole array
+    stamp : of the file when its header was read; None where that was on another machine
+    """
+
+    path: Path | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stamp: Stamp | None = field(default=None, compare=False, kw_only=True)
+
+    @abstractmethod
+    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
+        """Rows start to stop, at most `step` at a time; a piece is valid until the next one is asked for."""
+
+    def whole(self) -> NDArray[Any]:
+        """All rows."""
+        (piece,) = self.pieces(max(1, self.shape[0]))
+        return piece
+
+    def span(self, start: int, stop: int) -> StoredArray:
+        """Rows start to stop, as an array of their own."""
+        return _Span(self.path, (stop - start, *self.shape[1:]), self.dtype, self, start)
+
+    def portable(self) -> StoredArray:
+        """The array for another process, whose working directory, and maybe clock, is another one."""
+        return self if self.path is None else replace(self, path=self.path.absolute(), stamp=None)
+
+
 @dataclass(frozen=True, eq=False)
-class MemoryArray:
+class MemoryArray(StoredArray):
     """An array that is in memory anyway; pieces are views."""
 
     values: NDArray[Any]
-    path: None = None
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.values.dtype
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> MemoryArray:
+        """These values."""
+        return cls(None, values.shape, values.dtype, values)
 
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
         for first, last in _spans(step, start, len(self.values) if stop is None else stop):
@@ -125,38 +127,50 @@ class MemoryArray:
     def whole(self) -> NDArray[Any]:
         return self.values
 
+    def span(self, start: int, stop: int) -> StoredArray:
+        return MemoryArray.of(self.values[start:stop])
+
 
 @dataclass(frozen=True)
-class RawArray:
+class _Span(StoredArray):
+    """Rows of an array in a file, from a first one on."""
+
+    array: StoredArray
+    first: int
+
+    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
+        return self.array.pieces(step, self.first + start, self.first + (self.shape[0] if stop is None else stop))
+
+    def portable(self) -> StoredArray:
+        return replace(self, array=self.array.portable())
+
+
+@dataclass(frozen=True)
+class RawArray(StoredArray):
     """An array whose bytes lie in a file one after the other.
 
     Parameters
     ----------
-    path, offset : where its first byte is
-    stored, shape : type and shape; bfloat16 is stored as 16 bits
+    offset : where its first byte is
     by_column : whether columns lie together (Fortran's order), not rows
-    bfloat16 : whether the 16 bits are the upper half of a float32
+    bfloat16 : whether it is float32 of which only the upper 16 bits are stored
     crc : the checksum of the bytes and what it is before the first of them, where the file has one
-    stamp : of the file when its header was read; None where that was on another machine
     """
 
     path: Path
     offset: int
-    stored: np.dtype[Any]
-    shape: tuple[int, ...]
     by_column: bool = False
     bfloat16: bool = False
     crc: tuple[int, int] | None = field(default=None, compare=False)
-    stamp: Stamp | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        end = self.offset + bytes_of(self.shape, self.stored.itemsize)
+        end = self.offset + bytes_of(self.shape, self._stored.itemsize)
         if self.offset < 0 or end > (self.stamp or (self.path.stat().st_size,))[0]:
             raise FileError("it is shorter than its header says.")
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32) if self.bfloat16 else self.stored
+    def _stored(self) -> np.dtype[Any]:
+        return np.dtype("<u2") if self.bfloat16 else self.dtype
 
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
         """The next piece is read while the last one is being used."""
@@ -192,21 +206,21 @@ class RawArray:
         if format_of(self.path) == ".npy" and all(self.shape):
             order: Any = "F" if self.by_column else "C"
             with opened(self.path, self.stamp):
-                return np.memmap(self.path, self.stored, "r", self.offset, self.shape, order)
+                return np.memmap(self.path, self._stored, "r", self.offset, self.shape, order)
         (piece,) = self.pieces(max(1, self.shape[0]))
         return piece
 
     @property
     def _row_bytes(self) -> int:
-        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.stored.itemsize
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * self._stored.itemsize
 
     def _buffer(self, rows: int) -> NDArray[Any]:
         shape = (*self.shape[1:], rows) if self.by_column else (rows, *self.shape[1:])
-        return np.empty(shape, self.stored)
+        return np.empty(shape, self._stored)
 
     def _read(self, file: io.RawIOBase, buffer: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
         """Fill a buffer with rows; of columns that lie together, the part of each."""
-        rows, size = stop - start, self.stored.itemsize
+        rows, size = stop - start, self._stored.itemsize
         if not self.by_column:
             _fill(file, self.offset + start * self._row_bytes, buffer[:rows])
             return buffer[:rows]
@@ -239,14 +253,11 @@ class Checksum:
 
 
 @dataclass(frozen=True)
-class PackedArray:
+class PackedArray(StoredArray):
     """A compressed array of an npz file: it can only be read from its beginning."""
 
     path: Path
     member: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    stamp: Stamp | None = field(default=None, compare=False)
 
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
         """Rows before the first are unpacked and passed over."""
@@ -265,51 +276,6 @@ class PackedArray:
                     yield convert.frozen(piece)
             if last == self.shape[0]:
                 file.read(1)  # the archive's checksum is looked at when its end is
-
-    def whole(self) -> NDArray[Any]:
-        (piece,) = self.pieces(max(1, self.shape[0]))
-        return piece
-
-
-@dataclass(frozen=True)
-class _Span:
-    """Rows start to stop of an array in a file, as an array of their own."""
-
-    array: StoredArray
-    start: int
-    stop: int
-
-    @property
-    def path(self) -> Path | None:
-        return self.array.path
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.stop - self.start, *self.array.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.array.dtype
-
-    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
-        end = self.stop if stop is None else self.start + stop
-        return self.array.pieces(step, self.start + start, end)
-
-    def whole(self) -> NDArray[Any]:
-        (piece,) = self.pieces(max(1, self.stop - self.start))
-        return piece
-
-
-def span_of(array: StoredArray, start: int, stop: int) -> StoredArray:
-    """Rows start to stop of an array, as an array of their own."""
-    return MemoryArray(array.values[start:stop]) if isinstance(array, MemoryArray) else _Span(array, start, stop)
-
-
-def portable(array: Any) -> Any:
-    """An array for another process: under its full name, as working directories and maybe clocks are others."""
-    if isinstance(array, _Span):
-        return replace(array, array=portable(array.array))
-    return array if array.path is None else replace(array, path=array.path.absolute(), stamp=None)
 
 
 def _spans(step: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
