@@ -93,8 +93,6 @@ LONG_FUNCTIONS = frozenset(
         "evicp.calibration.calibration:update",
         "evicp.calibration.certify:certify",
         "evicp.calibration.laws.density:estimate_density_ratio",
-        "evicp.extraction.run:extract",
-        "evicp.extraction.sources:open_source",
         "evicp.io.artifact:_rebuild",
         "evicp.method.temperature:fit_temperature",
         "evicp.ray:predict",

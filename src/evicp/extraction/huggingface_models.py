@@ -91,7 +91,7 @@ def _image_network(
         own_described="processor",
         n_classes=config.num_labels,
         class_names=_class_names(config),
-        settings={"network": f"huggingface:{Path(name).name}", "processor": _plain(processor.to_dict())},
+        settings={"processor": _plain(processor.to_dict())},
     )
 
 
@@ -123,7 +123,6 @@ def _text_network(
         prepare=str,
         logits=logits,
         settings={
-            "network": f"huggingface:{Path(name).name}",
             "parameters": digest,
             "tokenizer": _vocabulary_digest(tokenizer),
             "longest": longest,

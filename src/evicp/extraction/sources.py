@@ -93,20 +93,17 @@ def open_source(
     if not path.exists():
         raise FileError(f"cannot read {path}: no such file or folder.")
     is_dataset = (path / "dataset_dict.json").exists() or (path / "state.json").exists()
-    if labels is not None and (is_dataset or path.is_file()):
-        raise InputError(f"a ground-truth file is for a folder of images; {path} has labels of its own.")
     if split is not None and not is_dataset:
         raise InputError(f"a split is one of a Hugging Face data set; {path} is none.")
-    if (input_column or label_column) and not (is_dataset or path.is_file()):
-        raise InputError(f"columns are those of a CSV file or a data set; {path} is a folder of images.")
-    if path.is_file():
-        opened = _from_csv(path, input_column, label_column)
-    elif is_dataset:
-        opened = _from_dataset(path, split, input_column, label_column)
-    elif labels is not None:
-        opened = _from_flat_folder(path, Path(labels))
+    if is_dataset or path.is_file():
+        if labels is not None:
+            raise InputError(f"a ground-truth file is for a folder of images; {path} has labels of its own.")
+        columns = input_column, label_column
+        opened = _from_dataset(path, split, *columns) if is_dataset else _from_csv(path, *columns)
     else:
-        opened = _from_folder(path)
+        if input_column or label_column:
+            raise InputError(f"columns are those of a CSV file or a data set; {path} is a folder of images.")
+        opened = _from_folder(path) if labels is None else _from_flat_folder(path, Path(labels))
     if not len(opened):
         raise FileError(f"{path} holds no inputs. Give a folder of images, a data set or a CSV file with rows.")
     return opened

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ class Parts:
 # Manifests
 
 
-def refuse_companions(output: Path, written: Sequence[str], *, force: bool) -> None:
+def refuse_companions(output: Path, written: Collection[str], *, force: bool) -> None:
     """Refuse to replace files beside a new one, and to leave others beside npy files that would be read with them.
 
     Parameters

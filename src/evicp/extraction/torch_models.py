@@ -77,7 +77,7 @@ def torchvision_network(name: str, weights: str, transform: Transform, device: D
         own=_preset(chosen.transforms()),
         n_classes=len(chosen.meta["categories"]),
         class_names=tuple(chosen.meta["categories"]),
-        settings={"network": f"torchvision:{name}", "weights": label},
+        settings={"weights": label},
     )
 
 
@@ -144,7 +144,7 @@ def timm_network(name: str, weights: str, transform: Transform, device: Device) 
         own_described=config,
         n_classes=module.num_classes,
         class_names=_timm_classes(timm, module),
-        settings={"network": f"timm:{name}", "weights": Path(weights).name},
+        settings={"weights": Path(weights).name},
     )
 
 
@@ -199,7 +199,7 @@ def lite_network(name: str, weights: str, transform: Transform, device: Device) 
         own=own,
         n_classes=len(imagenet_names()),
         class_names=imagenet_names(),
-        settings={"network": name, "weights": Path(weights).name},
+        settings={"weights": Path(weights).name},
     )
 
 
@@ -250,7 +250,7 @@ def given_network(name: str, module: Any, own: Any, weights: str, transform: Tra
         transform=transform,
         own=own,
         class_names=getattr(module, "class_names", None),
-        settings={"network": name, "weights": Path(weights).name},
+        settings={"weights": Path(weights).name},
     )
 
 

@@ -88,7 +88,7 @@ def module_network(
     own_described: Any = None,
     n_classes: int | None = None,
     class_names: tuple[str, ...] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any],
 ) -> Network:
     """A torch module on images as a network.
 
@@ -115,7 +115,7 @@ def module_network(
         n_classes=n_classes,
         prepare=prepare,
         logits=logits,
-        settings={**(settings or {}), "parameters": digest, "transform": described, **device.settings()},
+        settings={**settings, "parameters": digest, "transform": described, **device.settings()},
         class_names=class_names if class_names is None or len(class_names) == n_classes else None,
     )
 
