@@ -122,7 +122,7 @@ def test_out_of_bag_rows_calibrate_a_forest(digits):
     assert not forest.oob_score  # the caller's own is left as it was
 
 
-@pytest.mark.parametrize("base", [RidgeClassifier(), LogisticRegression(tol=0.1)])
+@pytest.mark.parametrize("base", [RidgeClassifier(), LogisticRegression(tol=1e-3)])
 @pytest.mark.filterwarnings("ignore:Some inputs do not have OOB scores", "ignore:invalid value encountered")
 def test_new_rows_are_scored_as_those_out_of_bag(digits, base):
     """Bags of estimators with decision values have these, too; but the rows left out were scored by probabilities."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.errors import SuspiciousInputWarning
 from evicp.input.messages import some_of
-from evicp.input.warn import warn, warn_if_no_evidence, warn_if_probabilities
+from evicp.input.warn import warn, warn_if_equal, warn_if_no_evidence, warn_if_probabilities
 from evicp.method.scores import ECP, SCORES, Score
 from evicp.types import I64
 
@@ -60,6 +60,7 @@ def warn_of_low_confidence(confidence: float | None) -> bool:
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
     """Warn, once for all scores, of input that is legal but very likely not what was meant."""
     warn_if_probabilities(logits)
+    warn_if_equal(logits)
     if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
         warn_if_no_evidence(logits)
 

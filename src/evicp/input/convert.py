@@ -29,11 +29,7 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
     """Anything array-like as a NumPy array, without a copy where possible."""
     if type(value) is np.ndarray:  # nothing to be read, and no mask
         return _widen_bfloat16(value)
-    parts = value if isinstance(value, list | tuple) else (value,)
-    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
-        raise InputTypeError(
-            f"{what} must not be masked: the values under a mask are unknown. Pass {what}.filled(...)."
-        )
+    refuse_masked(value, what)
     if isinstance(value, np.ndarray):
         return _widen_bfloat16(np.asarray(value))
     if value is None or isinstance(value, str | bytes | PathLike):
@@ -55,6 +51,15 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
         raise InputTypeError(
             f"{what} must be an array; got {type(value).__name__}, which NumPy cannot read ({error})."
         ) from error
+
+
+def refuse_masked(value: Any, what: str) -> None:
+    """Refuse a masked array, or a list of some: NumPy and scikit-learn forget the mask."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+        raise InputTypeError(
+            f"{what} must not be masked: the values under a mask are unknown. Pass {what}.filled(...)."
+        )
 
 
 def _converted(value: Any, what: str) -> NDArray[Any]:

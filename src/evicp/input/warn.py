@@ -51,3 +51,20 @@ def warn_if_no_evidence(logits: NDArray[Any]) -> None:
             "Pass raw logits; if there are none, take a score other than ECP, or ECP(evidence='softplus').",
             SuspiciousInputWarning,
         )
+
+
+#: Fewer rows than this may all have equal logits by chance, or on purpose.
+_SOME = 8
+
+
+def warn_if_equal(logits: NDArray[Any]) -> None:
+    """A network that gives every class the same logit says nothing: whatever is asked, its sets are full."""
+    if not len(logits) or logits[0].min() != logits[0].max():  # a look is enough for most logits
+        return
+    sample = logits[:: max(1, len(logits) // 32)]
+    if len(sample) >= _SOME and np.all(sample.min(1) == sample.max(1)):
+        warn(
+            "all logits of a row are equal, in every row looked at: its labels have the same score, so sets are empty "
+            "or full. Check that the model is trained, and that its output is read from the right place.",
+            SuspiciousInputWarning,
+        )

@@ -28,6 +28,7 @@ from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis
+from evicp.input.convert import refuse_masked
 from evicp.input.messages import some_of
 from evicp.input.warn import warn
 from evicp.method.scores import ScoreLike, as_score
@@ -88,6 +89,13 @@ def _warn_of_lacking(
         f"the coverage over all rows; {outcome}. Give more rows of them.",
         SuspiciousInputWarning,
     )
+
+
+def _as_column(y: Any) -> NDArray[Any]:
+    """Labels as scikit-learn takes them, which forgets a mask."""
+    refuse_masked(y, "y")
+    column: NDArray[Any] = column_or_1d(y, warn=True)
+    return column
 
 
 def _groups_of(group: Callable[[Any], Any], X: Any, n: int) -> NDArray[Any]:
@@ -199,7 +207,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         validate.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
         check_classification_targets(y)
         same_order(X, y=y, **fit_params)
-        X, y = indexable(X, column_or_1d(y, warn=True))
+        X, y = indexable(X, _as_column(y))
         group = _group_function(self.by)
         if self._wanted_score is not None and str(self._wanted_score).lower() != "auto":
             as_score(self._wanted_score)  # one that is refused is refused before anything is trained
@@ -401,7 +409,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """
         same_order(X, y=y)
         logits, groups = self._outputs(X)
-        truth = positions(column_or_1d(y, warn=True), self.classes_)
+        truth = positions(_as_column(y), self.classes_)
         sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
         if isinstance(self.calibration_, CrossCalibration):
             logits = self._logits(self.estimator_, X)

@@ -109,13 +109,15 @@ def test_nothing_is_said_where_sets_are_not_full(rng):
         (sharp, y, "topk", 0.9),
         (accurate, right, "lac", 0.9),
         (np.log(np.eye(K)[y] + 1e-9), y, "lac", 0.9),  # always right
-        (np.zeros((2000, K)), y, "lac", 0.9),  # says nothing, and full sets are all that can be
     ]:
         calibration = calibrate(z, labels, score)
         assert not messages(lambda: calibration.predict(z, coverage))  # noqa: B023
     masked = sharp.copy()
     masked[np.arange(0, 2000, 4), y[::4]] = -np.inf  # impossible true labels are no ties
     assert not messages(lambda: calibrate(masked, y, "lac").predict(sharp, 0.9))
+    with pytest.warns(SuspiciousInputWarning, match="all logits of a row are equal"):  # that says it all
+        dead = calibrate(np.zeros((2000, K)), y, "lac")
+    assert not messages(lambda: dead.predict(np.zeros((2000, K)), 0.9))
     few = calibrate(accurate[:5], right[:5], "lac")
     assert not messages(lambda: few.predict(accurate, 0.9))
 
