@@ -12,8 +12,12 @@ from contextlib import closing
 from os import PathLike
 from typing import Any, TypeVar
 
+import numpy as np
+
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
+from evicp.calibration.laws.groups import ByClass
+from evicp.calibration.monitor import Monitor
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError
 from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
@@ -26,9 +30,9 @@ from evicp.io.paths import as_path
 from evicp.io.rows import Block, Rows, hold, located, no_labels
 from evicp.method.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
-from evicp.types import Coverage
+from evicp.types import Bools, Coverage
 
-__all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "open_rows", "predict"]
+__all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "monitor", "open_rows", "predict"]
 
 Progress = Callable[[int], Any]
 Names = TypeVar("Names", bound=ClassNames)
@@ -264,6 +268,53 @@ def _aligned(rows: Rows, sets: Iterator[PredictionSets]) -> Iterator[tuple[Block
 
 # ---------------------------------------------------------------------------------------------------------------
 # What is given with rows
+
+
+def monitor(
+    watch: Monitor,
+    calibration: Calibration,
+    rows: Rows,
+    *,
+    group: str | None = None,
+    groups: Any = None,
+    p_values: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Show a monitor labelled rows on disk, in their order.
+
+    Parameters
+    ----------
+    group : the name of the group that is watched, where the calibration has groups; other rows are left out
+    groups : (n,) groups of the rows, for a calibration by group
+    p_values : whether p-values are watched instead of sets
+    progress : called with the number of rows done after each block
+    """
+    same_names(calibration, rows, "the calibration")
+    for start, block, labels in rows.blocks():
+        with located(rows.source, start):
+            array, truth = calibration.classes.labelled(block, labels)
+            given = None if groups is None else groups[start : start + len(block)]
+            wanted = _of_group(calibration, array, truth, given, group)
+            known, own = calibration.classes.labels(truth[wanted]), None if given is None else given[wanted]
+            if p_values:
+                watch.update_p_values(calibration.p_values(array[wanted], known, groups=own))
+            else:
+                sets = calibration.predict(array[wanted], watch.coverage, confidence=watch.confidence, groups=own)
+                watch.update(sets.contains(known))
+        if progress is not None:
+            progress(len(block))
+
+
+def _of_group(calibration: Calibration, logits: Any, labels: Any, groups: Any, group: str | None) -> Bools:
+    """Which rows are of the group that is watched; all where there are none."""
+    if calibration.groups is None:
+        return np.ones(len(logits), bool)
+    by = calibration.groups.by
+    if isinstance(by, ByClass):
+        own: Bools = np.array([name == group for name in calibration.groups.names])
+        return own[by.of_labels(calibration.n_classes)[labels]]
+    wanted: Bools = calibration.groups_of(logits, groups) == group
+    return wanted
 
 
 def _as_rows(rows: Rows | str | PathLike[str]) -> Rows:

@@ -416,6 +416,21 @@ class SetsSummary:
         """The mean number of labels per set; None without any."""
         return self.labels / self.rows if self.rows else None
 
+    def to_dict(self) -> dict[str, Any]:
+        """What the sets are like, and what they remember, ready for JSON."""
+        sets, n = self.like, self.rows
+        names = ("score", "n_calibration", "filled", "smoothed", "tied", "guarantee", "confidence")
+        return {
+            "rows": n,
+            "n_classes": sets.n_classes,
+            "coverage": float(sets.coverage),
+            **{name: getattr(sets, name) for name in names},
+            "mean_size": self.mean_size,
+            "empty_share": self.empty / n if n else None,
+            "singleton_share": self.single / n if n else None,
+            "largest": self.largest if n else None,
+        }
+
     def __repr__(self) -> str:
         head = f"{rows_text(self.rows)} of {self.like.n_classes:,} classes, coverage {float(self.like.coverage):g}"
         if self.mean_size is None:

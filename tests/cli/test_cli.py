@@ -27,9 +27,9 @@ from commands import ENVIRONMENT, RUN, Run, evicp_process
 from evicp import kernels
 from evicp.cli import app, inputs, outputs, printing
 from evicp.cli.commands import COMMANDS
-from evicp.cli.printing import plain
 from evicp.errors import EvicpError
 from evicp.io.files import read_sets, write_sets
+from evicp.io.json_text import plain
 from evicp.io.rows import located
 from evicp.progress import progress
 from places import SCHEMAS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
@@ -10,21 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from evicp import blocks
 from evicp.blocks import Rows
 from evicp.calibration.calibration import Calibration
-from evicp.cli.outputs import INPUT_SUFFIXES, STREAM, TORCH_SUFFIXES
-from evicp.errors import ArtifactError, EvicpError, FileError, InputError, MissingExtraError
-from evicp.input import validate
+from evicp.cli.outputs import INPUT_SUFFIXES, STREAM
+from evicp.errors import ArtifactError, EvicpError, FileError, InputError
 from evicp.input.classes import as_class_names, labelled
-from evicp.io import artifact, torch_archive
+from evicp.io import artifact
 from evicp.io.arrays import safetensors_metadata
-from evicp.io.logits import names_in_npz, open_labels
-from evicp.io.paths import as_path, format_of, read_text, readable, unreadable
-from evicp.io.rows import DEFAULT_MEMORY, LogitsFile
+from evicp.io.content import TORCH_SUFFIXES, read_stream, read_torch
+from evicp.io.logits import open_labels
+from evicp.io.paths import as_path, format_of, read_text
+from evicp.io.rows import DEFAULT_MEMORY
 from evicp.types import I64
 
 __all__: list[str] = []
@@ -57,7 +55,7 @@ def read_rows(path: str, labels: str | None = None, *, labelled: bool = False, m
     if path == STREAM:
         if sys.stdin is None:
             raise FileError("cannot read standard input: it is closed.")
-        content, names = _from_stream(sys.stdin.buffer.read())
+        content, names = read_stream(sys.stdin.buffer.read())
         rows = replace(blocks.hold(content, "standard input", memory), class_names=names)
         rows = rows if labels is None else rows.with_labels(open_labels(labels))
     else:
@@ -79,7 +77,7 @@ def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
         known = ", ".join(INPUT_SUFFIXES)
         raise FileError(f"cannot read logits from {path}: unknown suffix {file.suffix!r}; known are {known}.")
     try:
-        return blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(TORCH_SUFFIXES, _read_torch))
+        return blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(TORCH_SUFFIXES, read_torch))
     except FileError as error:
         if not _is_calibration(path):
             raise
@@ -94,97 +92,6 @@ def _is_calibration(path: str) -> bool:
         return "evicp" in safetensors_metadata(as_path(path))
     except Exception:  # as below; then it is no calibration
         return False
-
-
-def _read_torch(path: Path) -> LogitsFile:
-    """A torch file of plain tensors: a dict with "logits" (and "labels"), a pair, or one tensor. No code is run."""
-    readable(path)
-    try:
-        content = torch_archive.load_tensors(path, "torch")
-        several = content if isinstance(content, list | tuple) else [content]
-        named = content.items() if isinstance(content, dict) else zip(("logits", "labels"), several, strict=False)
-        for name, tensor in named:
-            torch_archive.refuse_expanded(tensor, name)
-    except MissingExtraError:
-        raise
-    except FileError as error:
-        raise unreadable(path, error) from error
-    except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
-        if type(error).__name__ == "UnpicklingError":  # its text says how to run what is in the file
-            raise FileError(
-                f"cannot read {path}: not a torch file of plain tensors: it holds a pickled module or another object. "
-                "Save a dict of tensors: torch.save({'logits': ..., 'labels': ...})."
-            ) from error
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FileError(f"cannot read {path}: it is not a torch file of plain tensors ({reason[:200]}).") from error
-    return _from_content(content, str(path))
-
-
-def _from_content(content: Any, source: str) -> LogitsFile:
-    """Logits and labels from what a torch or JSON file holds."""
-    if isinstance(content, dict):
-        if "logits" not in content:
-            names = ", ".join(sorted(map(str, content))[:8]) or "none"
-            raise FileError(f"cannot read {source}: it has no entry 'logits'; it has {names}.")
-        return LogitsFile(_array(content["logits"]), _labels(content.get("labels")))
-    rows = getattr(content[0], "ndim", 0) == 2 if isinstance(content, list) and len(content) == 2 else False
-    if rows or (isinstance(content, tuple) and len(content) == 2):
-        return LogitsFile(_array(content[0]), _labels(content[1]))
-    if isinstance(content, list) or hasattr(content, "shape"):
-        return LogitsFile(_array(content), None)
-    raise FileError(f"cannot read {source}: expected a tensor, or a dict with 'logits'; got {type(content).__name__}.")
-
-
-def _array(values: Any) -> NDArray[Any]:
-    return validate.as_logits(values, row_allowed=True)
-
-
-def _labels(values: Any) -> NDArray[Any] | None:
-    return None if values is None else np.asarray(values)
-
-
-def _from_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
-    """npy, npz or JSON from standard input; class names if npz.
-
-    JSON is rows, one row, an object with "logits" and "labels", or lines of one row each.
-    """
-    if not data.strip():
-        raise FileError("cannot read standard input: it is empty.")
-    try:
-        if data.startswith(b"PK"):
-            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                if len(set(arrays.files)) < len(arrays.files):
-                    raise FileError("cannot read standard input: it has more than one array of the same name.")
-                names = names_in_npz(arrays, "standard input")
-                return _from_content({name: arrays[name] for name in arrays.files}, "standard input"), names
-        if data.startswith(b"\x93NUMPY"):
-            return LogitsFile(np.load(io.BytesIO(data), allow_pickle=False), None), None
-        return _from_content(_json_or_lines(data), "standard input"), None
-    except EvicpError:
-        raise
-    except Exception as error:  # as above
-        raise FileError(
-            "cannot read standard input: it is neither npy, npz nor JSON: rows of logits, or one on each line."
-        ) from error
-
-
-def _json_or_lines(data: bytes) -> Any:
-    """One JSON document, or a list of those on each line."""
-    try:
-        return json.loads(data, object_pairs_hook=_each_once)
-    except json.JSONDecodeError:
-        rows = [json.loads(line) for line in data.splitlines() if line.strip()]
-        if not all(isinstance(row, list) for row in rows):
-            raise
-        return rows
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, if none of its keys is there twice."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        raise FileError("cannot read standard input: a key of its JSON object is there twice.")
-    return content
 
 
 def read_groups(path: str | None, n: int) -> NDArray[Any] | None:

@@ -1,24 +1,21 @@
-"""What commands write: where they may, results as files, sets in the formats that only the command line has."""
+"""What commands write: where they may, and results in the format of the file."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
-from evicp.cli.printing import json_text, note
+from evicp.cli.printing import note
 from evicp.errors import FileError
 from evicp.io.atomic import refuse_target, write_whole
-from evicp.io.files import SETS, SetsFile, set_lines, write_set_lines
+from evicp.io.content import TORCH_SUFFIXES
+from evicp.io.json_text import json_text
 from evicp.io.logits import LOGITS_SUFFIXES
 from evicp.io.paths import as_path, format_of
-from evicp.sets import PredictionSets, SetsSummary
-from evicp.tables import csv_line, csv_table, csv_text
+from evicp.tables import csv_table
 
 if TYPE_CHECKING:
     from evicp.report import Report
@@ -27,7 +24,6 @@ __all__: list[str] = []
 
 #: What stands for standard input or output.
 STREAM = "-"
-TORCH_SUFFIXES = (".pt", ".pth")
 #: The suffixes of files of logits: what is read from a folder of shards.
 INPUT_SUFFIXES = (*LOGITS_SUFFIXES, *TORCH_SUFFIXES)
 #: The formats of results that are one table.
@@ -117,92 +113,3 @@ def note_start(page: Report, coverage: float | Fraction) -> None:
     start = page.data["grid"][page.data["start"]]
     if start != float(coverage):
         note(f"the report starts at coverage {start:g}: its slider does not have {float(coverage):g}.")
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Sets
-
-
-class CsvSets:
-    """One line per row; labels separated by spaces, names by semicolons, none of which a spreadsheet would compute."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="")
-        self._has_head = False
-
-    def append(self, sets: PredictionSets, first_row: int) -> None:
-        """Write the sets of the next rows."""
-        named = sets.class_names is not None
-        if not self._has_head:
-            self._has_head = True
-            self._file.write(csv_line(["row", "size", "labels", *(["names"] if named else [])]))
-        for line in set_lines(sets, first_row):
-            names = ["; ".join(map(csv_text, line["names"]))] if named else []
-            self._file.write(csv_line([line["row"], line["size"], " ".join(map(str, line["labels"])), *names]))
-
-    def finish(self) -> None:
-        """Write what waits in memory."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        with suppress(OSError):
-            self._file.close()
-
-
-class JsonSets:
-    """One document: what the sets are like, then each of them. Lines wait in a nameless file until that is known."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines = tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent)  # noqa: SIM115 - see close
-        self._summary: SetsSummary | None = None
-
-    def append(self, sets: PredictionSets, first_row: int) -> None:
-        """Keep the sets of the next rows."""
-        write_set_lines(self._lines, sets, first_row)
-        self._summary = SetsSummary.of(sets, self._summary)
-
-    def finish(self) -> None:
-        """Write the document."""
-        if self._summary is None:
-            return
-        head = json_text(about_sets(self._summary)).rstrip().removesuffix("}").rstrip()
-        self._lines.seek(0)
-        with self._path.open("w", encoding="utf-8") as file:
-            file.write(f'{head},\n  "sets": [')
-            for number, line in enumerate(self._lines):
-                file.write(("," if number else "") + "\n    " + line.rstrip("\n"))
-            file.write("\n  ]\n}\n" if self._summary.rows else "]\n}\n")
-
-    def close(self) -> None:
-        """Let go of the lines."""
-        with suppress(OSError):
-            self._lines.close()
-
-
-#: Formats that only the command line writes.
-TEXT_SETS: Mapping[str, type[SetsFile]] = MappingProxyType({".json": JsonSets, ".csv": CsvSets})
-#: The formats of prediction sets.
-SET_SUFFIXES = (*SETS, *TEXT_SETS)
-
-
-def about_sets(summary: SetsSummary) -> dict[str, Any]:
-    """A summary of sets, ready for JSON."""
-    sets, n = summary.like, summary.rows
-    return {
-        "rows": n,
-        "n_classes": sets.n_classes,
-        "coverage": float(sets.coverage),
-        "score": sets.score,
-        "n_calibration": sets.n_calibration,
-        "filled": sets.filled,
-        "smoothed": sets.smoothed,
-        "tied": sets.tied,
-        "guarantee": sets.guarantee,
-        "confidence": sets.confidence,
-        "mean_size": summary.mean_size,
-        "empty_share": summary.empty / n if n else None,
-        "singleton_share": summary.single / n if n else None,
-        "largest": summary.largest if n else None,
-    }

@@ -13,12 +13,13 @@ from evicp import blocks
 from evicp.blocks import Block
 from evicp.cli import inputs, options
 from evicp.cli.engines import check_engine, engine
-from evicp.cli.outputs import SET_SUFFIXES, STREAM, TEXT_SETS, about_sets, check_output
+from evicp.cli.outputs import STREAM, check_output
 from evicp.cli.printing import print_json, print_result, print_table, print_text
 from evicp.cli.streams import output_is_closed
 from evicp.errors import FileError, InputError
-from evicp.io.files import set_lines, write_set_lines
+from evicp.io.files import SETS, set_lines, write_set_lines
 from evicp.io.rows import DEFAULT_MEMORY
+from evicp.io.set_texts import TEXT_SETS
 from evicp.progress import progress
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 
@@ -26,6 +27,7 @@ __all__ = ["predict"]
 
 #: So many sets are shown where none are written.
 _SHOWN = 10
+_SUFFIXES = (*SETS, *TEXT_SETS)
 
 Smoothed = Annotated[bool, typer.Option("--smoothed", help="Let ties with calibration scores count by a random share.")]
 
@@ -59,7 +61,7 @@ def predict(
     if streamed:
         _require_lines(as_json)
     given = (calibration, logits, groups)
-    target = None if streamed else check_output(output, force=force, suffixes=SET_SUFFIXES, inputs=given)
+    target = None if streamed else check_output(output, force=force, suffixes=_SUFFIXES, inputs=given)
     check_engine(engine_name, address)
     if target is None and engine_name != "local":
         raise InputError("--engine ray needs --output: sets come back to a file.")
@@ -75,7 +77,7 @@ def predict(
         return
     with engine(engine_name, address) as work, progress("predicting", len(rows)) as advance:
         summary = work.predict(loaded, rows, coverage, target, progress=advance, more=TEXT_SETS, **how)
-    print_result(as_json, {**about_sets(summary), "output": target}, f"PredictionSets({summary})", written=target)
+    print_result(as_json, {**summary.to_dict(), "output": target}, f"PredictionSets({summary})", written=target)
 
 
 def _require_lines(as_json: bool) -> None:
@@ -107,7 +109,7 @@ def _print_sets(pairs: Iterator[tuple[Block, PredictionSets]], n: int, as_json: 
         return
     sets = join_sets(kept)
     if as_json:
-        print_json({**about_sets(summary), "sets": list(set_lines(sets))})
+        print_json({**summary.to_dict(), "sets": list(set_lines(sets))})
         return
     lines = [[str(row), str(len(sets[row])), sets.listed(row)] for row in range(len(sets))]
     print_table(["row", "size", "set"], lines, left=(2,))

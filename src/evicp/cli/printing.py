@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from fractions import Fraction
-from math import isfinite, isnan
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
+
+from evicp.io.json_text import json_text
 
 __all__: list[str] = []
 
@@ -150,26 +149,3 @@ def _edge(console: Console) -> int:
 def print_json(value: Any) -> None:
     """Print one JSON document: NaN as null, infinities as "inf" and "-inf", fractions as numbers."""
     sys.stdout.write(json_text(value))
-
-
-def json_text(value: Any) -> str:
-    """A JSON document, as `--json` prints it."""
-    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def plain(value: Any) -> Any:
-    """A result as JSON knows it.
-
-    >>> import numpy as np
-    >>> plain({"size": np.float64(2.5), "sat": float("nan"), "threshold": float("inf"), "range": (1, 3)})
-    {'size': 2.5, 'sat': None, 'threshold': 'inf', 'range': [1, 3]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not isfinite(value):
-        return None if isnan(value) else "inf" if value > 0 else "-inf"
-    return float(value) if isinstance(value, Fraction) else str(value) if isinstance(value, Path) else value

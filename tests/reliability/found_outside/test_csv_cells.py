@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp.cli.outputs import CsvSets
+from evicp.io.set_texts import CsvSets
 from evicp.paper.reproduction import as_network, reproduce
 from evicp.tables import csv_table
 
