@@ -34,8 +34,6 @@ __all__ = [
     "ClassAxis",
     "ClassNames",
     "as_class_names",
-    "as_columns",
-    "as_numbered",
     "in_class_order",
     "labelled",
 ]
@@ -71,6 +69,23 @@ class ClassAxis:
         numbers = [as_number(name) for name in names]
         are_numbers = not any(isinstance(name, str) for name in given) and None not in numbers
         return cls(n_classes, names, numbered=are_numbers and numbers != list(range(n_classes)))
+
+    @classmethod
+    def stored(cls, content: Mapping[str, Any]) -> ClassAxis:
+        """Classes as a file describes them, checked."""
+        n_classes = validate.as_n_classes(content["n_classes"])
+        columns, numbered = content.get("columns"), content.get("numbered", False)
+        names = as_class_names(content["class_names"], n_classes)
+        if columns is not None:
+            if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+                raise InputError("its columns are not strings.")
+            if len(columns) != n_classes:
+                raise InputError(f"it has {len(columns)} columns for {n_classes} classes.")
+        if numbered is not True and numbered is not False:
+            raise InputError(f"it says of its class names that they are numbers: {numbered!r}.")
+        if numbered and (names is None or None in map(as_number, names)):
+            raise InputError("it says that its class names are numbers, and they are not.")
+        return cls(n_classes, names, None if columns is None else tuple(columns), numbered)
 
     # -----------------------------------------------------------------------------------------------------------
     # Columns
@@ -282,26 +297,6 @@ def _by_number(labels: list[Any], names: list[Any], n_classes: int) -> list[Any]
             f"{first}. Pass the names in the order of the classes."
         )
     return [by_digits[str(number)] for number in range(n_classes)]
-
-
-def as_columns(columns: Any, n_classes: int) -> tuple[str, ...] | None:
-    """The names of K columns as a file has them, checked; None for none."""
-    if columns is None:
-        return None
-    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
-        raise InputError("its columns are not strings.")
-    if len(columns) != n_classes:
-        raise InputError(f"it has {len(columns)} columns for {n_classes} classes.")
-    return tuple(columns)
-
-
-def as_numbered(numbered: Any, names: tuple[str, ...] | None) -> bool:
-    """Whether a file's class names are whole numbers that labels are looked up among, if they can be."""
-    if numbered is not True and numbered is not False:
-        raise InputError(f"it says of its class names that they are numbers: {numbered!r}.")
-    if numbered and (names is None or None in map(as_number, names)):
-        raise InputError("it says that its class names are numbers, and they are not.")
-    return numbered
 
 
 def in_class_order(values: Any, what: str, class_names: Any = None) -> Any:

@@ -24,7 +24,7 @@ from evicp.calibration.laws.weighted import Weights, as_weights
 from evicp.calibration.origin import ORIGIN, Origin
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.input import convert, validate
-from evicp.input.classes import as_class_names, as_columns, as_numbered
+from evicp.input.classes import ClassAxis
 from evicp.io.atomic import atomic_path
 from evicp.io.paths import as_path, open_file, readable
 from evicp.method.scores import CUSTOM, ECP, SCORES, Score, as_score
@@ -272,37 +272,37 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
     if set(content) - {*_OPTIONAL, *ORIGIN} != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
-    n_classes = validate.as_n_classes(content["n_classes"])
+    names = content["class_names"]
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ArtifactError("its class names are not strings.")
+    classes = ClassAxis.stored(content)
     parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
     n = sum(map(len, parts))
     if validate.as_count(content["n"], "n") != n:
         raise ArtifactError(f"it says n = {content['n']} but holds {n} scores.")
     if not all(_ascending(part) for part in parts if len(part)):
         raise ArtifactError("its scores are not ascending numbers.")
-    names = content["class_names"]
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ArtifactError("its class names are not strings.")
     score = _rebuild_score(content["score"], supplied)
     if isinstance(score, ECP):
-        score.rates(n_classes)  # refuses base rates of another K
-    class_names, columns = as_class_names(names, n_classes), as_columns(content.get("columns"), n_classes)
+        score.rates(classes.n_classes)  # refuses base rates of another K
     whole = next(iter(tensors.values())).base  # the parts lie in it one after the other: putting them together copies
     scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
-    groups = _rebuild_groups(content["groups"], parts, n_classes, class_names) if "groups" in special else None
-    weights = _rebuild_weights(content["weights"], tensors, n_classes) if "weights" in special else None
+    k, names = classes.n_classes, classes.names
+    groups = _rebuild_groups(content["groups"], parts, k, names) if "groups" in special else None
+    weights = _rebuild_weights(content["weights"], tensors, k) if "weights" in special else None
     chosen_on, folds = (stored_count(content[name], name) if name in content else None for name in _COUNTS)
     return Calibration(
         score,
         convert.frozen(scores),
-        n_classes,
-        class_names,
+        k,
+        names,
         groups,
         weights,
         chosen_on=chosen_on,
         origin=Origin.from_dict(content),
         folds=folds,
-        columns=columns,
-        numbered=as_numbered(content.get("numbered", False), class_names),
+        columns=classes.columns,
+        numbered=classes.numbered,
     )
 
 

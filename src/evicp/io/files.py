@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from evicp.errors import EvicpError, FileError, InputError
 from evicp.input import columns, validate
-from evicp.input.classes import as_class_names, as_columns, as_numbered
+from evicp.input.classes import ClassAxis
 from evicp.io.array_writer import Stacked, write_npz
 from evicp.io.arrays import open_npz
 from evicp.io.artifact import stored_count, strict_json
@@ -297,8 +297,8 @@ def _fit(offsets: RawArray, labels: RawArray) -> bool:
 
 def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[Any], first_row: int) -> PredictionSets:
     """Sets from a file's parts, each of which is checked."""
-    n_classes = validate.as_n_classes(about["n_classes"])
-    names, n_calibration, confidence = about["class_names"], about["n_calibration"], about["confidence"]
+    classes = ClassAxis.stored(about)
+    n_classes, n_calibration, confidence = classes.n_classes, about["n_calibration"], about["confidence"]
     if offsets.ndim != 1 or labels.ndim != 1 or offsets.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
         raise InputError("offsets and labels are not whole numbers")
     if not len(offsets) or offsets[0] or offsets[-1] != len(labels) or np.any(offsets[1:] < offsets[:-1]):
@@ -324,11 +324,11 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
         score=about["score"],
         n_calibration=None if n_calibration is None else stored_count(n_calibration, "n_calibration"),
         filled=about["filled"],
-        class_names=as_class_names(names, n_classes),
+        class_names=classes.names,
         confidence=None if confidence is None else validate.as_probability(confidence, "confidence"),
         guarantee=about["guarantee"],
         smoothed=about["smoothed"],
         tied=about["tied"],
-        columns=as_columns(about.get("columns"), n_classes),
-        numbered=as_numbered(about.get("numbered", False), as_class_names(names, n_classes)),
+        columns=classes.columns,
+        numbered=classes.numbered,
     )
