@@ -561,19 +561,13 @@ class Calibration:
         if labels is None:
             truth, scores = None, kernels.dense_scores(self.score, array)
         else:
-            truth = self._truth(labels, logits, array)
+            truth = self.classes.row_labels(labels, logits, array)
             scores = kernels.label_scores(self.score, array, truth)
         if not is_smoothed:
             return own._p_values_of(scores, truth, array, groups, weights)
         numbers = limits.at_labels(own._group_numbers(array, groups, weights), truth)
         steps = self._steps(smoothed, array)
         return own._smoothed_p_values(scores, numbers, steps if truth is not None else steps[:, None])
-
-    def _truth(self, labels: Any, logits: Any, array: NDArray[Any]) -> I64:
-        """The labels of new rows as class numbers; the array is that of the logits as they were given."""
-        truth = self.classes.numbers(labels, len(array))
-        frames.same_labels(logits, labels, array, truth)
-        return truth
 
     def _device_p_values(self, logits: Any, labels: Any, groups: Any, weights: Any) -> Any:
         """P-values of tensors on an accelerator, where they stay; under groups and weights they are looked up here.
@@ -650,7 +644,7 @@ class Calibration:
             )
         frames.same_rows(logits=logits, labels=labels)
         array = self._as_logits(logits)
-        truth = self._truth(labels, logits, array)
+        truth = self.classes.row_labels(labels, logits, array)
         if self.origin is None:
             scores = kernels.label_scores(self.score, array, truth)
             return limits.online_p_values(self.scores, scores, scores)
@@ -694,8 +688,7 @@ class Calibration:
         stays = kernels.on_device(self.score, logits) is not None
         array: Any = (validate.as_device_logits if stays else validate.as_logits)(logits, self.n_classes)
         classes = self.classes.learned(logits)
-        truth = classes.numbers(labels, len(array))
-        frames.same_labels(logits, labels, array, truth)
+        truth = classes.row_labels(labels, logits, array)
         if own is not None:
             new_weights = shift.as_weights(weights, len(truth)) if own.classes is None else own.classes[truth]
         if self.groups is None and groups is not None:

@@ -162,8 +162,7 @@ class Calibrator:
         stays = kernels.on_device(self.score, logits) is not None
         array: Any = (validate.as_device_logits if stays else validate.as_logits)(logits, self.n_classes)
         classes = self.learned(logits, array.shape[1])
-        truth = classes.numbers(labels, len(array))
-        frames.same_labels(logits, labels, array, truth)
+        truth = classes.row_labels(labels, logits, array)
         row_weights = self._row_weights(weights, truth, array.shape[1])
         if self.by is None and groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')

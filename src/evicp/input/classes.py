@@ -187,6 +187,18 @@ class ClassAxis:
             array = self._looked_up(array, labels, self.names)
         return validate.as_labels(array, n, self.n_classes)
 
+    def row_labels(self, labels: Any, logits: Any, array: NDArray[Any]) -> I64:
+        """The labels of rows of logits as class numbers; refused where indexes say that they are of other rows.
+
+        Parameters
+        ----------
+        labels, logits : as they were given
+        array : the same logits as an array or a tensor, (n, K)
+        """
+        truth = self.numbers(labels, len(array))
+        frames.same_labels(logits, labels, array, truth)
+        return truth
+
     def _looked_up(self, array: NDArray[Any], labels: Any, names: tuple[str, ...]) -> NDArray[Any]:
         """Labels that are names as class numbers, others as they are; refused where they could be either."""
         if array.dtype.kind in "UTO" and any(isinstance(label, str) for label in array):
@@ -226,9 +238,7 @@ def labelled(logits: Any, labels: Any, *, class_names: Any = None) -> tuple[NDAr
 
 def _paired(classes: ClassAxis, logits: Any, labels: Any, array: NDArray[Any]) -> tuple[NDArray[Any], I64]:
     frames.same_rows(logits=logits, labels=labels)
-    truth = classes.numbers(labels, len(array))
-    frames.same_labels(logits, labels, array, truth)
-    return array, truth
+    return array, classes.row_labels(labels, logits, array)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from evicp.evaluation.result import Evaluation
 from evicp.evaluation.tuning import with_temperature
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames, as_class_names, labelled
-from evicp.input.frames import same_labels, same_rows
+from evicp.input.frames import same_rows
 from evicp.io.atomic import write_whole
 from evicp.method.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.method.temperature import fit_temperature
@@ -107,8 +107,7 @@ def build(
     array = validate.as_logits(logits)
     named = _named(calibrations, array.shape[1])
     classes = _classes_of(class_names, named, logits, array.shape[1])
-    truth = classes.numbers(labels, len(array))
-    same_labels(logits, labels, array, truth)
+    truth = classes.row_labels(labels, logits, array)
     level, start = validate.as_probability(confidence, "confidence"), position(coverage)
     data = _measured(array, truth, named, groups, explored, classes.names, float(level))
     return _report(title, f"{_lead(named, data)} {note}".strip(), data, start, date)
