@@ -127,7 +127,7 @@ template <class T> void count_above_four(const Logits<T> &row, const T *z, doubl
     Counts<T> counts[4] = {0, 0, 0, 0};
     for (int64_t i = 0; i < row.n; i += kLanes) {
         Row16<T> others = row.load(i);
-        for (int k = 0; k < 4; k++) count_if<T>(counts[k], others > Row16<T>(z[k]));
+        _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++) count_if<T>(counts[k], others > Row16<T>(z[k]));
     }
     for (int k = 0; k < 4; k++) ranks[k] = double(count(counts[k]));
 }

@@ -9,6 +9,7 @@ namespace evicp {
 namespace EVICP_LEVEL {
 
 constexpr int64_t kShort = 2048;  // in rows up to this long more candidates are found few at a time, in longer ones in fewer passes
+constexpr int64_t kInserted = 32;   // sets of at most so many labels are sorted by insertion
 constexpr double kLargestLog = 60.0;  // no logarithm of a cost is further from 0, with a plain stabilizer
 // A label this far beyond the threshold, relative to the numbers its score was made of, ends the walk: far more than
 // rounding can do to the order of two scores, so that no label behind it can be within the threshold.
@@ -80,6 +81,16 @@ template <class T> void sort_set(Batch<T> &b, int64_t count) {
     bool is_sorted = true;
     for (int64_t i = 1; i < count; i++) is_sorted = is_sorted && b.scores[i - 1] <= b.scores[i];
     if (is_sorted) return;
+    if (count <= kInserted) {
+        for (int64_t i = 1; i < count; i++) {
+            const double score = b.scores[i];
+            const int32_t label = b.members[i];
+            int64_t to = i;
+            for (; to > 0 && b.scores[to - 1] > score; to--) b.scores[to] = b.scores[to - 1], b.members[to] = b.members[to - 1];
+            b.scores[to] = score, b.members[to] = label;
+        }
+        return;
+    }
     for (int64_t i = 0; i < count; i++) b.found[i] = b.members[i], b.scores_to_sort[i] = b.scores[i];
     sort_many(b.scores_to_sort, b.found, b.scores, b.members, count);
 }

@@ -2,61 +2,75 @@
 //
 // The largest cost and the labels within a threshold can be anywhere. All labels' costs are bounded in float32, for the
 // highest and the lowest rank; the few that the bounds leave open get their ranks counted and their costs computed. Where
-// they are many, or numbers beyond float32, all labels are ordered instead. A label's score is the same bits either way.
+// they are many, in narrow rows, and with numbers beyond float32, all labels' costs are computed instead. A label's score
+// is the same bits either way.
 #pragma once
 #include "label_limits.h"
 
 namespace evicp {
 namespace EVICP_LEVEL {
 
-constexpr int64_t kOpen = 64;  // more labels than this are not looked at one by one
-constexpr int kLevels = 8;     // labels that reach so many keys are counted, which bounds ranks from above
-constexpr double kRounding = 4e-6;  // more than rounding does to a bound in float32
-constexpr int kRounds = 4;      // how often the ranks of a few labels are counted to bound others'
+constexpr int64_t kOpen = 256;      // more labels than this do not have their ranks counted one by one
+constexpr int64_t kFewOpen = 24;    // few enough to look at all of them for the largest cost
+constexpr int64_t kSearched = 64;   // nor are more looked at one after the other for the largest cost
+constexpr int64_t kCounted = 256;   // in rows of more labels than this ranks are found by sorting
+constexpr int64_t kAllAtOnce = 32;  // in rows of at most so many labels all costs are computed
+constexpr float kRounding = 2e-5f;  // more than rounding in float32 does to a quotient of costs
+constexpr float kLogRounding = 1e-6f;  // and to a logarithm near 0
+constexpr float kLargestGain = 1e30f;  // larger ones would take bounds out of float32's range
 
 template <class T> struct Uneven {
     Batch<T> &b;
     const Job &job;
     const Parameters &p;
-    const int64_t n;     // labels
-    double *alpha, *lost;  // e + K pi, rounded, and what rounding took (Knuth's two-sum): the first keys of ranks
-    double *prior, *pi;    // K pi and pi; 1 where base rates are uniform
-    double *cost, *rank;   // of all labels, where all are ordered
-    float *least, *most;   // bounds of costs
-    int32_t *open;         // labels that bounds leave open
+    const int64_t n;          // labels
+    double *prior, *pi;       // K pi and pi; 1 where base rates are uniform
+    double *alpha;            // e + K pi, with base rates
+    double *cost, *rank;      // of all labels, where they are needed
+    float *key, *weight;      // alpha and pi in float32
+    float *numerator, *gain, *scaling;  // a label's cost is at most numerator / (gain scaling + 1), but for rounding
+    int32_t *open;            // labels that bounds leave open
+    float largest_pi;
     void *memory;
 
     // What is known of the row at hand.
     Logits<T> row{};
     const double *phi = nullptr;
     Row s{};
-    double worst = 0.0;  // the largest cost; its logarithm, where costs are not plain
+    double worst = 0.0;       // the largest cost; its logarithm, where costs are not plain
     bool is_certain = false;  // whether only one label is possible
     bool is_dense = false;    // whether all labels' costs are known
 
     explicit Uneven(Batch<T> &b) : b(b), job(b.job), p(b.p), n(b.n_classes) {
         int64_t room = (n + 2 * kLanes + 15) / 16 * 16;
-        memory = aligned_alloc(64, size_t(room * (6 * 8 + 3 * 4 + 4)));
+        memory = aligned_alloc(64, size_t(room * (5 * 8 + 6 * 4)));
         if (memory == nullptr) return;
-        double *next = static_cast<double *>(memory);
-        double **arrays[] = {&alpha, &lost, &prior, &pi, &cost, &rank};
-        for (double **each : arrays) *each = next, next += room;
-        least = reinterpret_cast<float *>(next), most = least + room, open = reinterpret_cast<int32_t *>(most + room);
+        double *wide = static_cast<double *>(memory), **doubles[] = {&prior, &pi, &alpha, &cost, &rank};
+        for (double **each : doubles) *each = wide, wide += room;
+        float *single = reinterpret_cast<float *>(wide), **singles[] = {&key, &weight, &numerator, &gain, &scaling};
+        for (float **each : singles) *each = single, single += room;
+        open = reinterpret_cast<int32_t *>(single);
+        largest_pi = 0.0f;
         for (int64_t k = 0; k < room; k++) {
             pi[k] = k < n ? (job.rates ? job.rates[k] : 1.0) : 0.0;
             prior[k] = k < n ? (job.rates ? double(n) * job.rates[k] : 1.0) : 0.0;
+            weight[k] = float(pi[k]), largest_pi = larger(weight[k], largest_pi);
         }
     }
     ~Uneven() { free(memory); }
     Uneven(const Uneven &) = delete;
     Uneven &operator=(const Uneven &) = delete;
 
-    INLINE Row16<T> logits(int64_t k) const {  // 16 from number k on, -inf beyond the last
-        if (k + kLanes <= row.n) return Row16<T>::load(row.z + k);
-        alignas(64) T z[kLanes];
-        for (int i = 0; i < kLanes; i++) z[i] = k + i < row.n ? row.z[k + i] : T(-kInfinity);
-        return Row16<T>::load(z);
+    // 16 numbers from number k on, `last` beyond the end.
+    template <class X> INLINE Lanes<X, kLanes> sixteen(const X *from, int64_t k, int64_t end, X last) const {
+        if (__builtin_expect(k + kLanes <= end, 1)) return Lanes<X, kLanes>::load(from + k);
+        alignas(64) X each[kLanes];
+        for (int i = 0; i < kLanes; i++) each[i] = k + i < end ? from[k + i] : last;
+        return Lanes<X, kLanes>::load(each);
     }
+    INLINE Row16<T> logits(int64_t k) const { return sixteen(row.z, k, row.n, T(-kInfinity)); }
+    // What orders labels, or is the same for those it does not: of two, the one above has no smaller key.
+    INLINE F keys(int64_t k) const { return job.rates ? F::load(key + k) : narrow(logits(k)); }
 
     // Take row i; false where it cannot be used.
     bool take(int64_t i) {
@@ -64,33 +78,41 @@ template <class T> struct Uneven {
         phi = job.utility ? job.utility + i * job.utility_stride : nullptr;
         Survey<T> found = survey<false>(row, T(0));
         if (!found.usable) return false;
-        Sums sum = sums<false>(row, found.top, T(p.rate), found.low);
-        is_certain = found.top == found.low && sum.shared == 1;
-        Lanes<double, kLanes> tops(0.0), rest(0.0);
+        is_certain = found.top == found.low && count_above(row, T(-kInfinity)) == 1;
+        s.top = D(double(found.top)), s.low = D(double(found.low));
+        if (!phi) {
+            Sums sum = sums<false>(row, found.top, T(p.rate), found.low);
+            s.largest = D(1.0 / (1.0 + sum.exponentials)), s.log_total = log1p(D(sum.exponentials));
+        }
+        if (job.rates) {
+            add_alphas();
+        } else {
+            s.alpha = dirichlet(p.evidence, s.top), s.rest = D(evidence_but_largest(row, p.evidence, found) + (p.K - 1.0));
+        }
+        s.inverse_alpha_0 = 1.0 / (s.alpha + s.rest);
+        bool is_huge = double(found.top) > kLargestAlpha0 || double(found.low) < -kLargestAlpha0;
+        is_dense = n <= kAllAtOnce || !p.is_plain || is_huge || s.inverse_alpha_0.first() * kLargestAlpha0 < 1.0;
+        if (!is_certain) find_worst();
+        return true;
+    }
+    // Eq. 1: alpha of all labels, the largest, and the sum of the others.
+    void add_alphas() {
+        using W = Lanes<double, kLanes>;
+        W tops(0.0), rest(0.0);
         for (int64_t k = 0; k < n; k += kLanes) {
-            using W = Lanes<double, kLanes>;
-            W e = widen(activate(p.evidence, logits(k))), own = W::load(prior + k), a = e + own, share = a - e;
-            ((e - (a - share)) + (own - share)).store(lost + k);
-            a.store(alpha + k);
+            W a = widen(activate(p.evidence, logits(k))) + W::load(prior + k);
+            a.store(alpha + k), narrow(a).store(key + k);
             rest = rest + smaller(tops, a), tops = larger(a, tops);
         }
         alignas(64) double each[kLanes], others[kLanes];
         tops.store(each), rest.store(others);
-        double largest_alpha = 0.0, total = 0.0;
-        for (int k = 0; k < kLanes; k++) {
-            total += others[k] + smaller(largest_alpha, each[k]);
-            largest_alpha = larger(each[k], largest_alpha);
-        }
-        s.top = D(double(found.top)), s.low = D(double(found.low));
-        s.largest = D(1.0 / (1.0 + sum.exponentials)), s.log_total = log1p(D(sum.exponentials));
-        s.alpha = D(largest_alpha), s.rest = D(total), s.inverse_alpha_0 = D(1.0 / (largest_alpha + total));
-        bool is_huge = double(found.top) > kLargestAlpha0 || double(found.low) < -kLargestAlpha0;
-        is_dense = !p.is_plain || is_huge || s.inverse_alpha_0.first() * kLargestAlpha0 < 1.0;
-        find_worst();
-        return true;
+        double top = 0.0, total = 0.0;
+        for (int k = 0; k < kLanes; k++) total += others[k] + smaller(top, each[k]), top = larger(each[k], top);
+        s.alpha = D(top), s.rest = D(total);
     }
 
-    // pi I / (phi p^2 (1 - r/K) + stabilizer) of eight labels, in units of 1 / stabilizer, or its logarithm.
+    // pi I / (phi p^2 (1 - r/K) + stabilizer) of eight labels, in units of 1 / stabilizer, or its logarithm. Plain costs
+    // rise with the rank, also as they are rounded.
     INLINE D cost_of(const D &z, const D &own_alpha, const D &own_pi, const D &own_phi, const D &own_rank) const {
         D I = surprisal(s, own_alpha), scaling = (p.K - own_rank) * (1.0 / p.K), share = own_alpha * s.inverse_alpha_0;
         if (p.is_plain) {
@@ -109,112 +131,132 @@ template <class T> struct Uneven {
         for (int64_t k = 0; k < count; k += kSide) {
             alignas(64) double z[kSide], a[kSide], rate[kSide], utility[kSide], r[kSide];
             for (int i = 0; i < kSide; i++) {
-                int32_t label = labels[k + i < count ? k + i : k];
-                z[i] = double(row[label]), a[i] = alpha[label], rate[i] = pi[label], utility[i] = phi ? phi[label] : 0.0;
-                r[i] = ranks[k + i < count ? k + i : k];
+                int64_t at = k + i < count ? k + i : k;
+                int32_t label = labels[at];
+                z[i] = double(row[label]), a[i] = job.rates ? alpha[label] : 1.0, rate[i] = pi[label], r[i] = ranks[at];
+                utility[i] = phi ? phi[label] : 0.0;
             }
-            cost_of(D::load(z), D::load(a), D::load(rate), D::load(utility), D::load(r)).store(z);
+            D own_alpha = job.rates ? D::load(a) : dirichlet(p.evidence, D::load(z));
+            cost_of(D::load(z), own_alpha, D::load(rate), D::load(utility), D::load(r)).store(z);
             for (int i = 0; i < kSide && k + i < count; i++) costs[k + i] = z[i];
         }
     }
 
-    // r: how many labels lie strictly above in (alpha, lost, z).
-    double rank_of(int32_t label) const {
-        if (!job.rates) return double(count_above(row, row[label]));
+    // What rounding took from e + K pi (Knuth's two-sum).
+    INLINE Lanes<double, kLanes> lost(int64_t k) const {
         using W = Lanes<double, kLanes>;
-        const W a(alpha[label]), l(lost[label]), z = double(row[label]);
-        Lanes<int64_t, kLanes> above(0), tied(0);
+        W e = widen(activate(p.evidence, logits(k))), own = W::load(prior + k), a = e + own, share = a - e;
+        return (e - (a - share)) + (own - share);
+    }
+    // r with base rates: how many labels lie strictly above in (alpha, lost, z).
+    NEVER_INLINE double exact_rank(int32_t label) const {
+        using W = Lanes<double, kLanes>;
+        alignas(64) double each[kLanes];
+        lost(label / kLanes * kLanes).store(each);
+        const W a(alpha[label]), l(each[label % kLanes]), z = double(row[label]);
+        Lanes<int64_t, kLanes> above(0);
         for (int64_t k = 0; k < n; k += kLanes) {
-            W other = W::load(alpha + k);
-            above = above - (other > a), tied = tied - (other == a);
-        }
-        if (count(tied) == 1) return double(count(above));
-        above = Lanes<int64_t, kLanes>(0);
-        for (int64_t k = 0; k < n; k += kLanes) {
-            W other = W::load(alpha + k), error = W::load(lost + k);
+            W other = W::load(alpha + k), error = lost(k);
             above = above - ((other > a) | ((other == a) & ((error > l) | ((error == l) & (widen(logits(k)) > z)))));
         }
         return double(count(above));
     }
+    // r of `count` labels, counted for four at a time.
+    void find_ranks(const int32_t *labels, int64_t count, double *ranks) const {
+        for (int64_t k = 0; k < count; k += 4) {
+            int32_t four[4];
+            T z[4];
+            double r[4];
+            for (int i = 0; i < 4; i++) four[i] = labels[k + i < count ? k + i : k], z[i] = row[four[i]];
+            if (!job.rates) count_above_four(row, z, r);
+            if (job.rates) count_keys_above_four(four, r);
+            for (int i = 0; i < 4 && k + i < count; i++) ranks[k + i] = r[i];
+        }
+    }
+    void count_keys_above_four(const int32_t *labels, double *ranks) const {
+        Lanes<int32_t, kLanes> above[4] = {0, 0, 0, 0}, no_lower[4] = {0, 0, 0, 0};
+        for (int64_t k = 0; k < n; k += kLanes) {
+            F others = F::load(key + k);
+            _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
+                F own(key[labels[i]]);
+                above[i] = above[i] - (others > own), no_lower[i] = no_lower[i] - (others >= own);
+            }
+        }
+        for (int i = 0; i < 4; i++) {
+            ranks[i] = double(count(above[i]));
+            if (count(no_lower[i]) > count(above[i]) + 1) ranks[i] = exact_rank(labels[i]);
+        }
+    }
     // Costs of a few labels, their ranks counted.
     void find_few(const int32_t *labels, int64_t count, double *costs) {
         alignas(64) double ranks[kOpen];
-        for (int64_t k = 0; k < count; k++) ranks[k] = rank_of(labels[k]);
+        find_ranks(labels, count, ranks);
         find_costs(labels, count, ranks, costs);
     }
 
-    // Costs of all labels, which are ordered by z, then stably by what rounding took, then by alpha.
+    // Costs of all labels. Many are ordered by z, then stably by what rounding took, then by alpha.
     void find_all() {
-        for (int64_t k = 0; k < n; k++) b.keys[k] = T(0) - row[k], b.found[k] = int32_t(k);
-        sort_many(b.keys, b.found, b.sorted_keys, b.sorted, n);
-        const double *keys[] = {lost, alpha};
-        if (job.rates)
-            for (const double *key : keys) {
-                for (int64_t k = 0; k < n; k++) b.scores_to_sort[k] = 0.0 - key[b.sorted[k]], b.found[k] = b.sorted[k];
-                sort_many(b.scores_to_sort, b.found, b.scores, b.sorted, n);
-            }
-        for (int64_t k = 0, shared = 0; k < n; k++) {
-            int32_t label = b.sorted[k], before = k ? b.sorted[k - 1] : 0;
-            bool is_tied = k && row[label] == row[before] && (!job.rates || (alpha[label] == alpha[before] && lost[label] == lost[before]));
-            shared = is_tied ? shared : k;
-            rank[label] = double(shared);
+        for (int64_t k = 0; k < n; k++) b.found[k] = int32_t(k);
+        if (n <= kCounted) {
+            find_ranks(b.found, n, rank);
+        } else {
+            order_all();
         }
         for (int64_t k = 0; k < n; k++) b.found[k] = int32_t(k);
         find_costs(b.found, n, rank, cost);
     }
-
-    // What orders labels, or is one for those it does not: of two, the one above has no smaller key.
-    INLINE F keys(int64_t k) const {
-        if (job.rates) return narrow(Lanes<double, kLanes>::load(alpha + k));
-        return narrow(logits(k));
-    }
-    // How many labels reach each of a few keys: no label that reaches one has a rank as high as that.
-    void find_levels(float (&level)[kLevels], float (&reached)[kLevels]) const {
-        const float low = float(s.low.first()), top = float(s.top.first());
-        double least_alpha = alpha[0];
-        for (int64_t k = 0; job.rates && k < n; k++) least_alpha = smaller(alpha[k], least_alpha);
-        const double ratio = s.alpha.first() / least_alpha;
-        for (int i = 0; i < kLevels; i++) {
-            float part = float(i + 1) / float(kLevels + 1);
-            level[i] = job.rates ? float(least_alpha * exp(log(D(ratio)) * double(part)).first()) : low + (top - low) * part;
+    void order_all() {
+        for (int64_t k = 0; k < n; k++) b.keys[k] = T(0) - row[k];
+        sort_many(b.keys, b.found, b.sorted_keys, b.sorted, n);
+        double *errors = cost;  // until there are costs
+        const double *keys[] = {errors, alpha};
+        if (job.rates) {
+            for (int64_t k = 0; k < n; k += kLanes) lost(k).store(errors + k);
+            for (const double *each : keys) {
+                for (int64_t k = 0; k < n; k++) b.scores_to_sort[k] = 0.0 - each[b.sorted[k]], b.found[k] = b.sorted[k];
+                sort_many(b.scores_to_sort, b.found, b.scores, b.sorted, n);
+            }
         }
-        Counts<float> counts[kLevels] = {0, 0, 0, 0, 0, 0, 0, 0};
-        for (int64_t k = 0; k < n; k += kLanes) {
-            F key = keys(k);
-            for (int i = 0; i < kLevels; i++) count_if<float>(counts[i], key >= F(level[i]));
+        for (int64_t k = 0, shared = 0; k < n; k++) {
+            int32_t label = b.sorted[k], before = k ? b.sorted[k - 1] : 0;
+            bool is_tied = k && row[label] == row[before] && (!job.rates || (alpha[label] == alpha[before] && errors[label] == errors[before]));
+            shared = is_tied ? shared : k;
+            rank[label] = double(shared);
         }
-        for (int i = 0; i < kLevels; i++) reached[i] = float(count(counts[i]));
     }
 
-    // Bounds of all labels' costs, beyond what rounding in float32 can do.
-    void find_bounds() {
-        float level[kLevels], reached[kLevels];
-        find_levels(level, reached);
-        const float slack = float(kRounding), share = float(s.inverse_alpha_0.first()), scale = float(1.0 / p.stabilizer);
-        const float one_rank = float(1.0 / p.K), total = float(s.largest.first());
+    // Bound the costs of all labels; gives the one with the highest bound, as far as can be told.
+    int32_t find_bounds() {
+        const float share = float(s.inverse_alpha_0.first()), scale = float(1.0 / p.stabilizer), total = phi ? 0.0f : float(s.largest.first());
+        F low(kInfinity);
+        for (int64_t k = 0; k + kLanes <= n; k += kLanes) low = smaller(keys(k), low);
+        const auto eight = smaller(lower(low), upper(low));
+        const F lowest_4(largest(smaller(lower(eight), upper(eight)))), lowest_8(largest(eight)), lowest_16(largest(low));
+        const float one = float(1.0 / p.K);
+        F best(-1.0f), divisor(1.0f), largest_gain(0.0f);
+        Lanes<int32_t, kLanes> at(0);
         for (int64_t k = 0; k < n; k += kLanes) {
-            using W = Lanes<double, kLanes>;
             Row16<T> z = logits(k);
-            F q = narrow(W::load(alpha + k)) * share, I = log(q) * -1.0f, weight = narrow(W::load(pi + k));
-            F utility = phi ? narrow(user_utility(k)) : exp(narrow((z - T(s.top.first())) * T(p.rate))) * total;
-            F gain = utility * (q * q) * scale;
-            Mask<float, kLanes> is_possible = narrow(z) > F(-kInfinity);
-            F key = keys(k), highest(float(p.K) - 1.0f);  // the highest rank
-            for (int i = 0; i < kLevels; i++) highest = select(key >= F(level[i]), F(reached[i] - 1.0f), highest);
-            F scaling = (float(p.K) - highest) * one_rank;
-            F low = weight * larger(I * (1.0f - slack) - 1e-6f, F(0.0f)) / (gain * (1.0f + slack) + (1.0f + slack));
-            F high = weight * (I * (1.0f + slack) + 1e-6f) / (gain * (scaling * (1.0f - slack)) + (1.0f - slack));
-            select(is_possible, low, F(kInfinity)).store(least + k);
-            select(is_possible, high, F(-1.0f)).store(most + k);
+            F own = keys(k), q = (job.rates ? own : narrow(activate(p.evidence, z)) + 1.0f) * share;
+            F utility = phi ? narrow(sixteen(phi, k, n, 0.0)) : exp(narrow((z - T(s.top.first())) * T(p.rate))) * total;
+            F above = F::load(weight + k) * (log(q) * -1.0f + kLogRounding), g = (utility * q) * (q * scale);
+            above = select(narrow(z) > F(-kInfinity), above, F(__builtin_nanf("")));  // impossible: within no bound
+            F least = select(own > lowest_16, F(17.0f * one), select(own > lowest_8, F(9.0f * one), select(own > lowest_4, F(5.0f * one), F(one))));
+            above.store(numerator + k), g.store(gain + k), least.store(scaling + k), largest_gain = larger(g, largest_gain);
+            F below = g * least + 1.0f;
+            Mask<float, kLanes> is_higher = above * divisor > best * below;
+            best = select(is_higher, above, best), divisor = select(is_higher, below, divisor);
+            at = select(is_higher, Lanes<int32_t, kLanes>(int32_t(k)), at);
         }
+        is_dense = largest(largest_gain) > kLargestGain;
+        alignas(64) float each[kLanes];
+        alignas(64) int32_t from[kLanes];
+        (best / divisor).store(each), at.store(from);
+        int lane = 0;
+        for (int i = 1; i < kLanes; i++) lane = each[i] > each[lane] ? i : lane;
+        return from[lane] + lane;
     }
-    INLINE Lanes<double, kLanes> user_utility(int64_t k) const {
-        if (k + kLanes <= n) return Lanes<double, kLanes>::load(phi + k);
-        alignas(64) double each[kLanes];
-        for (int i = 0; i < kLanes; i++) each[i] = k + i < n ? phi[k + i] : 0.0;
-        return Lanes<double, kLanes>::load(each);
-    }
-    // Labels where a bound is on the right side of a limit, in their own order; gives how many.
+    // Labels for which a test holds, in their own order; gives how many.
     template <class Test> INLINE int64_t note(Test test) {
         int64_t count = 0;
         for (int64_t k = 0; k < n; k += kLanes) {
@@ -225,66 +267,74 @@ template <class T> struct Uneven {
         return count;
     }
 
-    // Of `count` open labels, one of which has the largest cost, keep those that may; gives how many. The ranks of a few, once
-    // counted, bound all others'.
-    int64_t close_in(int64_t count) {
-        double *low = rank, *high = b.scores, *bound = b.scores_to_sort;  // of ranks, and what costs are then
-        for (int64_t i = 0; i < count; i++) rank[i] = 0.0, high[i] = p.K - 1.0;
-        for (int round = 0; round < kRounds && count > kSide; round++) {
-            int32_t pivots[4] = {open[0], open[count / 3], open[2 * count / 3], open[count - 1]};
-            for (int32_t pivot : pivots) {
-                double r = rank_of(pivot);
-                const double a = alpha[pivot];
-                const T z = row[pivot];
-                for (int64_t i = 0; i < count; i++) {
-                    const double own = alpha[open[i]];
-                    const T own_z = row[open[i]];
-                    bool is_above = own > a || (!job.rates && own_z > z), is_below = own < a || (!job.rates && own_z < z);
-                    if (open[i] == pivot) low[i] = high[i] = r;
-                    high[i] = is_above && r < high[i] ? r : high[i];
-                    low[i] = is_below && r > low[i] ? r : low[i];
-                }
-            }
-            find_costs(open, count, low, bound);
-            double least_worst = 0.0;
-            for (int64_t i = 0; i < count; i++) least_worst = larger(bound[i], least_worst);
-            find_costs(open, count, high, bound);
-            int64_t kept = 0;
-            for (int64_t i = 0; i < count; i++) {
-                open[kept] = open[i], low[kept] = low[i], high[kept] = high[i];
-                kept += bound[i] * (1.0 + 1e-12) >= least_worst;
-            }
-            count = kept;
-        }
-        return count;
-    }
-
     // max_v C_v over the possible labels.
     void find_worst() {
-        if (is_certain) return;
-        alignas(64) double costs[kOpen];
         if (!is_dense) {
-            find_bounds();
-            // The label whose bound is highest is a good guess: its cost bounds the largest from below.
-            F highest(-1.0f);
-            for (int64_t k = 0; k < n; k += kLanes) highest = larger(F::load(most + k), highest);
-            F guess(largest(highest));
-            note([&](int64_t k) { return F::load(most + k) >= guess; });
-            find_few(open, 1, costs);
-            F limit(float(costs[0] * (1.0 - kRounding)));
-            int64_t count = close_in(note([&](int64_t k) { return F::load(most + k) >= limit; }));
-            is_dense = count > kOpen;
-            if (!is_dense) {
-                find_few(open, count, costs);
-                worst = 0.0;
-                for (int64_t i = 0; i < count; i++) worst = larger(costs[i], worst);
-                return;
-            }
+            int32_t guess = find_bounds();
+            find_few(&guess, 1, &worst);
+            is_dense = is_dense || !search();
         }
+        if (!is_dense) return;
         find_all();
         worst = -double(kInfinity);
         for (int64_t k = 0; k < n; k++)
             if (row[k] > T(-kInfinity)) worst = larger(cost[k], worst);
+    }
+    INLINE Mask<float, kLanes> may_be_worst(int64_t k, const F &limit) const {
+        return F::load(numerator + k) >= limit * (F::load(gain + k) * F::load(scaling + k) + 1.0f);
+    }
+    // The largest cost, if any is larger than that of the guess; false where too many would have to be looked at.
+    bool search() {
+        F limit(float(worst) * (1.0f - kRounding));
+        int64_t count = note([&](int64_t k) { return may_be_worst(k, limit); });
+        if (count == 1) return true;
+        for (int64_t before = 2 * count; count > kFewOpen && count < before * 3 / 4;) before = count, count = close_in(count);
+        alignas(64) double costs[kFewOpen];
+        if (count > kFewOpen) {  // bounds in float64
+            for (int64_t i = 0; i < count; i++) rank[i] = double(int64_t(p.K * (1.0 - double(scaling[open[i]])) + 0.5));
+            find_costs(open, count, rank, cost);
+            count = drop(count);
+        }
+        for (int64_t seen = 0; count > kFewOpen; seen++) {
+            if (seen == kSearched) return false;
+            int64_t best = 0;
+            for (int64_t i = 1; i < count; i++) best = cost[i] > cost[best] ? i : best;
+            find_few(open + best, 1, costs);
+            worst = larger(costs[0], worst), cost[best] = -1.0;
+            count = drop(count);
+        }
+        find_few(open, count, costs);
+        for (int64_t i = 0; i < count; i++) worst = larger(costs[i], worst);
+        return true;
+    }
+    // Compute the costs of eight of the open labels, whose ranks bound those of the labels above them; gives how many stay open.
+    int64_t close_in(int64_t count) {
+        int32_t pivots[kSide];
+        alignas(64) double ranks[kSide], costs[kSide];
+        for (int i = 0; i < kSide; i++) pivots[i] = open[i * (count - 1) / (kSide - 1)];
+        find_ranks(pivots, kSide, ranks);
+        find_costs(pivots, kSide, ranks, costs);
+        F pivot[kSide], least[kSide];
+        for (int i = 0; i < kSide; i++) {
+            worst = larger(costs[i], worst);
+            pivot[i] = F(job.rates ? key[pivots[i]] : float(row[pivots[i]])), least[i] = F(float((p.K + 1.0 - ranks[i]) / p.K));
+        }
+        F limit(float(worst) * (1.0f - kRounding));
+        return note([&](int64_t k) {
+            F own = keys(k), known = F::load(scaling + k);
+            _Pragma("GCC unroll 8") for (int i = 0; i < kSide; i++) known = larger(select(own > pivot[i], least[i], known), known);
+            known.store(scaling + k);
+            return may_be_worst(k, limit);
+        });
+    }
+    // Keep the open labels whose costs may be larger than the largest so far; gives how many.
+    int64_t drop(int64_t count) {
+        int64_t kept = 0;
+        for (int64_t i = 0; i < count; i++) {
+            open[kept] = open[i], cost[kept] = cost[i];
+            kept += cost[i] > worst;
+        }
+        return kept;
     }
 
     // Eq. 11 of eight labels from their costs.
@@ -333,9 +383,10 @@ template <class T> struct Uneven {
     int64_t find_set(const double *limits, bool by_label, const float *factors) {
         int64_t count = n;
         if (!is_dense && !is_certain) {
-            const float largest_cost = float(worst * (1.0 + kRoughly));
+            const float largest_cost = float(worst) * (1.0f + float(kRoughly)), rounding = 2.0f * kLogRounding * largest_pi;
             count = note([&](int64_t k) {
-                return F::load(least + k) <= (by_label ? F::load(factors + k) : F(factors[0])) * largest_cost;
+                F limit = (by_label ? F::load(factors + k) : F(factors[0])) * largest_cost;
+                return F::load(numerator + k) - rounding <= limit * (F::load(gain + k) + 1.0f);
             });
             bool takes_impossible = false;  // bounds do not know them
             for (int64_t k = 0; k < (by_label ? n : 1); k++) takes_impossible |= limits[k] == double(kInfinity);
