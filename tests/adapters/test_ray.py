@@ -265,8 +265,10 @@ def lac_that_always_dies(z: np.ndarray) -> np.ndarray:
 def test_rows_that_kill_every_worker_end_the_run(
     cluster: Any, data: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 0 < cluster._RETRIES < 100
-    monkeypatch.setattr(cluster, "_RETRIES", 1)
+    from evicp.ray import files as ray_files
+
+    assert 0 < ray_files._RETRIES < 100
+    monkeypatch.setattr(ray_files, "_RETRIES", 1)
     np.savez(tmp_path / "rows.npz", logits=data[0], labels=data[1])
     with pytest.raises(EvicpError, match="smaller memory budget"):
         cluster.calibrate_files(tmp_path / "rows.npz", lac_that_always_dies)
@@ -370,6 +372,8 @@ def test_inputs_in_sets_out(cluster: Any, make: Any) -> None:
 
 
 def test_what_is_wrong_is_said_as_anywhere_else(cluster: Any, dataset: Any, data: tuple, tmp_path: Path) -> None:
+    from evicp.ray import datasets
+
     bad = data[0].copy()
     bad[2500, 3] = np.nan
     np.savez(tmp_path / "rows.npz", logits=bad, labels=data[1])
@@ -379,7 +383,7 @@ def test_what_is_wrong_is_said_as_anywhere_else(cluster: Any, dataset: Any, data
         cluster.calibrate(dataset, labels="truth")
     with pytest.raises(LabelsError, match=r"^labels must be in \[0, 12\); got \d+ at row \d+ of its batch\."):
         cluster.calibrate(dataset, labels="id")
-    with pytest.raises(InputTypeError, match=r"Row 1 of its batch has nan"), cluster._in_batch():
+    with pytest.raises(InputTypeError, match=r"Row 1 of its batch has nan"), datasets._in_batch():
         evicp.calibrate(data[0][:2], [0.0, np.nan])
     with pytest.raises(InputTypeError, match=r"must be a ray.data.Dataset; got a ndarray"):
         cluster.calibrate(data[0])

@@ -81,7 +81,6 @@ LONG_FILES = frozenset(
         "evicp.calibration.laws.groups",
         "evicp.kernels._triton",
         "evicp.method.scores",
-        "evicp.ray",
     }
 )
 LONG_FUNCTIONS = frozenset(
@@ -95,7 +94,6 @@ LONG_FUNCTIONS = frozenset(
         "evicp.calibration.laws.density:estimate_density_ratio",
         "evicp.io.artifact:_rebuild",
         "evicp.method.temperature:fit_temperature",
-        "evicp.ray:predict",
     }
 )
 

@@ -1,0 +1,266 @@
+"""Ray Data: datasets to calibrations, and to datasets of sets; also straight from a model."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+import ray.data
+import ray.data.block
+from numpy.typing import NDArray
+
+from evicp.calibration.batches import Batch
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.calibrator import Calibrator
+from evicp.calibration.origin import UNKNOWN, Origin
+from evicp.errors import InputError, InputTypeError, LogitsError
+from evicp.input import columns, validate
+from evicp.input.classes import ClassNames
+from evicp.method.scores import ScoreLike
+from evicp.ray.cluster import Driver, noting, own_errors, processors, resources
+from evicp.types import Coverage
+
+__all__ = ["calibrate", "predict"]
+
+
+def calibrate(
+    dataset: Any,
+    score: ScoreLike = "ecp",
+    *,
+    by: Any = None,
+    class_names: ClassNames | None = None,
+    logits: str = "logits",
+    labels: str = "labels",
+    groups: str | None = None,
+    model: Callable[[], Any] | None = None,
+    inputs: str = "inputs",
+    batch_rows: int = 1024,
+    workers: int | None = None,
+    gpus: float | None = None,
+) -> Calibration:
+    """Calibrate on a Ray dataset; only scores (and what the grouping needs of each row) come to the driver.
+
+    Parameters
+    ----------
+    dataset : a `ray.data.Dataset`
+    score, by, class_names : as for `evicp.Calibrator`
+    logits, labels, groups : names of columns; groups for by="group"
+    model : called without arguments once in every worker, returns what makes logits of the column `inputs`: a torch
+        module (run in evaluation mode, on a GPU where the worker has one) or any callable of an array
+    inputs : the name of the column a model takes
+    batch_rows : rows scored at a time
+    workers : how many at once; by default as many as there are processors, or GPUs for a model
+    gpus : of each worker; by default 1 for a model where the cluster has any, else 0
+    """
+    calibrator = Calibrator(score, by=by, class_names=class_names)
+    work = partial(_score_batch, calibrator.empty(), logits, labels, groups)
+    scored = _mapped(dataset, work, model, inputs, batch_rows, workers, gpus)
+    driver = Driver()
+    with own_errors():
+        for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
+            if table.num_rows:
+                _restore(calibrator, table)
+                driver.say(pair for text in table["noted"].unique().to_pylist() for pair in json.loads(text))
+    return calibrator.finish()
+
+
+def _score_batch(like: Calibrator, logits: str, labels: str, groups: str | None, batch: Any, made: Any = None) -> Any:
+    """A table of rows, with the logits a model has made of them if one has, to a table of their scores."""
+    calibrator = like.empty()
+    with _in_batch():
+        given = None if groups is None else _column(batch, groups)
+        made = _matrix(_column(batch, logits)) if made is None else made
+        _, noted = noting(calibrator.update, made, _column(batch, labels), groups=given)
+    scores, keys, _, origin, hashes = calibrator.content()[:5]
+    scored = {
+        "score": pa.array(scores),
+        "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
+        "origin": pa.repeat(json.dumps(replace(origin, digest=0).to_dict()), len(scores)).dictionary_encode(),
+        "hash": pa.array(np.empty(0, np.uint64) if hashes is None else hashes),
+        "noted": pa.repeat(json.dumps(noted), len(scores)).dictionary_encode(),
+    }
+    return pa.table(scored if calibrator.by is None else {**scored, "key": pa.array(keys)})
+
+
+def _restore(calibrator: Calibrator, table: Any) -> None:
+    """Add a table of scores, which may come from several batches."""
+    keys = table["key"].to_numpy() if "key" in table.column_names else np.empty(0)
+    keys = keys.astype(str) if keys.dtype == object else keys
+    origins = [Origin.from_dict(json.loads(text)) or UNKNOWN for text in table["origin"].unique().to_pylist()]
+    origin, hashes = Origin.joined(origins, None), table["hash"].to_numpy()
+    first, *others = table["n_classes"].unique().to_pylist()
+    if others:
+        raise LogitsError(f"logits must have {first} classes in every batch; got {others[0]}.")
+    calibrator.restore(Batch(table["score"].to_numpy(), keys, None, origin, hashes), first)
+
+
+def predict(
+    dataset: Any,
+    calibration: Calibration,
+    coverage: Coverage,
+    *,
+    confidence: float | None = None,
+    allow_empty: bool = True,
+    smoothed: bool = False,
+    logits: str = "logits",
+    groups: str | None = None,
+    model: Callable[[], Any] | None = None,
+    inputs: str = "inputs",
+    batch_rows: int = 1024,
+    workers: int | None = None,
+    gpus: float | None = None,
+) -> Any:
+    """The prediction sets of a Ray dataset, as a Ray dataset in the same order, computed when it is consumed.
+
+    Its columns are `set` (list<int32>, most plausible first), `size`, `names` where the calibration has class names,
+    and the dataset's own as they are, without those of logits or inputs and of tensors. One that has one of these names
+    is refused. Rows that look like probabilities are not warned of here: nobody waits for them.
+
+    Parameters
+    ----------
+    dataset : a `ray.data.Dataset`
+    confidence, allow_empty, smoothed : as for `Calibration.predict`
+    logits, groups, model, inputs, batch_rows, workers, gpus : as for `calibrate`
+    """
+    how = {"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed}
+    used = logits if model is None else inputs
+    _refuse_early(dataset, calibration, coverage, how, used)
+    shared = ray.put(calibration)  # once for each machine, however many batches
+    work = partial(_predict_batch, shared, coverage, how, logits, groups, used)
+    return _mapped(dataset, work, model, inputs, batch_rows, workers, gpus)
+
+
+def _refuse_early(dataset: Any, calibration: Calibration, coverage: Coverage, how: dict[str, Any], used: str) -> None:
+    """Refuse and warn of, here and once, what does not depend on the rows."""
+    none, by_group = np.empty((0, calibration.n_classes)), calibration.guarantee == "group"
+    calibration.predict(none, coverage, groups=np.empty(0, np.int64) if by_group else None, **how)
+    known = dataset.schema(fetch_if_missing=False) if isinstance(dataset, ray.data.Dataset) else None
+    if known is not None:
+        _check_names(known.names, used, ["set", "size", *([] if calibration.class_names is None else ["names"])])
+
+
+def _predict_batch(
+    calibration: Any,
+    coverage: Coverage,
+    how: dict[str, Any],
+    logits: str,
+    groups: str | None,
+    used: str,
+    batch: Any,
+    made: Any = None,
+) -> Any:
+    """A table of rows, with the logits a model has made of them if one has, to a table of their sets."""
+    with _in_batch():
+        given = None if groups is None else _column(batch, groups)
+        made = _matrix(_column(batch, logits)) if made is None else made
+        sets, _ = noting(ray.get(calibration).predict, made, coverage, groups=given, **how)
+    table = sets.to_arrow().drop_columns(["row"])
+    table = table.rename_columns(["set", *table.column_names[1:]])
+    _check_names(batch.column_names, used, table.column_names)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name != used and "tensor" not in getattr(field.type, "extension_name", ""):
+            table = table.append_column(field, column)
+    return table
+
+
+def _check_names(own: Sequence[str], used: str, made: Sequence[str]) -> None:
+    """Refuse a dataset with a column that is called as one of the result's."""
+    clash = next((name for name in own if name in made and name != used), None)
+    if clash is not None:
+        raise InputError(
+            f"the dataset has a column {clash!r}, which the result has too ({', '.join(made)}). Rename it first: "
+            f"dataset.rename_columns({{{clash!r}: 'own_{clash}'}})."
+        )
+
+
+@contextmanager
+def _in_batch() -> Iterator[None]:
+    """A batch does not know where it lies: its rows are counted from its own first, and messages say so."""
+    try:
+        yield
+    except (InputError, InputTypeError) as error:
+        raise type(error)(re.sub(r"\b([Rr]ow \d+)", r"\1 of its batch", str(error))) from error
+
+
+def _column(batch: Any, name: str) -> NDArray[Any]:
+    """A column of a table as an array; it has no nulls."""
+    if name not in batch.column_names:
+        raise InputError(f"the dataset has no column {name!r}; it has {', '.join(sorted(batch.column_names))}.")
+    columns.refuse_nulls(batch[name], name)
+    return np.asarray(ray.data.block.BlockAccessor.for_block(batch).to_numpy(name))
+
+
+def _matrix(column: NDArray[Any]) -> NDArray[Any]:
+    """Rows as an (n, K) array: lists, as parquet files have them, come as an array of arrays."""
+    if column.dtype != object:
+        return column
+    if len({len(row) for row in column}) > 1:
+        raise LogitsError("logits must be rectangular; got rows of different lengths. Pad or drop the short rows.")
+    return np.stack(column.tolist()) if len(column) else np.empty((0, 0))
+
+
+def _mapped(
+    dataset: Any,
+    work: Any,
+    model: Callable[[], Any] | None,
+    inputs: str,
+    batch_rows: int,
+    workers: int | None,
+    gpus: float | None,
+) -> Any:
+    """A dataset with some work done on its batches, in the same order."""
+    if not isinstance(dataset, ray.data.Dataset):
+        raise InputTypeError(
+            f"dataset must be a ray.data.Dataset; got a {type(dataset).__name__}. For files use calibrate_files."
+        )
+    dataset = ray.data.Dataset.copy(dataset, _deep_copy=True)  # what is set below is not set for the caller's
+    how: dict[str, Any] = {"batch_size": batch_rows, "batch_format": "pyarrow", "zero_copy_batch": True}
+    if model is None:
+        result = dataset.map_batches(work, **how, concurrency=workers)
+    else:
+        gpus = min(1.0, resources("GPU")) if gpus is None else gpus
+        pool = workers or (max(1, int(resources("GPU") / gpus)) if gpus else processors())
+        arguments = (model, inputs, work)
+        how |= {"compute": ray.data.ActorPoolStrategy(size=pool), "num_gpus": gpus or None}
+        result = dataset.map_batches(_Inference, fn_constructor_args=arguments, **how)
+    result.context.execution_options.preserve_order = True
+    result.context.raise_original_map_exception = True
+    return result
+
+
+class _Inference:
+    """A model in a worker: inputs to logits, and what is to be done with them."""
+
+    def __init__(self, make: Callable[[], Any], inputs: str, work: Callable[..., Any]) -> None:
+        self._model, self._inputs, self._work = make(), inputs, work
+        torch = sys.modules.get("torch")
+        self._run: Callable[[NDArray[Any]], Any] = self._model
+        if torch is not None and isinstance(self._model, torch.nn.Module):
+            self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            self._model.to(self._device).eval()
+            self._run = self._run_torch
+
+    def _run_torch(self, values: NDArray[Any]) -> Any:
+        """Logits on the CPU, where all rows of all workers are scored by the same kernels."""
+        import torch
+
+        from evicp.torch import logits_of
+
+        with torch.inference_mode():
+            return logits_of(self._model(torch.from_numpy(values).to(self._device))).cpu()
+
+    def __call__(self, batch: Any) -> Any:
+        with _in_batch():
+            column = _column(batch, self._inputs)
+            values = np.stack(column.tolist()) if column.dtype == object else column.copy()  # batches are read-only
+            made = validate.as_logits(self._run(values))
+        return self._work(batch, made)
