@@ -15,7 +15,7 @@ from evicp.calibration.laws.groups import ByGroup
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
-from evicp.input.classes import ClassNames
+from evicp.input.classes import ClassNames, as_class_names
 from evicp.input.validate import LARGEST_LOGIT, as_coverage, as_device_logits
 from evicp.input.warn import warn_if_probabilities
 from evicp.method.scores import ECP, Score, ScoreLike
@@ -337,7 +337,8 @@ def pipeline_logits(pipeline: Any, inputs: Any) -> tuple[np.ndarray[Any, Any], l
 
     Calibrated with these names, `calibration.predict(pipeline_logits(pipe, texts)[0], 0.9)` gives sets with names.
     """
-    names = [pipeline.model.config.id2label[i] for i in range(len(pipeline.model.config.id2label))]
+    id2label = pipeline.model.config.id2label
+    names = list(as_class_names(id2label, len(id2label)) or ())
     position = {name: i for i, name in enumerate(names)}
     if len(position) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

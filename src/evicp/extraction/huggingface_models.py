@@ -20,6 +20,7 @@ from evicp.extraction.torch_modules import (
     plain_weights,
     to_logits,
 )
+from evicp.input.classes import as_class_names
 from evicp.io.paths import open_file
 from evicp.io.torch_archive import require_plain
 
@@ -70,7 +71,7 @@ def _refuse_programs(name: str) -> None:
 
 def _class_names(config: Any) -> tuple[str, ...] | None:
     """The model's names for its classes, unless they are the placeholders LABEL_0, LABEL_1, ..."""
-    names = tuple(str(config.id2label[i]) for i in range(config.num_labels))
+    names = as_class_names(config.id2label, config.num_labels) or ()
     return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
 
 

@@ -21,7 +21,7 @@ from evicp.extraction.batches import Unreadable, compute, cut
 from evicp.extraction.network import Network, Transform
 from evicp.extraction.networks import open_network
 from evicp.extraction.sources import Source, network_labels, open_source
-from evicp.extraction.storage import Parts
+from evicp.extraction.storage import Shards
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, as_class_names
 from evicp.input.messages import some_of
@@ -173,8 +173,9 @@ class _Job:
 
     def finished(self, *, force: bool) -> Extraction | None:
         """The result of an earlier run that came to its end, if this would be the same."""
-        parts = Parts(self.output)
-        again = force or parts.made_with(self.settings)
+        shards = Shards(self.output)
+        before = shards.settings()
+        again = force or (before is not None and not storage.differences(before, self.settings))
         optional = {"labels": self.labels, "class_names": self.class_names}
         written = {"logits", "inputs", *(name for name, content in optional.items() if content is not None)}
         storage.refuse_companions(self.output, written, force=again)
@@ -183,16 +184,16 @@ class _Job:
         manifest = storage.read_manifest(self.output)
         if manifest is not None:
             storage.check_same_settings(self.output, manifest["settings"], self.settings)
-            parts.remove()  # what a run killed while it tidied up has left
+            shards.remove()  # what a run killed while it tidied up has left
             return self._result(manifest, resumed=len(self.source), rate=None)
         raise FileError(f"{self.output} exists and is no result of this command. Use force (--force) to overwrite it.")
 
     def run(self, *, force: bool, progress: bool) -> Extraction:
         """Compute the shards that are missing, then join them."""
-        parts, n = Parts(self.output), len(self.source)
-        parts.begin(self.settings, force=force)
-        shards = cut(range(n), self.target.shard_size)
-        missing = {number: rows for number, rows in enumerate(shards) if not parts.has(number)}
+        shards, n = Shards(self.output), len(self.source)
+        shards.begin(self.settings, force=force)
+        ranges = cut(range(n), self.target.shard_size)
+        missing = {number: rows for number, rows in enumerate(ranges) if not shards.has(number)}
         computed = sum(map(len, missing.values()))
         workers = min(16, cpu_count() or 1) if self.target.workers is None else self.target.workers
         how = {"batch_size": self.target.batch_size, "workers": workers}
@@ -201,17 +202,17 @@ class _Job:
             advance = start("extracting", n, n - computed)
             with closing(compute(self.network, self.source, [*missing.values()], advance=advance, **how)) as made:
                 for number, shard in zip(missing, made, strict=True):
-                    parts.store(number, shard)
+                    shards.store(number, shard)
         seconds = time.perf_counter() - begin
-        manifest = self._join(parts, len(shards))
-        parts.remove()
+        manifest = self._join(shards, len(ranges))
+        shards.remove()
         return self._result(manifest, resumed=n - computed, rate=computed / seconds if computed else None)
 
-    def _join(self, parts: Parts, n_shards: int) -> dict[str, Any]:
+    def _join(self, shards: Shards, n_shards: int) -> dict[str, Any]:
         """One file from all shards, and its manifest."""
         rows, unreadable, hits = [], [], 0
         for number in range(n_shards):
-            shard = parts.load(number)
+            shard = shards.load(number)
             if number == 0:
                 warn_if_probabilities(shard.logits)
             rows.append(shard.rows)
@@ -220,10 +221,10 @@ class _Job:
             hits += 0 if self.labels is None else int(np.sum(shard.logits.argmax(1) == self.labels[shard.rows]))
         kept = np.concatenate(rows)
         if not len(kept):
-            parts.remove()
+            shards.remove()
             first = unreadable[0]
             raise FileError(f"none of {len(self.source):,} inputs could be read; {first['input']}: {first['reason']}")
-        write_arrays(self.output, self._arrays(parts, n_shards, kept))
+        write_arrays(self.output, self._arrays(shards, n_shards, kept))
         manifest = {
             "evicp": __version__,
             "settings": self.settings,
@@ -235,9 +236,9 @@ class _Job:
         storage.write_manifest(self.output, manifest)
         return manifest
 
-    def _arrays(self, parts: Parts, n_shards: int, kept: I64) -> dict[str, NDArray[Any] | Stacked]:
+    def _arrays(self, shards: Shards, n_shards: int, kept: I64) -> dict[str, NDArray[Any] | Stacked]:
         shape = (len(kept), self.network.n_classes)
-        pieces = lambda: (parts.load(number).logits for number in range(n_shards))  # noqa: E731
+        pieces = lambda: (shards.load(number).logits for number in range(n_shards))  # noqa: E731
         arrays: dict[str, Any] = {"logits": Stacked(shape, np.dtype("<f4"), pieces)}
         if self.labels is not None:
             arrays["labels"] = self.labels[kept].astype("<i8")

@@ -2,7 +2,7 @@
 
     val.npz.parts/manifest.json       the settings the shards were made with
     val.npz.parts/shard-00000.npz     rows of logits, and which inputs could not be read
-    val.npz, val.npz.manifest.json    the result; the parts are removed
+    val.npz, val.npz.manifest.json    the result; the shards are removed
 
 Every file is written whole or not at all. None holds a date or a machine's name, so the same work gives the same bytes;
 only the digest of inputs that are files, in manifests, depends on when they were written.
@@ -27,7 +27,7 @@ from evicp.io.atomic import atomic_path, write_whole
 from evicp.io.paths import open_file, read_text
 from evicp.types import I64
 
-__all__ = ["UNKNOWN", "Parts", "Shard", "read_manifest", "write_manifest"]
+__all__ = ["UNKNOWN", "Shard", "Shards", "read_manifest", "write_manifest"]
 
 #: The value of a setting that cannot be told, and so is never the same as that of an earlier run.
 UNKNOWN = "cannot be told"
@@ -44,10 +44,10 @@ class Shard:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Parts
+# Shards
 
 
-class Parts:
+class Shards:
     """The folder of shards beside an unfinished output."""
 
     def __init__(self, output: Path) -> None:
@@ -59,20 +59,17 @@ class Parts:
         """Make the folder, or go on in it if its shards were made with the same settings."""
         if force:
             self.remove()
-        if self._started():
-            check_same_settings(self.output, _read_json(self._manifest), settings)
+        if (before := self.settings()) is not None:
+            check_same_settings(self.output, before, settings)
         try:
             self.folder.mkdir(parents=False, exist_ok=True)
         except OSError as error:
             raise FileError(f"cannot write {self.folder}: {error.strerror or error}.") from error
         _write_json(self._manifest, settings)
 
-    def _started(self) -> bool:
-        return self._manifest.exists() and bool(self._shards())
-
-    def made_with(self, settings: Mapping[str, Any]) -> bool:
-        """Whether an earlier run left shards that this one can go on with."""
-        return self._started() and not differences(_read_json(self._manifest), settings)
+    def settings(self) -> dict[str, Any] | None:
+        """The settings of the shards that an earlier run left; None if there are none."""
+        return _read_json(self._manifest) if self._manifest.exists() and self._files() else None
 
     def path(self, number: int) -> Path:
         """Where a shard is kept."""
@@ -95,13 +92,13 @@ class Parts:
         except Exception as error:  # whatever the parser raises on a damaged file becomes one typed error
             raise FileError(f"cannot read {self.path(number)}: {error}. Delete it and run again.") from error
 
-    def _shards(self) -> list[Path]:
+    def _files(self) -> list[Path]:
         return list(self.folder.glob("shard-*.npz"))
 
     def remove(self) -> None:
         """Delete the shards and their folder; nothing else in it is touched."""
         if self.folder.exists():
-            for file in (*self._shards(), *self.folder.glob(".*.tmp"), self._manifest):
+            for file in (*self._files(), *self.folder.glob(".*.tmp"), self._manifest):
                 file.unlink(missing_ok=True)
             if not any(self.folder.iterdir()):
                 self.folder.rmdir()
