@@ -55,8 +55,8 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
 
 def refuse_masked(value: Any, what: str) -> None:
     """Refuse a masked array, or a list of some: NumPy and scikit-learn forget the mask."""
-    parts = value if isinstance(value, list | tuple) else (value,)
-    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+    items = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(item, np.ma.MaskedArray) and np.ma.is_masked(item) for item in items):
         raise InputTypeError(
             f"{what} must not be masked: the values under a mask are unknown. Pass {what}.filled(...)."
         )

@@ -191,7 +191,7 @@ def same_rows(**given: Any) -> None:
     - one is 0, 1, 2, ..., and the other has the same entries in another order: an error;
     - one is 0, 1, 2, ..., and the other is the same moved by fewer than all rows (1, 2, 3, ...): a warning;
     - one is 0, 1, 2, ..., and the other has other entries: fine, as of the labels of a random part of a data set.
-      Labels are then held against the logits besides: see `same_labels`.
+      Labels are then compared with the largest logits besides: see `same_labels`.
     """
     indexed = [(what, index) for what, values in given.items() if (index := _row_index(what, values)) is not None]
     for (one, index), (other, theirs) in combinations(indexed, 2):
@@ -205,7 +205,7 @@ def _row_index(what: str, values: Any) -> Any:
 
 
 def _compare(one: str, index: Any, other: str, theirs: Any) -> None:
-    entries = _telling_entries(index, theirs)
+    entries = _entries_of_other(index, theirs)
     if entries is None or np.array_equal(np.sort(entries), np.arange(len(entries))):
         row = next((row for row in range(len(index)) if index[row] != theirs[row]), 0)
         aligned = f"{other}.loc[{one}.index] to pair them by it, or " if index.isin(theirs).all() else ""
@@ -223,15 +223,15 @@ def _compare(one: str, index: Any, other: str, theirs: Any) -> None:
         )
 
 
-def _telling_entries(index: Any, theirs: Any) -> I64 | None:
+def _entries_of_other(index: Any, theirs: Any) -> I64 | None:
     """Of two indexes of which one is 0, 1, 2, ... the other, in numbers that are none of these where it has none."""
     rows = np.arange(len(index))
-    parts = [np.asarray(part) for part in (index, theirs)]
-    plain = [part.dtype.kind in "iu" and np.array_equal(part, rows) for part in parts]
-    if not any(plain):
+    one, other = np.asarray(index), np.asarray(theirs)
+    one_is_plain, other_is_plain = (own.dtype.kind in "iu" and np.array_equal(own, rows) for own in (one, other))
+    if not (one_is_plain or other_is_plain):
         return None
-    telling = parts[0] if plain[1] else parts[1]
-    return telling.astype(np.int64) if telling.dtype.kind in "iu" else -1 - rows * (len(rows) + 1)
+    entries = one if other_is_plain else other
+    return entries.astype(np.int64) if entries.dtype.kind in "iu" else -1 - rows * (len(rows) + 1)
 
 
 def _shown(label: Any) -> str:
@@ -252,7 +252,7 @@ def same_labels(logits: Any, labels: Any, array: NDArray[Any], truth: I64) -> No
     index, theirs = _row_index("logits", logits), index_of(labels)
     if index is None or theirs is None or len(index) != len(theirs) or index.equals(theirs):
         return
-    entries = _telling_entries(index, theirs)
+    entries = _entries_of_other(index, theirs)
     if entries is None:  # refused by `same_rows`
         return
     rows = np.flatnonzero((entries >= 0) & (entries < len(truth)) & (entries != np.arange(len(truth))))

@@ -61,7 +61,7 @@ def _group_function(by: Any) -> Callable[[Any], Any] | None:
 
 
 def _warn_of_lacking(
-    parts: list[HeldOut], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage
+    held_out: list[HeldOut], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage
 ) -> None:
     """Name the classes that a training part had no row of, with the calibration rows that this costs.
 
@@ -69,14 +69,14 @@ def _warn_of_lacking(
     """
     rows = np.zeros(len(classes), np.int64)
     lacks = np.zeros(len(classes), np.bool_)
-    for part, truth in zip(parts, labels, strict=True):
+    for part, truth in zip(held_out, labels, strict=True):
         unknown = ~np.isin(np.arange(len(classes)), positions(classes_of(part.estimator), classes))
         lacks |= unknown
         rows += unknown * np.bincount(truth, minlength=len(classes))
     if not lacks.any():
         return
     n, missed = sum(map(len, labels)), int(rows.sum())
-    where = "have no row in the part that trains" if len(parts) == 1 else "lack rows in the training part of a fold"
+    where = "have no row in the part that trains" if len(held_out) == 1 else "lack rows in the training part of a fold"
     if isinstance(by, ByClass):
         outcome = "their labels are in every set"
     elif n - missed < conformal_rank(n, coverage):
@@ -239,13 +239,15 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self, trained: Trained, X: Any, y: NDArray[Any], classes: NDArray[Any], group: Any
     ) -> Calibration | CrossCalibration:
         """The calibration of the rows held out; of each fold's estimator, where these are kept."""
-        score, parts = self._conformal_score(trained), trained.held_out
-        logits = [aligned(part.logits, classes_of(part.estimator), classes) for part in parts]
-        labels = [positions(y[part.rows], classes) for part in parts]
-        _warn_of_lacking(parts, labels, classes, None if group else as_groups(self.by), self.coverage)
+        score, held_out = self._conformal_score(trained), trained.held_out
+        logits = [aligned(part.logits, classes_of(part.estimator), classes) for part in held_out]
+        labels = [positions(y[part.rows], classes) for part in held_out]
+        _warn_of_lacking(held_out, labels, classes, None if group else as_groups(self.by), self.coverage)
         names = classes.tolist() if classes.dtype.kind in "iuf" else [str(c) for c in classes]
         labels = [ClassAxis.of(names, len(names)).labels(part) for part in labels]
-        groups = [] if group is None else [_groups_of(group, _safe_indexing(X, rows), len(rows)) for rows, *_ in parts]
+        groups: list[NDArray[Any]] = []
+        if group is not None:
+            groups = [_groups_of(group, _safe_indexing(X, part.rows), len(part.rows)) for part in held_out]
         if self.ensemble:
             return self._cross_calibrated(logits, labels, groups, score, names)
         by = np.concatenate(groups) if groups else self.by
@@ -370,14 +372,14 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return aligned(self._reading(estimator, X), classes_of(estimator), self.classes_)
 
     def _sets(self, logits: Any, groups: Any, coverage: Any, **how: Any) -> Any:
-        asked = self.coverage if coverage is None else coverage
+        wanted = self.coverage if coverage is None else coverage
         if isinstance(self.calibration_, Calibration):
-            return self.calibration_.predict(logits, asked, groups=groups, **how)
+            return self.calibration_.predict(logits, wanted, groups=groups, **how)
         if how.pop("confidence") is not None or how.pop("smoothed") is not False:
             raise InputError(
                 "the sets of an ensemble follow no law that confidence or smoothed could use; leave them out."
             )
-        return self.calibration_.predict(logits, asked, groups=groups, **how)
+        return self.calibration_.predict(logits, wanted, groups=groups, **how)
 
     def evaluate(
         self,

@@ -26,8 +26,8 @@ class AtRandom:
 
     One permutation of the rows decides, whatever their labels: calibration rows and new ones are exchangeable only
     where each row was as likely to calibrate as any other. Stratified parts leave out classes of few rows, because half
-    a row is rounded off; and a split that is drawn again until every class has a row to train on keeps rows of small
-    classes, which score worst, out of it. A class without a training row is impossible; its rows are not covered.
+    a row is rounded off; drawing again until every class has a row to train on keeps rows of small classes, which score
+    worst, from calibrating. A class without a training row is impossible; its rows are not covered.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ class AtRandom:
         """Which rows train and which are held out, in each split."""
         order = check_random_state(self.random_state).permutation(len(y))
         if self.parts < 1:
-            parts = [order[: round(self.parts * len(y))]]
+            held_out = [order[: round(self.parts * len(y))]]
         else:
-            parts = [order[part :: int(self.parts)] for part in range(int(self.parts))]
-        found = [(np.setdiff1d(order, held_out), np.sort(held_out)) for held_out in parts]
-        if not all(len(train) and len(held_out) for train, held_out in found):
+            held_out = [order[fold :: int(self.parts)] for fold in range(int(self.parts))]
+        found = [(np.setdiff1d(order, rows), np.sort(rows)) for rows in held_out]
+        if not all(len(train) and len(rows) for train, rows in found):
             raise ValueError(f"n_samples={len(order)} leaves a part of them empty.")
         return found
 

@@ -63,7 +63,7 @@ def _by_splits(
     estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any], found: list[tuple[I64, I64]]
 ) -> Trained:
     """Fitted on a part, where the rest calibrates; on all rows, where every fold's rest does."""
-    parts: list[HeldOut] = []
+    held_out: list[HeldOut] = []
     reading: Reading | None = None
     for training, rest in found:
         fitted, rows = _fitted(estimator, X, y, params, training), _safe_indexing(X, rest)
@@ -71,11 +71,11 @@ def _by_splits(
             logits, reading = read(fitted, rows)
         else:
             logits = reading(fitted, rows)
-        parts.append(HeldOut(rest, logits, fitted))
+        held_out.append(HeldOut(rest, logits, fitted))
     assert reading is not None  # of no split there is an error
-    if len(parts) > 1:
-        return Trained(_fitted(estimator, X, y, params), reading, parts, len(parts))
-    return Trained(fitted, reading, parts)
+    if len(held_out) > 1:
+        return Trained(_fitted(estimator, X, y, params), reading, held_out, len(held_out))
+    return Trained(fitted, reading, held_out)
 
 
 def _fitted(estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any], rows: I64 | None = None) -> Any:
