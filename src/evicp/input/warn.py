@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import EvicpWarning, SuspiciousInputWarning
+from evicp.input.validate import LARGEST_LOGIT
 
 
 def warn(message: str, category: type[EvicpWarning]) -> None:
@@ -61,8 +62,9 @@ def warn_if_equal(logits: NDArray[Any]) -> None:
     """A network that gives every class the same logit says nothing: whatever is asked, its sets are full."""
     if not len(logits) or logits[0].min() != logits[0].max():  # a look is enough for most logits
         return
-    sample = logits[:: max(1, len(logits) // 32)]
-    if len(sample) >= _SOME and np.all(sample.min(1) == sample.max(1)):
+    sample = np.asarray(logits[:: max(1, len(logits) // 32)], dtype=np.float64)
+    usable = np.abs(sample[:, 0]) <= LARGEST_LOGIT  # others are refused
+    if len(sample) >= _SOME and np.all(usable & (sample.min(1) == sample.max(1))):
         warn(
             "all logits of a row are equal, in every row looked at: its labels have the same score, so sets are empty "
             "or full. Check that the model is trained, and that its output is read from the right place.",

@@ -81,7 +81,9 @@ PROBABILITIES = {
         SOFTMAX, node("Neg", ["x"], ["m"]), node("Softmax", ["m"], ["q"]), node("Mean", ["p", "q"], ["y"])
     ),
     "mixture": graph(
-        SOFTMAX, node("MatMul", ["p", "w"], ["y"]), constants=[constant(np.full((K, K), 1 / K, np.float32), "w")]
+        SOFTMAX,
+        node("MatMul", ["p", "w"], ["y"]),
+        constants=[constant(((np.eye(K) + 1 / K) / 2).astype(np.float32), "w")],
     ),
     "branches": graph(
         node("If", ["yes"], ["y"], then_branch=BRANCHES[0], else_branch=BRANCHES[1]),
