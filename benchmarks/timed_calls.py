@@ -7,9 +7,8 @@ import sys
 import time
 from functools import cache, partial
 
-from evicp import calibrate, kernels
+from evicp import Calibrator, calibrate, kernels
 from evicp.bench import imagenet_like
-from evicp.method.scores import as_score
 
 cached_logits = cache(imagenet_like)
 
@@ -18,7 +17,7 @@ def seconds(n: int, k: int, score: str, what: str) -> tuple[float, float]:
     """Wall and CPU seconds of label scores, a calibration, or the sets of n rows of k logits."""
     logits, labels = cached_logits(n, k)
     if what == "label scores":
-        call = partial(kernels.label_scores, as_score(score), logits, labels)
+        call = partial(kernels.label_scores, Calibrator(score).score, logits, labels)
     elif what == "calibrate":
         call = partial(calibrate, logits, labels, score)
     else:
