@@ -106,7 +106,8 @@ template <class T> struct Batch {
         fetch(from, to);
         int64_t bad = kUsable;
         if (is_narrow) {
-            for (int64_t i = first; i < stop && bad < 0; i += kLanes) bad = note_turned<HAS_LABEL>(i);
+            for (int64_t i = first; i < stop && bad < 0; i += kLanes)
+                bad = p.kind == kEcp ? note_turned<HAS_LABEL, true>(i) : note_turned<HAS_LABEL, false>(i);
         } else {
             for (int64_t i = first; i < stop && bad < 0; i++) bad = note_row<HAS_LABEL>(i) ? kUsable : i;
         }
@@ -177,14 +178,14 @@ template <class T> struct Batch {
             for (int r = 0; r < kLanes; r++) to[k * kLanes + r] = rows[r][k];
     }
 #if defined(__x86_64__)
+    // Four logits of each row from number k on: columns of 16, by way of vectors with those of every fourth row.
     static INLINE void turn_block(const float *const *rows, int64_t k, float *to) {
-        for (int r = 0; r < kLanes; r += 4) {
-            __m128 a = _mm_loadu_ps(rows[r] + k), b = _mm_loadu_ps(rows[r + 1] + k);
-            __m128 c = _mm_loadu_ps(rows[r + 2] + k), d = _mm_loadu_ps(rows[r + 3] + k);
-            _MM_TRANSPOSE4_PS(a, b, c, d);
-            _mm_store_ps(to + r, a), _mm_store_ps(to + kLanes + r, b);
-            _mm_store_ps(to + 2 * kLanes + r, c), _mm_store_ps(to + 3 * kLanes + r, d);
-        }
+        using F = Row16<float>;
+        F a = fours(rows, k), b = fours(rows + 1, k), c = fours(rows + 2, k), d = fours(rows + 3, k);
+        F ab = interleave_lower(a, b), cd = interleave_lower(c, d);
+        join_lower(ab, cd).store(to), join_upper(ab, cd).store(to + kLanes);
+        ab = interleave_upper(a, b), cd = interleave_upper(c, d);
+        join_lower(ab, cd).store(to + 2 * kLanes), join_upper(ab, cd).store(to + 3 * kLanes);
     }
     static INLINE void turn_block(const double *const *rows, int64_t k, double *to) {
         for (int r = 0; r < kLanes; r += 2) {
@@ -195,7 +196,8 @@ template <class T> struct Batch {
 #endif
 
     // As `note_row` for 16 rows, for LAC and the usual ECP; gives the first that cannot be used, or -1.
-    template <bool HAS_LABEL> int64_t note_turned(int64_t i) {
+    template <bool HAS_LABEL, bool IS_ECP> int64_t note_turned(int64_t i) {
+        constexpr bool kHasLow = IS_ECP || !HAS_LABEL;  // without ranks the label's score does not need it
         const int64_t j = i - first;
         T *columns = turned + j * n_classes;
         turn(i, columns);
@@ -206,15 +208,19 @@ template <class T> struct Batch {
                 marks[r] = raw(k)[job.labels[k]];
             }
         Row16<T> mark = Row16<T>::load(marks), rest(T(0)), top{T(-kInfinity)}, low{T(kInfinity)}, e(T(0));
-        Counts<T> rank(0), shared(0), low_rank(0);
+        Counts<T> rank(0), below(0), low_rank(0);
         for (int64_t k = 0; k < n_classes; k++) {
             Row16<T> z = Row16<T>::load(columns + k * kLanes);
-            look<HAS_LABEL>(z, rest, top, rank, mark);
-            low = smaller(z, low);
+            if (IS_ECP) {
+                look<HAS_LABEL>(z, rest, top, rank, mark);
+            } else {
+                rest = rest + larger(Row16<T>(T(0)), z), top = larger(z, top);
+            }
+            if (kHasLow) low = smaller(z, low);
         }
         Mask<T, kLanes> sound = ((rest + (top - top)) == (rest + (top - top))) & (Row16<T>(sizeof(T) == 8 ? T(kLargestLogit) : T(kInfinity)) >= top);
         if (uint32_t bad = ~bits(sound) & kAllLanes) return i + __builtin_ctz(bad);
-        if (bits(low > Row16<T>(T(-kInfinity))) != kAllLanes) {  // somewhere labels are impossible
+        if (kHasLow && bits(low > Row16<T>(T(-kInfinity))) != kAllLanes) {  // somewhere labels are impossible
             low = Row16<T>(T(kInfinity));
             for (int64_t k = 0; k < n_classes; k++)
                 low = smaller(finite_or(Row16<T>::load(columns + k * kLanes), T(kInfinity)), low);
@@ -223,15 +229,13 @@ template <class T> struct Batch {
         for (int64_t k = 0; k < n_classes; k++) {
             __builtin_prefetch(ahead + k * kLanes * int64_t(sizeof(T)));
             Row16<T> z = Row16<T>::load(columns + k * kLanes);
-            Mask<T, kLanes> is_top = z >= top;
-            count_if<T>(shared, is_top);
-            e = e + select(is_top, Row16<T>(T(0)), exp_times(z - top, T(p.rate)));
+            add_below(e, below, exp_times(z - top, T(p.rate)), z, top);
         }
-        if (p.kind == kEcp)
+        if (IS_ECP)
             for (int64_t k = 0; k < n_classes; k++) count_if<T>(low_rank, Row16<T>::load(columns + k * kLanes) > low);
         widen(top).store(facts.top + j), widen(low).store(facts.low + j), widen(rest).store(facts.rest + j);
         widen(e).store(facts.exponentials + j), widen(mark).store(labels.z + j);
-        store_counts(shared, facts.v + j), store_counts(low_rank, facts.low_rank + j), store_counts(rank, labels.rank + j);
+        store_counts(Counts<T>(int(n_classes)) - below, facts.v + j), store_counts(low_rank, facts.low_rank + j), store_counts(rank, labels.rank + j);
         for (int64_t m = j; m < j + kLanes; m++) {
             if (facts.rest[m] == double(kInfinity) && first + m < stop) facts.rest[m] = huge_evidence_but_largest(row(first + m));
             facts.ceiling[m] = facts.v[m] == 1.0 && facts.top[m] == facts.low[m] ? kLowest : 0.0;

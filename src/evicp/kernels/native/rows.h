@@ -37,6 +37,22 @@ template <class T> struct Logits {
 
 template <class T> INLINE void count_if(Counts<T> &counts, const Mask<T, kLanes> &mask) { counts = counts - mask; }
 
+// sum + x where z < top, and those counted.
+template <class T> INLINE void add_below(Row16<T> &sum, Counts<T> &below, const Row16<T> &x, const Row16<T> &z, const Row16<T> &top) {
+#if EVICP_WIDTH == 64
+    if constexpr (sizeof(T) == 4) {  // masks are registers of their own, which GCC turns into vectors and back
+        __mmask16 mask = _mm512_cmp_ps_mask(z.part[0], top.part[0], _CMP_LT_OQ);
+        __m512i counted = (__m512i)below.part[0];
+        below.part[0] = (typename Counts<T>::Part)_mm512_mask_sub_epi32(counted, mask, counted, _mm512_set1_epi32(-1));
+        sum.part[0] = _mm512_mask_add_ps(sum.part[0], mask, sum.part[0], x.part[0]);
+        return;
+    }
+#endif
+    Mask<T, kLanes> is_below = z < top;
+    count_if<T>(below, is_below);
+    sum = sum + select(is_below, x, Row16<T>(T(0)));
+}
+
 template <class T> INLINE Row16<T> finite_or(const Row16<T> &z, T other) {
     return select(z > Row16<T>(T(-kInfinity)), z, Row16<T>(other));
 }
@@ -133,14 +149,12 @@ struct Sums {
     int64_t low_rank;     // how many labels are above `low`
 };
 template <bool HAS_LOW, class T> INLINE Sums sums(const Logits<T> &row, T top, T rate, T low) {
-    Counts<T> shared(0), low_rank(0);
+    Counts<T> below(0), low_rank(0);
     double exponentials = 0.0;
     for (int64_t start = 0; start < row.n; start += kChunk) {
         Row16<T> e(T(0));
         auto add = [&](const Row16<T> &z) __attribute__((always_inline)) {
-            Mask<T, kLanes> is_top = z >= Row16<T>(top);
-            count_if<T>(shared, is_top);
-            e = e + select(is_top, Row16<T>(T(0)), exp_times(z - top, rate));
+            add_below(e, below, exp_times(z - top, rate), z, Row16<T>(top));
             if (HAS_LOW) count_if<T>(low_rank, z > Row16<T>(low));
         };
         int64_t stop = smaller(start + kChunk, row.n), i = start;
@@ -148,7 +162,7 @@ template <bool HAS_LOW, class T> INLINE Sums sums(const Logits<T> &row, T top, T
         if (i < stop) add(row.load(i));
         exponentials += sum(e);
     }
-    int64_t tops = count(shared);
+    int64_t tops = (row.n + kLanes - 1) / kLanes * kLanes - count(below);
     return {tops, exponentials + (double(tops) - 1.0), count(low_rank)};
 }
 

@@ -307,8 +307,11 @@ template <class T> void flag_candidates(Batch<T> &b) {
 }
 template <class T> INLINE int64_t gather_flagged(Batch<T> &b, int64_t j) {
     int64_t count = 0;
-    for (int64_t from = 0; from < b.n_classes; from += kFlags)
-        count = note_bits(b.found, count, from, b.flags[from / kFlags * kBatch + j]);
+    for (int64_t from = 0; from < b.n_classes; from += 2 * kFlags) {
+        const uint32_t *flags = b.flags + from / kFlags * kBatch + j;
+        uint64_t next = from + kFlags < b.n_classes ? flags[kBatch] : 0;
+        count = note_bits(b.found, count, from, flags[0] | next << kFlags);
+    }
     return count;
 }
 
