@@ -11,7 +11,7 @@ namespace EVICP_LEVEL {
 
 constexpr int kSlots = 128, kMost = 64;  // candidates of several rows that are scored side by side, and those of one row
 constexpr int kFlags = 32;               // labels of a turned row that are flagged in one number
-constexpr int64_t kConverted = 1 << 12;  // logits of a batch that are converted first and should stay in the cache
+constexpr int64_t kConverted = 1 << 13;  // logits of a batch that are converted should stay in the cache
 // How far ln of the sum of log-probabilities e^z may be from 0: in double precision, and where all fit into single.
 constexpr double kNormalized = 0x1p-42, kNormalizedSingle = 0x1p-20;
 constexpr int kFew = 128;                // up to so many candidates are sorted by comparing all with all
@@ -21,6 +21,7 @@ template <class T> struct Batch {
     const Parameters p;
     const int64_t n_classes, width;
     const bool is_narrow, is_converted;
+    const bool is_widened;  // whether the first pass over a row widens it; other conversions come before
     int64_t first = 0, stop = 0;  // the rows at hand
 
     Facts<kBatch> facts;
@@ -43,7 +44,8 @@ template <class T> struct Batch {
     explicit Batch(const Job &job)
         : job(job), p(job), n_classes(job.n_classes), width(n_classes < kLanes ? kLanes : n_classes),
           is_narrow(p.has_cuts && n_classes <= kNarrow),
-          is_converted(!(job.in_place && (is_narrow || n_classes >= kLanes))) {}
+          is_converted(!(job.in_place && (is_narrow || n_classes >= kLanes))),
+          is_widened(job.type <= kBfloat && !is_narrow && n_classes >= kLanes) {}
 
     // A batch in memory of its own, or null.
     static Batch *make(const Job &job, bool for_sets) {
@@ -87,12 +89,12 @@ template <class T> struct Batch {
         return {padded, kLanes};
     }
 
-    // Have the rows from `from` on at hand, at most to `to`.
-    void fetch(int64_t from, int64_t to) {
+    // Have the rows from `from` on at hand, at most to `to`; those that the first pass widens only if there is none.
+    void fetch(int64_t from, int64_t to, bool has_first_pass = false) {
         int64_t rows = (is_converted ? kConverted : kBatchLogits) / width;
         rows = rows < 1 ? 1 : rows > kBatch ? kBatch : rows;
         first = from, stop = smaller(from + rows, to);
-        if (!is_converted) return;
+        if (!is_converted || (is_widened && has_first_pass)) return;
         for (int64_t i = first; i < stop; i++) {
             T *copy = copies + (i - first) * width;
             convert(job.logits + i * job.stride, job.type, n_classes, copy);
@@ -103,7 +105,7 @@ template <class T> struct Batch {
     // Take rows, with a label each if there are labels; what passes over them find is in `facts` then, and what is asked of
     // their labels in `labels`. Gives the first row that cannot be used, or -1.
     template <bool HAS_LABEL> int64_t take(int64_t from, int64_t to) {
-        fetch(from, to);
+        fetch(from, to, true);
         int64_t bad = kUsable;
         if (is_narrow) {
             for (int64_t i = first; i < stop && bad < 0; i += kLanes)
@@ -131,10 +133,30 @@ template <class T> struct Batch {
         return true;
     }
 
+    // The first pass over row i.
+    template <bool HAS_LABEL> INLINE Survey<T> first_pass(int64_t i, const Logits<T> &row, int64_t label) const {
+        if constexpr (sizeof(T) == 4) {
+            if (is_widened) return job.type == kHalf ? widen_row<HAS_LABEL, kHalf>(i, label) : widen_row<HAS_LABEL, kBfloat>(i, label);
+        }
+        bool is_ranked = HAS_LABEL && p.needs_rank();
+        return is_ranked ? survey<true>(row, row[label]) : survey<false>(row, T(0));
+    }
+    template <bool HAS_LABEL, int TYPE> NEVER_INLINE Survey<T> widen_row(int64_t i, int64_t label) const {
+        const char *from = job.logits + i * job.stride;
+        float *to = copies + (i - first) * width, mark;
+        convert(from + 2 * label, TYPE, 1, &mark);
+        return survey<HAS_LABEL>(Logits<T>{to, width}, mark, [from, to](int64_t k) __attribute__((always_inline)) {
+            __builtin_prefetch(from + 2 * (k + kAhead));
+            Row16<float> z = widen_16<TYPE>(from + 2 * k);
+            z.store(to + k);
+            return z;
+        });
+    }
+
     template <bool HAS_LABEL> bool note_row(int64_t i) {
         Logits<T> z = row(i);
         int64_t j = i - first, label = HAS_LABEL ? job.labels[i] : 0;
-        Survey<T> s = evicp::EVICP_LEVEL::survey<HAS_LABEL>(z, z[label]);
+        Survey<T> s = first_pass<HAS_LABEL>(i, z, label);
         if (!s.usable) return false;
         facts.top[j] = s.top, facts.low[j] = s.low, facts.ceiling[j] = 0.0;
         few[j] = s.few, some[j] = s.some, many[j] = s.many;

@@ -109,14 +109,16 @@ template <class T> struct Survey {
     T few, some, many;  // logits that 4, 8 and 16 labels reach, and about 8, 20 and 50 on average
 };
 
-template <bool HAS_LABEL, class T> INLINE void look(const Row16<T> &z, Row16<T> &rest, Row16<T> &top, Counts<T> &rank, const Row16<T> &mark) {
+template <bool RANKED, class T> INLINE void look(const Row16<T> &z, Row16<T> &rest, Row16<T> &top, Counts<T> &rank, const Row16<T> &mark) {
     rest = rest + larger(Row16<T>(T(0)), smaller(top, z));  // keeps a NaN, which is no largest
-    if (HAS_LABEL) count_if<T>(rank, z > mark);
+    if (RANKED) count_if<T>(rank, z > mark);
     top = larger(z, top);
 }
 
-template <bool HAS_LABEL, class T> INLINE Survey<T> survey(const Logits<T> &row, T label) {
-    Row16<T> mark(label), top{T(-kInfinity)}, low = row.load_any(row.n);
+// A first look at a row, and how many labels are above one if RANKED. `read` gives 16 logits from a number on; where it
+// widens them, it also puts them into the row.
+template <bool RANKED, class T, class Read> INLINE Survey<T> survey(const Logits<T> &row, T label, Read read) {
+    Row16<T> mark(label), top{T(-kInfinity)}, low = read(row.n - kLanes);
     Counts<T> rank(0);
     double rest = 0.0;
     int64_t whole = row.n / kLanes * kLanes;
@@ -124,12 +126,11 @@ template <bool HAS_LABEL, class T> INLINE Survey<T> survey(const Logits<T> &row,
         Row16<T> part(T(0));
         int64_t stop = smaller(start + kChunk, whole);
         for (int64_t i = start; i < stop; i += kLanes) {
-            Row16<T> z = Row16<T>::load(row.z + i);
-            __builtin_prefetch(row.z + i + kAhead);
-            look<HAS_LABEL>(z, part, top, rank, mark);
+            Row16<T> z = read(i);
+            look<RANKED>(z, part, top, rank, mark);
             low = smaller(z, low);
         }
-        if (whole < smaller(start + kChunk, row.n)) look<HAS_LABEL>(row.load(whole), part, top, rank, mark);
+        if (whole < smaller(start + kChunk, row.n)) look<RANKED>(row.load(whole), part, top, rank, mark);
         rest += sum(part);
     }
     Survey<T> s;
@@ -140,6 +141,12 @@ template <bool HAS_LABEL, class T> INLINE Survey<T> survey(const Logits<T> &row,
     s.rank = count(rank);
     s.few = larger(level_of_4(top), s.low), s.some = larger(level_of_8(top), s.low), s.many = larger(level_of_16(top), s.low);
     return s;
+}
+template <bool RANKED, class T> INLINE Survey<T> survey(const Logits<T> &row, T label) {
+    return survey<RANKED>(row, label, [&row](int64_t i) __attribute__((always_inline)) {
+        __builtin_prefetch(row.z + i + kAhead);
+        return Row16<T>::load(row.z + i);
+    });
 }
 
 // What the second pass over a row gives.
@@ -263,7 +270,22 @@ INLINE Row16<float> from_half(const Lanes<uint32_t, kLanes> &half) {
     Mask<float, kLanes> is_special = Row16<float>(65504.0f) < scaled;  // infinities and NaNs keep their mantissa
     return cast<float>(select(cast<uint32_t>(is_special), magnitude | Bits(0x7F800000), cast<uint32_t>(scaled)) | sign);
 }
-INLINE Row16<float> from_bfloat(const Lanes<uint32_t, kLanes> &half) { return cast<float>(shift_left(half, 16)); }
+// 16 numbers of two bytes each as float32.
+template <int TYPE> INLINE Row16<float> widen_16(const char *from) {
+    if (TYPE == kBfloat) return cast<float>(shift_left(load_short(from), 16));
+#if defined(__F16C__)
+    Row16<float> r;
+#if EVICP_WIDTH == 64
+    r.part[0] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
+#else
+    constexpr int kParts = Row16<float>::kParts;
+    EACH_PART r.part[i] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from + 16 * i)));
+#endif
+    return r;
+#else
+    return from_half(load_short(from));
+#endif
+}
 
 // A row as kernels read it, from any other kind.
 inline void convert(const char *from, int32_t, int64_t n, double *to) { memcpy(to, from, size_t(n) * sizeof(double)); }
@@ -272,27 +294,14 @@ inline void convert(const char *from, int32_t type, int64_t n, float *to) {
         memcpy(to, from, size_t(n) * sizeof(float));
         return;
     }
-    auto read = [type](const char *sixteen) __attribute__((always_inline)) {
-#if EVICP_WIDTH == 64
-        if (type == kHalf) {  // the same numbers, by one instruction
-            Row16<float> r;
-            r.part[0] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(sixteen)));
-            return r;
-        }
-#endif
-        return type == kHalf ? from_half(load_short(sixteen)) : from_bfloat(load_short(sixteen));
-    };
-    int64_t k = 0;
-    for (; k + kLanes <= n; k += kLanes) {
-        __builtin_prefetch(from + 2 * (k + kAhead));
-        read(from + 2 * k).store(to + k);
+    for (int64_t k = 0; k < n; k += kLanes) {
+        char sixteen[2 * kLanes] = {};
+        float widened[kLanes];
+        int64_t count = smaller(n - k, int64_t(kLanes));
+        memcpy(sixteen, from + 2 * k, size_t(2 * count));
+        (type == kHalf ? widen_16<kHalf>(sixteen) : widen_16<kBfloat>(sixteen)).store(widened);
+        memcpy(to + k, widened, size_t(count) * sizeof(float));
     }
-    if (k == n) return;
-    char rest[2 * kLanes] = {};
-    float last[kLanes];
-    memcpy(rest, from + 2 * k, size_t(2 * (n - k)));
-    read(rest).store(last);
-    memcpy(to + k, last, size_t(n - k) * sizeof(float));
 }
 
 }  // namespace EVICP_LEVEL
