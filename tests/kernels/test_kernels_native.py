@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from functools import partial
 
 import mpmath
@@ -637,6 +638,31 @@ def test_every_float16_and_every_bfloat16_is_widened_exactly():
         want = np.resize(single[usable], column.shape)
         with np.errstate(invalid="ignore"):
             np.testing.assert_array_equal(dense_lac(column), dense_lac(want))
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "strided tensor"])
+@pytest.mark.parametrize("score", ["ecp", "aps"])
+def test_bfloat16_is_read_as_it_is(kind, score):
+    """The same scores and sets as of float32, and no float32 copy."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    logits, labels = imagenet_like(2000, 300)
+    rounded = logits.astype(ml_dtypes.bfloat16)
+    wide: np.ndarray = rounded.astype(np.float32)
+    given: object = rounded
+    if kind != "array":
+        torch = pytest.importorskip("torch")
+        every_second = torch.tensor(np.repeat(wide, 2, axis=0)).bfloat16()[::2]
+        given = every_second if kind == "strided tensor" else every_second.contiguous()
+    want = evicp.calibrate(wide, labels, score)
+    evicp.calibrate(given, labels, score).predict(given, 0.9)  # what is imported and remembered is there
+    tracemalloc.start()
+    calibration = evicp.calibrate(given, labels, score)
+    sets = calibration.predict(given, 0.9)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < wide.nbytes / 2
+    np.testing.assert_array_equal(calibration.scores, want.scores)
+    np.testing.assert_array_equal(sets.labels, want.predict(wide, 0.9).labels)
 
 
 # ---------------------------------------------------------------------------------------------------------------

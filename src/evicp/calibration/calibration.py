@@ -340,7 +340,7 @@ class Calibration:
 
     def _as_logits(self, logits: Any) -> NDArray[Any]:
         """New rows, in the order of the calibration's classes."""
-        array = validate.as_logits(logits, self.n_classes, row_allowed=True)
+        array = validate.as_logits(logits, self.n_classes, row_allowed=True, keep_bfloat16=True)
         if not isinstance(logits, np.ndarray):
             self.classes.check(logits)
         return array
@@ -686,7 +686,10 @@ class Calibration:
         validate.same_device(logits, labels)
         self.classes.check(logits)
         stays = kernels.on_device(self.score, logits) is not None
-        array: Any = (validate.as_device_logits if stays else validate.as_logits)(logits, self.n_classes)
+        if stays:
+            array: Any = validate.as_device_logits(logits, self.n_classes)
+        else:
+            array = validate.as_logits(logits, self.n_classes, keep_bfloat16=True)
         classes = self.classes.learned(logits)
         truth = classes.row_labels(labels, logits, array)
         if own is not None:

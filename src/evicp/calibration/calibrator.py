@@ -160,7 +160,10 @@ class Calibrator:
         frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
         validate.same_device(logits, labels)
         stays = kernels.on_device(self.score, logits) is not None
-        array: Any = (validate.as_device_logits if stays else validate.as_logits)(logits, self.n_classes)
+        if stays:
+            array: Any = validate.as_device_logits(logits, self.n_classes)
+        else:
+            array = validate.as_logits(logits, self.n_classes, keep_bfloat16=True)
         classes = self.learned(logits, array.shape[1])
         truth = classes.row_labels(labels, logits, array)
         row_weights = self._row_weights(weights, truth, array.shape[1])

@@ -129,9 +129,28 @@ def _from_column(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy(dtype=np.int64 if kind == "i" else np.uint64))
 
 
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Whether this is bfloat16, of which NumPy has none of its own: it is the ml_dtypes package's."""
+    return dtype.kind == "V" and dtype.name == "bfloat16"
+
+
 def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
-    """NumPy has no bfloat16 of its own; the ml_dtypes package's is widened exactly to float32."""
-    return array.astype(np.float32) if array.dtype.kind == "V" and array.dtype.name == "bfloat16" else array
+    """What is bfloat16 is widened to float32, exactly."""
+    return array.astype(np.float32) if is_bfloat16(array.dtype) else array
+
+
+def as_bfloat16(value: Any) -> NDArray[Any] | None:
+    """A bfloat16 array, or one of a torch tensor's memory; None of anything else, and where ml_dtypes is missing."""
+    if type(value) is np.ndarray:
+        return value if is_bfloat16(value.dtype) else None
+    if not is_torch(value) or str(value.dtype) != "torch.bfloat16" or value.device.type != "cpu" or value.is_sparse:
+        return None
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError:
+        return None
+    bits: NDArray[Any] = value.detach().view(sys.modules["torch"].int16).numpy()
+    return bits.view(bfloat16)
 
 
 def owned(array: NDArray[Element]) -> NDArray[Element]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import CoverageError, InputError, InputTypeError, LabelsError, LogitsError, ScoreError
-from evicp.input.convert import as_array, frozen, is_missing, is_torch
+from evicp.input.convert import as_array, as_bfloat16, frozen, is_missing, is_torch
 from evicp.types import F64, I64
 
 #: A block of rows holds about this many logits: small enough for the cache, large enough to hide NumPy's overhead.
@@ -36,14 +36,19 @@ SMALLEST_PROBABILITY = 1e-300
 # Arrays
 
 
-def as_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = False) -> NDArray[Any]:
+def as_logits(
+    logits: Any, n_classes: int | None = None, *, row_allowed: bool = False, keep_bfloat16: bool = False
+) -> NDArray[Any]:
     """Logits as an (n, K) array of float16, float32 or float64, without a copy where possible.
 
     Values are not read here but block by block on the way through (`blocks`): a memory map stays on disk.
+    `keep_bfloat16` is for callers that only pass them on to the kernels; others get float32.
     """
     if type(logits) is np.ndarray and row_allowed and logits.shape == (n_classes,) and _is_native(logits.dtype):
         return logits[None, :]  # at once, as a server asks for one row after the other
-    return _as_rows(_as_native_floats(as_array(logits, "logits")), n_classes, row_allowed)
+    kept = as_bfloat16(logits) if keep_bfloat16 else None
+    array = _as_native_floats(as_array(logits, "logits")) if kept is None else kept
+    return _as_rows(array, n_classes, row_allowed)
 
 
 def as_device_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = False) -> Any:

@@ -49,6 +49,8 @@ def _threads_for(logits: NDArray[Any]) -> int:
 
 def _readable(logits: NDArray[Any]) -> NDArray[Any]:
     """Logits as kernels read them: rows contiguous along classes, wherever they lie and however far apart."""
+    if logits.dtype.kind == "V":  # bfloat16, whose bits NumPy exports as whole numbers only
+        logits = logits.view(np.uint16)
     return logits if logits.strides[1] == logits.itemsize else np.ascontiguousarray(logits)
 
 
