@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -23,8 +24,8 @@ from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames
-from evicp.io.executor import HERE, Executor, for_all_rows, tasks
-from evicp.io.files import SetsFile, open_sets, scan_sets
+from evicp.io.executor import Executor, for_all_rows, whole
+from evicp.io.files import SetsFormat, open_sets, scan_sets
 from evicp.io.logits import open_rows
 from evicp.io.paths import as_path
 from evicp.io.rows import Block, Rows, hold, located, no_labels
@@ -37,6 +38,8 @@ __all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "monitor", "open_ro
 Progress = Callable[[int], Any]
 Names = TypeVar("Names", bound=ClassNames)
 
+_HERE = Executor()
+
 
 def calibrate(
     rows: Rows | str | PathLike[str],
@@ -48,7 +51,7 @@ def calibrate(
     class_weights: Any = None,
     class_names: ClassNames | None = None,
     progress: Progress | None = None,
-    executor: Executor = HERE,
+    executor: Executor = _HERE,
 ) -> Calibration:
     """Calibrate on labelled rows on disk; of n rows only the scores stay in memory.
 
@@ -92,8 +95,7 @@ def predict_blocks(
 ) -> Generator[tuple[Block, PredictionSets]]:
     """Each block of rows with its sets; `how` is `confidence` and `allow_empty` of `Calibration.predict`."""
     values = _predictable(calibration, rows, coverage, groups=groups, weights=weights, smoothed=smoothed)
-    for task in tasks(rows, values):
-        yield from task.predict(calibration, coverage, how)
+    yield from whole(rows, values).predict(partial(calibration.predict, coverage=coverage, **how))
 
 
 def _predictable(calibration: Calibration, rows: Rows, coverage: Coverage, **values: Any) -> dict[str, Any]:
@@ -116,8 +118,8 @@ def predict(
     smoothed: Any = False,
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
-    more: Mapping[str, type[SetsFile]] | None = None,
-    executor: Executor = HERE,
+    more: Mapping[str, SetsFormat] | None = None,
+    executor: Executor = _HERE,
 ) -> SetsSummary:
     """Write the sets of rows on disk to a file, block by block; it appears whole, or not at all.
 
@@ -136,7 +138,7 @@ def predict(
     values = _predictable(calibration, source, coverage, groups=groups, weights=weights, smoothed=smoothed)
     how = {"confidence": confidence, "allow_empty": allow_empty}
     if evaluator is None:
-        made = executor.predict(source, values, calibration, coverage, how)
+        made = executor.predict(source, values, partial(calibration.predict, coverage=coverage, **how))
     else:
         pairs = predict_blocks(calibration, source, coverage, **values, **how)
         made = _evaluated(evaluator, calibration, source, pairs, groups)
@@ -147,7 +149,7 @@ def _write_sets(
     made: Generator[PredictionSets],
     output: str | PathLike[str],
     progress: Progress | None,
-    more: Mapping[str, type[SetsFile]] | None,
+    more: Mapping[str, SetsFormat] | None,
 ) -> SetsSummary:
     """Write sets to a file as they come, and sum them up."""
     with closing(made), open_sets(output, more) as file:
@@ -266,10 +268,6 @@ def _aligned(rows: Rows, sets: Iterator[PredictionSets]) -> Iterator[tuple[Block
         raise LabelsError(f"there must be one set per row; got more than {len(rows):,} sets for as many rows.")
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# What is given with rows
-
-
 def monitor(
     watch: Monitor,
     calibration: Calibration,
@@ -290,19 +288,20 @@ def monitor(
     progress : called with the number of rows done after each block
     """
     same_names(calibration, rows, "the calibration")
-    for start, block, labels in rows.blocks():
-        with located(rows.source, start):
-            array, truth = calibration.classes.labelled(block, labels)
-            given = None if groups is None else groups[start : start + len(block)]
-            wanted = _of_group(calibration, array, truth, given, group)
-            known, own = calibration.classes.labels(truth[wanted]), None if given is None else given[wanted]
-            if p_values:
-                watch.update_p_values(calibration.p_values(array[wanted], known, groups=own))
-            else:
-                sets = calibration.predict(array[wanted], watch.coverage, confidence=watch.confidence, groups=own)
-                watch.update(sets.contains(known))
+
+    def show(block: Block, groups: Any) -> None:
+        array, truth = calibration.classes.labelled(block.logits, block.labels)
+        wanted = _of_group(calibration, array, truth, groups, group)
+        known, own = calibration.classes.labels(truth[wanted]), None if groups is None else groups[wanted]
+        if p_values:
+            watch.update_p_values(calibration.p_values(array[wanted], known, groups=own))
+        else:
+            sets = calibration.predict(array[wanted], watch.coverage, confidence=watch.confidence, groups=own)
+            watch.update(sets.contains(known))
+
+    for block, _ in whole(rows, _row_wise(rows, groups=groups)).each(show):
         if progress is not None:
-            progress(len(block))
+            progress(len(block.logits))
 
 
 def _of_group(calibration: Calibration, logits: Any, labels: Any, groups: Any, group: str | None) -> Bools:
@@ -315,6 +314,10 @@ def _of_group(calibration: Calibration, logits: Any, labels: Any, groups: Any, g
         return own[by.of_labels(calibration.n_classes)[labels]]
     wanted: Bools = calibration.groups_of(logits, groups) == group
     return wanted
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is given with rows
 
 
 def _as_rows(rows: Rows | str | PathLike[str]) -> Rows:

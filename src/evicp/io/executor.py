@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
 from evicp.io.rows import Block, FileRows, Rows, located
 from evicp.io.stored import MemoryArray, RawArray
 from evicp.sets import PredictionSets
-from evicp.types import Coverage
 
-__all__ = ["HERE", "Executor", "Task", "for_all_rows", "tasks"]
+__all__ = ["Executor", "Task", "for_all_rows", "tasks", "whole"]
 
 Result = TypeVar("Result")
 
@@ -52,11 +50,9 @@ class Task:
         for block, _ in self.each(lambda block, **own: calibrator.update(block.logits, block.labels, **own)):
             yield len(block.logits)
 
-    def predict(
-        self, calibration: Calibration, coverage: Coverage, how: dict[str, Any]
-    ) -> Iterator[tuple[Block, PredictionSets]]:
-        """Each block with its sets; `how` is what else `Calibration.predict` takes."""
-        return self.each(lambda block, **own: calibration.predict(block.logits, coverage, **own, **how))
+    def predict(self, predict: Callable[..., PredictionSets]) -> Iterator[tuple[Block, PredictionSets]]:
+        """Each block with its sets; `predict` takes logits and the values."""
+        return self.each(lambda block, **own: predict(block.logits, **own))
 
 
 def for_all_rows(value: Any) -> bool:
@@ -68,14 +64,13 @@ def _of_rows(value: Any, start: int, stop: int) -> Any:
     return value if for_all_rows(value) else value[start:stop]
 
 
-def tasks(rows: Rows, values: Mapping[str, Any], size: int | None = None) -> Iterator[Task]:
-    """One task for all rows; or for other processes, tasks of `size` rows at most.
+def whole(rows: Rows, values: Mapping[str, Any]) -> Task:
+    """All rows as one task."""
+    return Task(rows, values, 0, rows.step, rows.dtype)
 
-    Files that can only be read from their beginning are not divided.
-    """
-    if size is None:
-        yield Task(rows, values, 0, rows.step, rows.dtype)
-        return
+
+def tasks(rows: Rows, values: Mapping[str, Any], size: int) -> Iterator[Task]:
+    """Rows in tasks of `size` rows at most, for other processes; files that have to be unpacked are not divided."""
     first = 0
     for part in rows.parts:
         n = part.shape[0]
@@ -89,44 +84,16 @@ def tasks(rows: Rows, values: Mapping[str, Any], size: int | None = None) -> Ite
         first += n
 
 
-class Executor(Protocol):
-    """Where tasks are done."""
+class Executor:
+    """Where rows are worked on: in this process, unless a subclass shares them out."""
 
     def calibrate(self, rows: Rows, values: Mapping[str, Any], calibrator: Calibrator) -> Generator[int]:
         """Add rows to a calibrator; yields how many rows were added, now and then."""
-        ...
+        yield from whole(rows, values).calibrate(calibrator)
 
     def predict(
-        self,
-        rows: Rows,
-        values: Mapping[str, Any],
-        calibration: Calibration,
-        coverage: Coverage,
-        how: dict[str, Any],
+        self, rows: Rows, values: Mapping[str, Any], predict: Callable[..., PredictionSets]
     ) -> Generator[PredictionSets]:
-        """The sets of rows, some at a time, in order; `how` is what else `Calibration.predict` takes."""
-        ...
-
-
-class _Here:
-    """In this process: one task."""
-
-    def calibrate(self, rows: Rows, values: Mapping[str, Any], calibrator: Calibrator) -> Generator[int]:
-        for task in tasks(rows, values):
-            yield from task.calibrate(calibrator)
-
-    def predict(
-        self,
-        rows: Rows,
-        values: Mapping[str, Any],
-        calibration: Calibration,
-        coverage: Coverage,
-        how: dict[str, Any],
-    ) -> Generator[PredictionSets]:
-        for task in tasks(rows, values):
-            for _, sets in task.predict(calibration, coverage, how):
-                yield sets
-
-
-#: The executor that works in this process.
-HERE: Executor = _Here()
+        """The sets of rows, some at a time, in order; `predict` takes logits and the values."""
+        for _, sets in whole(rows, values).predict(predict):
+            yield sets

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TextIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,22 +41,34 @@ def write_sets(sets: PredictionSets, path: str | PathLike[str]) -> None:
         file.append(sets)
 
 
-class SetsFile(Protocol):
-    """A file of sets that grows block by block."""
+class SetsFile(ABC):
+    """A file of sets that grows block by block.
 
-    def __init__(self, path: Path) -> None: ...
+    Parameters
+    ----------
+    path : where it is written
+    file : what is written until the end, at the path or for the time being
+    """
 
+    def __init__(self, path: Path, file: IO[Any]) -> None:
+        self._path, self._file = path, file
+
+    @abstractmethod
     def append(self, sets: PredictionSets, first_row: int) -> None:
         """Write the sets of the next rows."""
-        ...
 
     def finish(self) -> None:
         """Write what comes last."""
-        ...
+        self._file.flush()
 
     def close(self) -> None:
         """Let go of everything; called in any case, once."""
-        ...
+        with suppress(OSError):  # said already, where it matters
+            self._file.close()
+
+
+#: What makes one, at a path.
+SetsFormat = Callable[[Path], SetsFile]
 
 
 class SetsWriter:
@@ -76,7 +89,7 @@ class SetsWriter:
 
 
 @contextmanager
-def open_sets(path: str | PathLike[str], more: Mapping[str, type[SetsFile]] | None = None) -> Iterator[SetsWriter]:
+def open_sets(path: str | PathLike[str], more: Mapping[str, SetsFormat] | None = None) -> Iterator[SetsWriter]:
     """A file of sets to be written block by block, that appears when the block of code ends well, and not before.
 
     Parameters
@@ -106,11 +119,11 @@ def _about(sets: PredictionSets) -> dict[str, Any]:
     return {name: value for name, value in about.items() if name not in ("columns", "numbered") or value}
 
 
-class _ParquetSets:
+class _ParquetSets(SetsFile):
     """Parquet: one row group per block."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")  # not by name: Arrow's own errors are of another kind
+        super().__init__(path, path.open("wb"))  # not by name: Arrow's own errors are of another kind
         self._writer: Any = None
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
@@ -127,30 +140,28 @@ class _ParquetSets:
         self._writer.close()
 
     def close(self) -> None:
-        with suppress(OSError):  # said already, where it matters
+        with suppress(OSError):
             if self._writer is not None and self._writer.is_open:
                 self._writer.close()
-        with suppress(OSError):
-            self._file.close()
+        super().close()
 
 
-class _NpzSets:
-    """npz: its arrays wait in nameless files beside it until their lengths are known."""
+class _NpzSets(SetsFile):
+    """npz: its arrays, labels and sizes, wait in nameless files beside it until their lengths are known."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        super().__init__(path, tempfile.TemporaryFile(dir=path.parent))  # noqa: SIM115 - closed by close()
         self._sizes = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115 - closed by close()
-        self._labels = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
         self._about: dict[str, Any] = {}
 
     def append(self, sets: PredictionSets, first_row: int) -> None:  # noqa: ARG002
         self._about = _about(sets)
         self._sizes.write(sets.sizes.data)
-        self._labels.write(np.ascontiguousarray(sets.labels).data)
+        self._file.write(np.ascontiguousarray(sets.labels).data)
 
     def finish(self) -> None:
-        n_sizes, n_labels = self._sizes.tell() // 8, self._labels.tell() // 4
-        labels = Stacked((n_labels,), np.dtype(np.int32), lambda: _spooled(self._labels, np.int32))
+        n_sizes, n_labels = self._sizes.tell() // 8, self._file.tell() // 4
+        labels = Stacked((n_labels,), np.dtype(np.int32), lambda: _spooled(self._file, np.int32))
         offsets = Stacked((n_sizes + 1,), np.dtype(np.int64), self._offsets)
         write_npz(self._path, {"offsets": offsets, "labels": labels, "about": np.array(json.dumps(self._about))})
 
@@ -164,9 +175,9 @@ class _NpzSets:
             end = ends
 
     def close(self) -> None:
-        for file in (self._sizes, self._labels):
-            with suppress(OSError):
-                file.close()
+        super().close()
+        with suppress(OSError):
+            self._sizes.close()
 
 
 def _spooled(file: Any, dtype: Any, values: int = 1 << 18) -> Iterator[NDArray[Any]]:
@@ -176,27 +187,18 @@ def _spooled(file: Any, dtype: Any, values: int = 1 << 18) -> Iterator[NDArray[A
         yield np.frombuffer(data, dtype)
 
 
-class _JsonLines:
+class _JsonLines(SetsFile):
     """JSON lines: one object per row."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8")
+        super().__init__(path, path.open("w", encoding="utf-8"))
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
         write_set_lines(self._file, sets, first_row)
 
-    def finish(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._file.close()
-
 
 #: Files of sets, by suffix.
-SETS: Mapping[str, type[SetsFile]] = MappingProxyType(
-    {".parquet": _ParquetSets, ".npz": _NpzSets, ".jsonl": _JsonLines}
-)
+SETS: Mapping[str, SetsFormat] = MappingProxyType({".parquet": _ParquetSets, ".npz": _NpzSets, ".jsonl": _JsonLines})
 
 
 def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, Any]]:
@@ -208,7 +210,7 @@ def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, An
         yield line
 
 
-def write_set_lines(file: TextIO, sets: PredictionSets, first_row: int) -> None:
+def write_set_lines(file: IO[str], sets: PredictionSets, first_row: int) -> None:
     """`set_lines` as JSON lines."""
     for line in set_lines(sets, first_row):
         file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from evicp.io.files import SetsFile, set_lines, write_set_lines
+from evicp.io.files import SetsFile, SetsFormat, set_lines, write_set_lines
 from evicp.io.json_text import json_text
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.tables import csv_line, csv_text
@@ -16,11 +15,11 @@ from evicp.tables import csv_line, csv_text
 __all__ = ["TEXT_SETS"]
 
 
-class CsvSets:
+class CsvSets(SetsFile):
     """One line per row; labels separated by spaces, names by semicolons, none of which a spreadsheet would compute."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="")
+        super().__init__(path, path.open("w", encoding="utf-8", newline=""))
         self._has_head = False
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
@@ -33,27 +32,17 @@ class CsvSets:
             names = ["; ".join(map(csv_text, line["names"]))] if named else []
             self._file.write(csv_line([line["row"], line["size"], " ".join(map(str, line["labels"])), *names]))
 
-    def finish(self) -> None:
-        """Write what waits in memory."""
-        self._file.flush()
 
-    def close(self) -> None:
-        """Let go of the file."""
-        with suppress(OSError):
-            self._file.close()
-
-
-class JsonSets:
+class JsonSets(SetsFile):
     """One document: what the sets are like, then each of them. Lines wait in a nameless file until that is known."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines = tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent)  # noqa: SIM115 - see close
+        super().__init__(path, tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent))  # noqa: SIM115
         self._summary: SetsSummary | None = None
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
         """Keep the sets of the next rows."""
-        write_set_lines(self._lines, sets, first_row)
+        write_set_lines(self._file, sets, first_row)
         self._summary = SetsSummary.of(sets, self._summary)
 
     def finish(self) -> None:
@@ -61,18 +50,13 @@ class JsonSets:
         if self._summary is None:
             return
         head = json_text(self._summary.to_dict()).rstrip().removesuffix("}").rstrip()
-        self._lines.seek(0)
+        self._file.seek(0)
         with self._path.open("w", encoding="utf-8") as file:
             file.write(f'{head},\n  "sets": [')
-            for number, line in enumerate(self._lines):
+            for number, line in enumerate(self._file):
                 file.write(("," if number else "") + "\n    " + line.rstrip("\n"))
             file.write("\n  ]\n}\n" if self._summary.rows else "]\n}\n")
 
-    def close(self) -> None:
-        """Let go of the lines."""
-        with suppress(OSError):
-            self._lines.close()
-
 
 #: The formats by suffix.
-TEXT_SETS: Mapping[str, type[SetsFile]] = MappingProxyType({".json": JsonSets, ".csv": CsvSets})
+TEXT_SETS: Mapping[str, SetsFormat] = MappingProxyType({".json": JsonSets, ".csv": CsvSets})

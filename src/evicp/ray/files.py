@@ -16,8 +16,8 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
 from evicp.errors import EvicpError
 from evicp.input.classes import ClassNames
-from evicp.io.executor import Task, tasks
-from evicp.io.files import SetsFile
+from evicp.io.executor import Executor, Task, tasks
+from evicp.io.files import SetsFormat
 from evicp.io.rows import Rows
 from evicp.method.scores import ScoreLike
 from evicp.ray.cluster import Driver, noting, own_errors, processors
@@ -33,8 +33,8 @@ _BLOCKS_PER_TASK = 4
 _RETRIES = 8
 
 
-class _Cluster:
-    """An executor: tasks of a few blocks, done by workers that read their own rows."""
+class _Cluster(Executor):
+    """Tasks of a few blocks, done by workers that read their own rows."""
 
     def calibrate(self, rows: Rows, values: Mapping[str, Any], calibrator: Calibrator) -> Generator[int]:
         for content, n_classes in self._each(_calibrate_task, rows, values, calibrator.empty()):
@@ -42,14 +42,9 @@ class _Cluster:
             yield len(content.scores)
 
     def predict(
-        self,
-        rows: Rows,
-        values: Mapping[str, Any],
-        calibration: Calibration,
-        coverage: Coverage,
-        how: dict[str, Any],
+        self, rows: Rows, values: Mapping[str, Any], predict: Callable[..., PredictionSets]
     ) -> Generator[PredictionSets]:
-        yield from self._each(_predict_task, rows, values, calibration, coverage, how)
+        yield from self._each(_predict_task, rows, values, predict)
 
     @staticmethod
     def _each(work: Callable[..., Any], rows: Rows, values: Mapping[str, Any], *common: Any) -> Generator[Any]:
@@ -91,9 +86,9 @@ def _calibrate_task(task: Task, calibrator: Calibrator) -> tuple[Batch, int | No
     return own.content(), own.n_classes
 
 
-def _predict_task(task: Task, calibration: Calibration, coverage: Coverage, how: dict[str, Any]) -> PredictionSets:
+def _predict_task(task: Task, predict: Callable[..., PredictionSets]) -> PredictionSets:
     """The sets of a task's rows."""
-    return join_sets([sets for _, sets in task.predict(calibration, coverage, how)])
+    return join_sets([sets for _, sets in task.predict(predict)])
 
 
 def calibrate_files(
@@ -130,7 +125,7 @@ def predict_files(
     allow_empty: bool = True,
     smoothed: Any = False,
     progress: blocks.Progress | None = None,
-    more: Mapping[str, type[SetsFile]] | None = None,
+    more: Mapping[str, SetsFormat] | None = None,
 ) -> SetsSummary:
     """`evicp.blocks.predict` on a cluster: the sets come back in the order of the rows and go to one file.
 
