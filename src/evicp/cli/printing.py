@@ -12,8 +12,6 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from evicp.io.json_text import json_text
-
 __all__: list[str] = []
 
 #: Characters that turn around the text after them.
@@ -148,4 +146,6 @@ def _edge(console: Console) -> int:
 
 def print_json(value: Any) -> None:
     """Print one JSON document: NaN as null, infinities as "inf" and "-inf", fractions as numbers."""
+    from evicp.io.json_text import json_text
+
     sys.stdout.write(json_text(value))
