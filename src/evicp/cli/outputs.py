@@ -14,7 +14,7 @@ from evicp.io.atomic import refuse_target, write_whole
 from evicp.io.content import TORCH_SUFFIXES
 from evicp.io.json_text import json_text
 from evicp.io.logits import LOGITS_SUFFIXES
-from evicp.io.paths import as_path, format_of
+from evicp.io.paths import format_of
 from evicp.tables import csv_table
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def check_output(
     target = Path(path)
     refuse_target(target, suffixes)
     refuse_inputs(target, inputs)
-    for name in inputs:
-        if name is not None and format_of(target) in INPUT_SUFFIXES and _is_in(as_path(name), target):
-            raise FileError(f"cannot write {target}: it would be read as logits of {name}. Give another folder.")
+    folders = [name for name in inputs if name and _is_in(Path(name), target)]
+    if folders and format_of(target) in INPUT_SUFFIXES:
+        raise FileError(f"cannot write {target}: it would be read as logits of {folders[0]}. Give another folder.")
     if target.exists() and not force:
         raise FileError(f"{target} exists. Use --force to overwrite it.")
     return target
