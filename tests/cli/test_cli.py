@@ -688,7 +688,7 @@ def test_figures_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:
     """Someone reads one line and leaves, as `head -n 1` does."""
-    rows = json.dumps(np.ones((20_000, K)).tolist()).encode()
+    rows = json.dumps(np.tile(np.arange(1.0, K + 1), (20_000, 1)).tolist()).encode()
     command = [sys.executable, "-c", "from evicp.cli import main; main()", "predict", "cal.safetensors", "-", "-o", "-"]
     with subprocess.Popen(
         command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
