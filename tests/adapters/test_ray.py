@@ -486,6 +486,9 @@ def test_the_driver_says_what_workers_warn_of(cluster: Any, data: tuple, tmp_pat
         assert said(lambda: cluster.predict(rows, calibration, coverage, **options)) == here  # noqa: B023
 
 
+@pytest.mark.filterwarnings(
+    "ignore:these rows are scored by another backend"
+)  # or in another precision: those of 1.npz
 def test_files_of_two_precisions_are_scored_alike(cluster: Any, data: tuple, tmp_path: Path) -> None:
     folder = tmp_path / "rows"
     folder.mkdir()
@@ -499,6 +502,16 @@ def test_files_of_two_precisions_are_scored_alike(cluster: Any, data: tuple, tmp
     blocks.predict(here, folder, 0.9, tmp_path / "here.npz", smoothed=u)
     cluster.predict_files(here, folder, 0.9, tmp_path / "there.npz", smoothed=u)
     assert (tmp_path / "here.npz").read_bytes() == (tmp_path / "there.npz").read_bytes()
+
+
+def test_single_precision_in_doubles_is_recognised(cluster: Any, data: tuple) -> None:
+    import pyarrow as pa
+    import ray
+
+    table = pa.table({"logits": data[0].astype(np.float64).tolist(), "labels": data[1]})
+    there = cluster.calibrate(ray.data.from_arrow([table[:700], table[700:]]), "lac")
+    assert there == evicp.calibrate(data[0].astype(np.float64), data[1], "lac")
+    assert there.origin.arithmetic.logits == "float32"
 
 
 def test_classes_in_another_order_are_refused(cluster: Any, data: tuple, tmp_path: Path) -> None:

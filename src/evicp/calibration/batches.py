@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +16,11 @@ from evicp.calibration.hashes import digest_of, row_hashes
 from evicp.calibration.origin import UNKNOWN, Origin, size_of_logits
 from evicp.calibration.suspicious import warn_of_masked_rows, warn_of_rows_beside, warn_suspicious
 from evicp.input import convert, validate
-from evicp.kernels.arithmetic import Arithmetic, all_widened, precision_of
+from evicp.kernels.arithmetic import MIXED, Arithmetic, are_single, fraction_bits, precision_of
 from evicp.method.scores import Score
 from evicp.types import F64, I64
 
-__all__ = ["Batch", "joined", "origin_of", "score_batch", "warn_of_masked_labels"]
+__all__ = ["Batch", "final_origin", "joined", "origin_of", "score_batch", "warn_of_masked_labels"]
 
 
 class Batch(NamedTuple):
@@ -35,9 +38,13 @@ class Batch(NamedTuple):
     masked: I64 = np.empty(0, np.int64)
     #: How many rows have two possible labels, of which the less plausible is true.
     second_of_two: int = 0
+    #: What tells whether logits that came as doubles are in single precision, see `fraction_bits`; None of others.
+    bits: int | None = None
 
 
-def score_batch(score: Score, logits: Any, array: Any, truth: I64, before: Arithmetic | None) -> tuple[Batch, Any]:
+def score_batch(
+    score: Score, logits: Any, array: Any, truth: I64, before: Arithmetic | None, precision: str | None = None
+) -> tuple[Batch, Any]:
     """The batch of some rows, without keys and weights, and their logits as they were scored.
 
     Parameters
@@ -46,12 +53,12 @@ def score_batch(score: Score, logits: Any, array: Any, truth: I64, before: Arith
     logits : as they were given
     array, truth : the logits and labels, checked; a tensor stays on its accelerator
     before : what scored the rows before these; None of the first ones
+    precision : of the logits, if that is not what their type says
     """
     stays = not isinstance(array, np.ndarray)
-    precision = precision_of(logits, None if stays else array)
+    precision = precision or precision_of(logits, None if stays else array)
+    bits = fraction_bits(array) if precision == "float64" and not stays else None
     if before is None:
-        if precision == "float64" and not stays and all_widened(array):
-            precision = "float32"
         arithmetic = kernels.arithmetic(score, array, precision)
         warn_suspicious([score], validate.as_logits(array[:32]) if stays else array)
     else:
@@ -69,7 +76,7 @@ def score_batch(score: Score, logits: Any, array: Any, truth: I64, before: Arith
         warn_of_rows_beside(score, array)
     masked, second = np.flatnonzero(own == -np.inf), _second_of_two(array, scores)
     origin, hashes = Origin(arithmetic, largest, None), row_hashes(own, truth)
-    return Batch(scores, scores[:0], None, origin, hashes, masked, second), array
+    return Batch(scores, scores[:0], None, origin, hashes, masked, second, bits), array
 
 
 def _second_of_two(logits: Any, scores: F64) -> int:
@@ -91,7 +98,22 @@ def joined(batches: Sequence[Batch]) -> Batch:
     second = sum(batch.second_of_two for batch in batches)
     hashes = [batch.hashes for batch in batches if batch.hashes is not None]
     whole = np.concatenate(hashes) if len(hashes) == len(batches) else None
-    return Batch(np.concatenate(scores), every_key, kept, origin_of(batches), whole, second_of_two=second)
+    bits = _bits_of(batches)
+    return Batch(np.concatenate(scores), every_key, kept, origin_of(batches), whole, second_of_two=second, bits=bits)
+
+
+def _bits_of(batches: Sequence[Batch]) -> int | None:
+    some = [batch.bits for batch in batches if len(batch.scores)]
+    return reduce(or_, (bits for bits in some if bits is not None), 0) if None not in some else None
+
+
+def final_origin(batches: Sequence[Batch]) -> Origin:
+    """What made the scores of all rows there are: only these tell whether doubles are in single precision."""
+    origin, bits = origin_of(batches), _bits_of(batches)
+    made_by = origin.arithmetic
+    if bits is None or not are_single(bits) or made_by.backend == MIXED:
+        return origin
+    return replace(origin, arithmetic=Arithmetic.of(made_by.backend, made_by.working, "float32"))
 
 
 def origin_of(batches: Sequence[Batch]) -> Origin:

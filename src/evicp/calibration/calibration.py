@@ -29,7 +29,7 @@ from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassAxis
 from evicp.input.warn import warn, warn_if_probabilities
-from evicp.kernels.arithmetic import Arithmetic, precision_of
+from evicp.kernels.arithmetic import Arithmetic, precision_of, precision_of_new
 from evicp.method.scores import Score
 from evicp.outer import outer
 from evicp.sets import PredictionSets
@@ -360,7 +360,9 @@ class Calibration:
         """
         if self.origin is None:
             return self, array
-        array, new = kernels.comparable(self.origin.arithmetic, self.score, array, precision)
+        made_by = self.origin.arithmetic
+        precision = precision_of_new(made_by, precision, array)
+        array, new = kernels.comparable(made_by, self.score, array, precision)
         return self.compared_with(new), array
 
     def compared_with(self, new: Arithmetic) -> Calibration:
@@ -649,7 +651,8 @@ class Calibration:
             scores = kernels.label_scores(self.score, array, truth)
             return limits.online_p_values(self.scores, scores, scores)
         before = self.origin.arithmetic
-        array, new = kernels.comparable(before, self.score, array, precision_of(logits, array))
+        precision = precision_of_new(before, precision_of(logits, array), array)
+        array, new = kernels.comparable(before, self.score, array, precision)
         scores = kernels.label_scores(self.score, array, truth)
         if new == before:
             return limits.online_p_values(self.scores, scores, scores)
@@ -697,7 +700,9 @@ class Calibration:
         if self.groups is None and groups is not None:
             raise InputError('groups are only taken by a calibration by="group".')
         origin = self.origin or UNKNOWN
-        batch, array = score_batch(self.score, logits, array, truth, origin.arithmetic)
+        made_by = origin.arithmetic
+        precision = precision_of_new(made_by, precision_of(logits, None if stays else array), array)
+        batch, array = score_batch(self.score, logits, array, truth, made_by, precision)
         keys = batch.keys if self.groups is None else self.groups.by.keys(self.score, array, truth, groups)
         if not len(truth):
             return self

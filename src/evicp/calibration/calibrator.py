@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration.batches import Batch, joined, origin_of, score_batch, warn_of_masked_labels
+from evicp.calibration.batches import Batch, final_origin, joined, score_batch, warn_of_masked_labels
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws import weighted as shift
 from evicp.calibration.laws.groups import ByGroup, Groups, as_groups, divide
@@ -298,7 +298,7 @@ class Calibrator:
             classes.names,
             groups,
             row_weights,
-            origin=origin_of(self._batches),
+            origin=final_origin(self._batches),
             columns=classes.other_columns,
             numbered=classes.numbered,
         )

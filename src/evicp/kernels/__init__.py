@@ -21,7 +21,7 @@ from evicp.errors import EvicpWarning, InputError
 from evicp.input import convert
 from evicp.input.warn import warn
 from evicp.kernels import _numpy
-from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic, any_widened, in_precision, precision_of
+from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic, in_precision, precision_of
 from evicp.types import F64, I32, I64, Bools
 
 _BACKENDS = ("auto", "native", "numpy")
@@ -120,10 +120,8 @@ def comparable(made_by: Arithmetic, score: Any, logits: Any, precision: str) -> 
     """Logits as they have to be scored to be compared with scores that `made_by` made, and what will score them.
 
     Logits in a finer precision are rounded to that of the scores' own logits, and a backend that computes in more than
-    one precision computes in theirs. Doubles that hold numbers of single precision are as coarse as these.
+    one precision computes in theirs.
     """
-    if precision == made_by.logits == "float64" and isinstance(logits, np.ndarray) and any_widened(logits):
-        precision = "float32"
     own = arithmetic(score, logits, precision)
     if own is made_by or made_by.backend == MIXED:
         return logits, own

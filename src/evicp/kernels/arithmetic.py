@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MIXED", "ROUNDOFF", "Arithmetic", "all_widened", "any_widened", "in_precision", "precision_of"]
+__all__ = [
+    "MIXED",
+    "ROUNDOFF",
+    "Arithmetic",
+    "any_widened",
+    "are_single",
+    "fraction_bits",
+    "in_precision",
+    "precision_of",
+    "precision_of_new",
+]
 
 #: The precisions of logits, and how far rounding to each can move a number, as a share of it.
 ROUNDOFF: Mapping[str, float] = MappingProxyType(
@@ -97,21 +107,44 @@ def precision_of(logits: Any, array: NDArray[Any] | None = None) -> str:
     return "bfloat16" if "float8" in name or "float4" in name else array.dtype.name
 
 
+def precision_of_new(made_by: Arithmetic, precision: str, array: Any) -> str:
+    """The precision of new rows: single, too, where doubles hold it, as JSON and lists make them of float32.
+
+    Parameters
+    ----------
+    made_by : what made the scores that those of the new rows are compared with
+    precision : of the new rows by their type
+    array : an array or a tensor of the new rows
+    """
+    is_new = precision == made_by.logits == "float64" and isinstance(array, np.ndarray)
+    return "float32" if is_new and any_widened(array) else precision
+
+
 def any_widened(logits: NDArray[np.float64]) -> bool:
-    """Whether some rows of doubles are rounded to single precision, as JSON and lists make them of float32."""
+    """Whether some rows of doubles are rounded to single precision; rows that fit into half precision say nothing."""
     if len(logits) == 1 and not _fits_single(logits.item(0)):  # the usual row, and quick
         return False
-    return any(np.any(single & ~half) for single, half in _narrow_rows(logits))
+    for block in _blocks_of_bits(logits):
+        rows = block[(block[:, 0] & _BEYOND_SINGLE) == 0]  # most rows of doubles are told by their first number
+        bits = np.bitwise_or.reduce(rows, axis=1)
+        if np.any(((bits & _BEYOND_SINGLE) == 0) & ((bits & _BEYOND_HALF) != 0)):
+            return True
+    return False
 
 
-def all_widened(logits: NDArray[np.float64]) -> bool:
-    """Whether all rows of doubles are rounded to single precision; rows that fit into half precision say nothing."""
-    said = False
-    for single, half in _narrow_rows(logits):
-        if not single.all():
-            return False
-        said = said or not half.all()
-    return said
+def fraction_bits(logits: NDArray[np.float64]) -> int:
+    """The last bits that any number among doubles has, as far as `are_single` needs them; of more rows by |."""
+    bits = 0
+    for block in _blocks_of_bits(logits):
+        bits |= int(np.bitwise_or.reduce(block, axis=None)) & int(_BEYOND_HALF)
+        if bits & int(_BEYOND_SINGLE):
+            break
+    return bits
+
+
+def are_single(bits: int) -> bool:
+    """Whether doubles with these last bits are all rounded to single precision, and not all to half."""
+    return bits & int(_BEYOND_SINGLE) == 0 and bits & int(_BEYOND_HALF) != 0
 
 
 def _fits_single(number: float) -> bool:
@@ -121,17 +154,9 @@ def _fits_single(number: float) -> bool:
         return False
 
 
-def _narrow_rows(logits: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-    """For each block of rows, which fit into single precision, and which into half, both but for the exponent."""
+def _blocks_of_bits(logits: NDArray[np.float64]) -> Iterator[NDArray[np.uint64]]:
     step = max(1, _BLOCK // logits.shape[1])
-    for start in range(0, len(logits), step):
-        block = logits[start : start + step].view(np.uint64)
-        single = (block[:, 0] & _BEYOND_SINGLE) == 0  # most rows of doubles are told by their first number
-        half = np.zeros_like(single)
-        bits = np.bitwise_or.reduce(block[single], axis=1)
-        half[single] = (bits & _BEYOND_HALF) == 0
-        single[single] = (bits & _BEYOND_SINGLE) == 0
-        yield single, half
+    return (logits[start : start + step].view(np.uint64) for start in range(0, len(logits), step))
 
 
 def in_precision(logits: Any, precision: str) -> Any:

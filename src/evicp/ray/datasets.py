@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -80,12 +81,13 @@ def _score_batch(like: Calibrator, logits: str, labels: str, groups: str | None,
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         _, noted = noting(calibrator.update, made, _column(batch, labels), groups=given)
-    scores, keys, _, origin, hashes = calibrator.content()[:5]
+    scores, keys, _, origin, hashes, _, _, bits = calibrator.content()
     scored = {
         "score": pa.array(scores),
         "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
         "origin": pa.repeat(json.dumps(replace(origin, digest=0).to_dict()), len(scores)).dictionary_encode(),
         "hash": pa.array(np.empty(0, np.uint64) if hashes is None else hashes),
+        "bits": pa.array([bits] * len(scores), pa.int64()),
         "noted": pa.repeat(json.dumps(noted), len(scores)).dictionary_encode(),
     }
     return pa.table(scored if calibrator.by is None else {**scored, "key": pa.array(keys)})
@@ -100,7 +102,9 @@ def _restore(calibrator: Calibrator, table: Any) -> None:
     first, *others = table["n_classes"].unique().to_pylist()
     if others:
         raise LogitsError(f"logits must have {first} classes in every batch; got {others[0]}.")
-    calibrator.restore(Batch(table["score"].to_numpy(), keys, None, origin, hashes), first)
+    bits = table["bits"].unique().to_pylist()
+    batch = Batch(table["score"].to_numpy(), keys, None, origin, hashes)
+    calibrator.restore(batch._replace(bits=None if None in bits else reduce(or_, bits)), first)
 
 
 def predict(

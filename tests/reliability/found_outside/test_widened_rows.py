@@ -15,7 +15,7 @@ import pytest
 
 from evicp import APS, LAC, RAPS, Calibrator, Custom, calibrate
 from evicp.errors import SuspiciousInputWarning
-from evicp.kernels.arithmetic import all_widened, any_widened
+from evicp.kernels.arithmetic import any_widened, are_single, fraction_bits
 from evicp.sets import PredictionSets
 
 pytestmark = pytest.mark.reliability
@@ -38,6 +38,10 @@ def single(logits: np.ndarray) -> np.ndarray:
 def mixed_frame(logits: np.ndarray) -> Any:
     pd = pytest.importorskip("pandas")
     return pd.DataFrame({str(k): logits[:, k].astype("f4" if k % 2 else "f8") for k in range(K)})
+
+
+def all_widened(logits: np.ndarray) -> bool:
+    return are_single(fraction_bits(logits))
 
 
 SENT: dict[str, Callable[[np.ndarray], Any]] = {
@@ -130,6 +134,29 @@ def test_batches_are_as_the_whole() -> None:
             parts.update(rows[start : start + 7], y[start : start + 7])
         assert parts.finish() == whole
         assert whole.extended(rows[:5], y[:5]).origin.arithmetic == whole.origin.arithmetic
+
+
+def test_rows_of_two_kinds_are_the_same_calibration_in_any_parts() -> None:
+    """Which rows are scored together says nothing: workers share out the rows of folders."""
+    known, y = votes(300, 0)
+    rows = np.concatenate([single(known[:100]).astype(np.float64), known[100:]])
+    whole = calibrate(rows, y, "lac")
+    assert whole.origin.arithmetic.logits == "float64"
+    for cuts in ([100], [37, 150, 151], [200, 299]):
+        parts = [Calibrator("lac").update(*part) for part in zip(np.split(rows, cuts), np.split(y, cuts), strict=True)]
+        in_turn = Calibrator("lac")
+        for part in zip(np.split(rows, cuts), np.split(y, cuts), strict=True):
+            in_turn.update(*part)
+        assert parts[0].merge(*parts[1:]).finish() == whole == in_turn.finish()
+
+
+def test_more_rows_of_the_other_kind() -> None:
+    """A calibration of doubles with rows from JSON is mixed: its thresholds have room for both."""
+    (known, y), (new, truth) = votes(400, 0), votes(400, 1)
+    for first, then in ((known, SENT["lists"]), (SENT["lists"](known), lambda z: z)):
+        calibration = calibrate(first[:200], y[:200], "lac").extended(then(known[200:]), y[200:])
+        for used in ("doubles", "lists"):
+            assert calibration.predict(SENT[used](new), 0.9).contains(truth).mean() > 0.88
 
 
 def test_rows_that_do_not_tie_have_the_same_sets() -> None:
