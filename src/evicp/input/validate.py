@@ -219,15 +219,26 @@ def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
 
 def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
     """What a user's evidence or utility function gives for z; impossible labels get 0."""
-    result = np.array(function(z.copy()), dtype=np.float64, order="C")
+    return np.where(z == -np.inf, 0.0, numbers_from_user(function, z, what))
+
+
+def numbers_from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
+    """The same where it does not matter what impossible labels get; perhaps read-only."""
+    result = np.asarray(function(z.copy()), dtype=np.float64)
     if result.shape != z.shape:
         raise ScoreError(f"{what} must return an array of shape {z.shape}; got {result.shape}.")
-    if z.min(initial=np.inf) == -np.inf:
-        result[z == -np.inf] = 0.0
-    if not (result.min(initial=0.0) >= 0 and result.max(initial=0.0) <= LARGEST_LOGIT):  # NaN fails, too
-        unusable = ~((result >= 0) & (result <= LARGEST_LOGIT))
-        raise ScoreError(f"{what} must return finite values >= 0; got {result[unusable][0]}.")
-    return result
+    if _all_usable(result):
+        return result
+    result = np.where(z == -np.inf, 0.0, result)
+    if _all_usable(result):
+        return result
+    unusable = ~((result >= 0) & (result <= LARGEST_LOGIT))  # NaN, too
+    raise ScoreError(f"{what} must return finite values >= 0; got {result[unusable][0]}.")
+
+
+def _all_usable(values: F64) -> bool:
+    different = values if values.strides[0] else values[:1]  # one row may stand for all
+    return bool(different.min(initial=0.0) >= 0 and different.max(initial=0.0) <= LARGEST_LOGIT)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -131,7 +131,8 @@ def _blocks(score: Any, logits: NDArray[Any]) -> Iterator[tuple[slice, _Parts]]:
         yield slice(None), (rates, None)
         return
     for rows, block in validate.blocks(logits):
-        yield rows, (rates, np.ascontiguousarray(score.utility_of(block)))
+        utility = score.utility_of(block)
+        yield rows, (rates, np.ascontiguousarray(utility if utility.strides[0] else utility[0]))
 
 
 def dense_scores(score: Any, logits: NDArray[Any]) -> F64:

@@ -196,7 +196,7 @@ class ECP(Score):
         """phi, the utility of Eq. 8."""
         if self.utility is None:
             return np.exp(evidence.log_utility(z, self.temperature))
-        phi = validate.from_user(self.utility, z, "utility")
+        phi = validate.numbers_from_user(self.utility, z, "utility")
         if self.stabilizer == 0 and np.any((phi == 0) & (z > -np.inf)):
             raise ScoreError("utility must be positive where stabilizer is 0; got 0. Use stabilizer=1e-8.")
         return phi

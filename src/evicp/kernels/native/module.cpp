@@ -183,9 +183,14 @@ struct Call {
             if (job.rates == nullptr) return false;
         }
         if (utility != Py_None) {
-            job.utility = static_cast<const double *>(numbers(utility, 8, job.n * job.n_classes, false));
+            job.utility = static_cast<const double *>(numbers(utility, 8, -1, false));
             if (job.utility == nullptr) return false;
-            job.utility_stride = job.n_classes;
+            Py_ssize_t given = views[n_views - 1].len / 8;
+            if (given != job.n_classes && given != job.n * job.n_classes) {
+                PyErr_SetString(PyExc_ValueError, "a utility must be of each label, or of each label of each row");
+                return false;
+            }
+            job.utility_stride = given == job.n_classes ? 0 : job.n_classes;
         }
         job.is_uneven = job.rates || job.utility;
         return true;

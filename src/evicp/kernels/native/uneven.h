@@ -163,26 +163,31 @@ template <class T> struct Uneven {
     }
     // r of `count` labels, counted for four at a time.
     void find_ranks(const int32_t *labels, int64_t count, double *ranks) const {
-        for (int64_t k = 0; k < count; k += 4) {
-            int32_t four[4];
-            T z[4];
-            double r[4];
-            for (int i = 0; i < 4; i++) four[i] = labels[k + i < count ? k + i : k], z[i] = row[four[i]];
-            if (!job.rates) count_above_four(row, z, r);
-            if (job.rates) count_keys_above_four(four, r);
-            for (int i = 0; i < 4 && k + i < count; i++) ranks[k + i] = r[i];
-        }
+        int64_t k = 0;
+        for (; k + 4 <= count; k += 4) count_above_labels<4>(labels + k, ranks + k);
+        for (; k < count; k++) count_above_labels<1>(labels + k, ranks + k);
     }
-    void count_keys_above_four(const int32_t *labels, double *ranks) const {
-        Lanes<int32_t, kLanes> above[4] = {0, 0, 0, 0}, no_lower[4] = {0, 0, 0, 0};
+    template <int N> void count_above_labels(const int32_t *labels, double *ranks) const {
+        if (!job.rates) {
+            T z[N];
+            for (int i = 0; i < N; i++) z[i] = row[labels[i]];
+            if constexpr (N == 4) {
+                count_above_four(row, z, ranks);
+            } else {
+                ranks[0] = double(count_above(row, z[0]));
+            }
+            return;
+        }
+        Lanes<int32_t, kLanes> above[N], no_lower[N];
+        for (int i = 0; i < N; i++) above[i] = no_lower[i] = Lanes<int32_t, kLanes>(0);
         for (int64_t k = 0; k < n; k += kLanes) {
             F others = F::load(key + k);
-            _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
+            _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) {
                 F own(key[labels[i]]);
                 above[i] = above[i] - (others > own), no_lower[i] = no_lower[i] - (others >= own);
             }
         }
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < N; i++) {
             ranks[i] = double(count(above[i]));
             if (count(no_lower[i]) > count(above[i]) + 1) ranks[i] = exact_rank(labels[i]);
         }
