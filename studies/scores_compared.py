@@ -73,8 +73,8 @@ def against_lac(networks: Sequence[Logits]) -> Finding:
             comparison = compared(data, [ECP(), LAC()], coverage, trials=100)
             cells = []
             for metric in ("mean_size", "sscv", "sat"):
-                mean, error, smaller = paired(comparison, "ecp", "lac", metric)
-                cells.append(f"{mean:+.4f} ({error:.4f}), {100 - smaller if metric == 'sat' else smaller}")
+                mean, error, no_worse = paired(comparison, "ecp", "lac", metric)
+                cells.append(f"{mean:+.4f} ({error:.4f}), {no_worse}")
             rows.append((data.name, f"{coverage:g}", *cells))
     head = ("network", "coverage", "size", "SSCV", "SAT")
     title = "ECP less LAC: mean difference (standard error), trials of 100 in which ECP is no worse"

@@ -111,10 +111,11 @@ def metric_rows(
 
 
 def paired(comparison: Comparison, first: str, second: str, metric: str) -> tuple[float, float, int]:
-    """Mean difference, its standard error, and in how many trials the first is the smaller."""
+    """Mean difference, its standard error, and in how many trials the first is no worse: as good counts, too."""
     difference = comparison.values(first, metric) - comparison.values(second, metric)
     difference = difference[np.isfinite(difference)]
-    return float(difference.mean()), float(difference.std(ddof=1) / len(difference) ** 0.5), int(np.sum(difference < 0))
+    no_worse = difference >= 0 if metric == "sat" else difference <= 0
+    return float(difference.mean()), float(difference.std(ddof=1) / len(difference) ** 0.5), int(no_worse.sum())
 
 
 def triples(comparison: Comparison) -> list[str]:

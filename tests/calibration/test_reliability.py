@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from fractions import Fraction
-from math import floor
+from math import ceil, floor
 
 import numpy as np
 import pytest
@@ -44,6 +44,23 @@ def test_theorem_2(n, coverage):
     assert law.gamma == pytest.approx(law.expected_coverage - 1 / (n + 1), abs=1e-15)
 
 
+def test_the_plain_quantile_of_theorem_1_misses_its_guarantee():
+    """Where n (1 - delta) is whole its rank covers less than asked on average; the conformal rank never does."""
+    for n in (20, 100, 1000):
+        for coverage in (Fraction(9, 10), Fraction(19, 20)):
+            plain = ceil(n * coverage)
+            assert Fraction(plain, n + 1) < coverage <= Fraction(Reliability(n, coverage).k, n + 1)
+    assert round(ceil(100 * Fraction(9, 10)) / 101, 3) == 0.891
+
+
+@pytest.mark.parametrize(("n", "coverage"), cases())
+def test_theorem_2_is_said_not_to_apply_where_its_belief_in_a_miss_is_negative(n, coverage):
+    law = Reliability(n, coverage)
+    belief_in_a_miss = 1 - law.gamma - law.uncertainty
+    assert belief_in_a_miss == pytest.approx((law.l - 1) / (n + 1), abs=1e-15)
+    assert (belief_in_a_miss < -1e-16) == (law.l == 0) == ("Theorem 2 (gamma, U_C) needs l >= 1" in str(law))
+
+
 @pytest.mark.parametrize(("n", "coverage"), cases())
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
 def test_the_interval_is_that_of_the_beta_law(n, coverage, confidence):
@@ -74,7 +91,7 @@ def test_too_few_rows_are_a_point_mass_at_one(n, coverage):
     assert np.isnan(law.density(np.array([0.5]))).all()
     assert law.gamma == n / (n + 1)
     assert "1.0000, 1.0000" in str(law)
-    assert f"n = {n:,}: too few rows for a threshold; gamma" in str(law)
+    assert f"n = {n:,}: too few rows for a threshold; Theorem 2" in str(law)
 
 
 def test_one_row_more_is_a_beta_again():

@@ -222,12 +222,13 @@ def test_one_stray_row_makes_sscv_and_min_count_takes_it_out() -> None:
     truth = [0] * 89 + [3] * 11  # 89 of 99 singletons covered, the one pair is not
     result = evicp.evaluate(sets, truth)
     assert result.sscv == pytest.approx(0.9)
-    assert result.sscv_smallest_count == 1
+    assert result.sscv_smallest_count == result.sscv_count == 1
+    assert "0.900 at sizes 2-3, 1 row (" in str(result)
     steadier = evicp.evaluate(sets, truth, min_count=2)
     assert steadier.sscv == pytest.approx(0.9 - 89 / 99)
     assert steadier.sscv_smallest_count == 99
     nothing = evicp.evaluate(sets, truth, min_count=100)
-    assert nothing.sscv is nothing.sscv_smallest_count is nothing.sat is None
+    assert nothing.sscv is nothing.sscv_count is nothing.sscv_smallest_count is nothing.sat is None
 
 
 def test_all_sets_empty() -> None:
@@ -383,8 +384,8 @@ def test_it_prints_as_tables(evaluation: evicp.Evaluation) -> None:
 @pytest.mark.parametrize(
     ("min_count", "text"),
     [
-        (1, "0.500 at sizes 0-1 (over 0-1, 4-10; smallest 1 row)"),
-        (2, "0.250 at sizes 4-10 (over 4-10; smallest 4 rows)"),
+        (1, "0.500 at sizes 0-1, 1 row (over 0-1, 4-10; smallest 1 row)"),
+        (2, "0.250 at sizes 4-10, 4 rows (over 4-10; smallest 4 rows)"),
     ],
 )
 def test_sscv_names_its_worst_range_and_what_it_pools(min_count: int, text: str) -> None:

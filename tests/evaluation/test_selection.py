@@ -326,7 +326,7 @@ def test_summaries(rows: Any) -> None:
     assert content["scores"]["ecp"]["mean_size"]["median"] == np.median(sizes)
     assert content["chosen"]["lac"] == ["lac"] * 5
     text = repr(comparison)
-    assert text.splitlines()[0].split() == ["score", "coverage", "size", "SSCV", "SAT"]
+    assert text.splitlines()[0].split() == ["score", "coverage", "size", "SSCV", "SSCV", "rows", "SAT"]
     assert f"{np.median(sizes):.3f} ({np.std(sizes):.3f})" in text
     assert text.endswith("over 5 splits: 150 rows calibrated, 350 tested. Temperature 1.")
     assert comparison.to_markdown().splitlines()[2].startswith("| ecp | ")

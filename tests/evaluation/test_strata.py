@@ -41,11 +41,15 @@ def test_violation_is_the_largest_distance_of_a_range_that_counts() -> None:
     hits = rng.integers(0, rows + 1)
     targets = rng.random(40)
     for min_count, steady in ((1, 0), (4, 0), (1, 5), (13, 0)):
-        gaps, smallest = violation(rows, hits, targets, min_count=min_count, steady=steady)
+        gaps, deciding, smallest = violation(rows, hits, targets, min_count=min_count, steady=steady)
         for i in range(len(rows)):
             used = [j for j in range(5) if rows[i, j] >= min_count]
             weighed = [abs(hits[i, j] / rows[i, j] - targets[i]) * rows[i, j] / (rows[i, j] + steady) for j in used]
             assert gaps[i] == pytest.approx(max(weighed), rel=1e-14) if used else np.isnan(gaps[i])
             assert smallest[i] == min((rows[i, j] for j in used), default=0)
+            far = [
+                rows[i, j] for j, w in zip(used, weighed, strict=True) if w == pytest.approx(max(weighed), rel=1e-14)
+            ]
+            assert deciding[i] in far if used else deciding[i] == 0
             alone = violation(rows[i], hits[i], targets[i], min_count=min_count, steady=steady)
-            np.testing.assert_array_equal(alone, (gaps[i], smallest[i]))
+            np.testing.assert_array_equal(alone, (gaps[i], deciding[i], smallest[i]))

@@ -102,7 +102,7 @@ def check_position(curve: Curves, p: int, expected: evicp.Evaluation, sets: evic
     assert curve.hits[p] / m == expected.coverage
     assert curve.total_size[p] / m == expected.mean_size
     assert curve.sscv[0][p] == pytest.approx(expected.sscv, abs=1e-15)
-    assert curve.sscv[1][p] == expected.sscv_smallest_count
+    assert curve.sscv.rows[p] == expected.sscv_count
     assert curve.sat[p] == pytest.approx(np.nan if expected.sat is None else expected.sat, nan_ok=True)
     assert counts[p].tolist() == [s.count for s in expected.size_strata]
     assert hits[p].tolist() == [round((s.coverage or 0) * s.count) for s in expected.size_strata]

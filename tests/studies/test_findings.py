@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import evicp
+from evicp import calibrate, evaluate
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import InputError
 from findings import FINDINGS
 from lengths import usually
 from places import DOCS
 from stabilizer import restrict
-from study import Finding, Logits, auroc_interval, into, read
+from study import Finding, Logits, auroc_interval, into, paired, read
 
 
 def test_every_finding_prints_a_table():
@@ -97,6 +99,35 @@ def test_a_finding_takes_the_place_of_its_older_self():
     assert into(once, finding) == once
     with pytest.raises(InputError, match="no place for lac"):
         into(page, Finding("lac", "New", ("a",), ()))
+
+
+def test_as_good_counts_as_no_worse():
+    """In two of five trials both scores are equal; a trial without a figure does not count."""
+    figures = {"ecp": np.array([1.0, 1.0, 1.0, 2.0, np.nan]), "lac": np.array([1.0, 1.0, 2.0, 1.0, 1.0])}
+    comparison = SimpleNamespace(values=lambda name, _: figures[name])
+    for metric in ("mean_size", "sscv", "sat"):
+        mean, error, no_worse = paired(comparison, "ecp", "lac", metric)
+        assert (mean, no_worse) == (0.0, 3)
+        assert error == pytest.approx(np.std([0, 0, -1, 1], ddof=1) / 2)
+
+
+def test_empty_sets_explain_the_printed_sat_of_randomised_scores():
+    """All of APS's and RAPS's figures, none of ECP's, whose sets are hardly ever empty."""
+    sample = load_imagenet_sample()
+    rows = FINDINGS["arithmetic"]([Logits("sample", sample.logits[:600], sample.labels[:600])]).rows
+    unexplained = [where for where, what, _, _ in rows if what == "SAT"]
+    assert len(unexplained) == 10
+    assert all(where.endswith("ECP") for where in unexplained)
+    assert [row[0] for row in rows if row[1] == "empty sets that SAT implies"] == [
+        "Table 5, APS, 9 networks",
+        "Table 5, RAPS, 9 networks",
+    ]
+    share = {row[0]: float(row[3].rstrip("%")) for row in rows if row[1] == "empty sets, measured"}
+    assert share["sample, APS"] > 1
+    assert share["sample, ECP"] < 0.5
+    sets = calibrate(sample.logits[:600], sample.labels[:600], "aps").predict(sample.logits[600:], 0.9)
+    found = evaluate(sets, sample.labels[600:])
+    assert found.sat == pytest.approx((1 - found.sscv) / found.mean_size * (1 - found.empty_share))
 
 
 def test_a_restricted_problem_keeps_the_truth_and_its_logit():

@@ -77,6 +77,10 @@ def verdict_line(observed: dict[str, Any]) -> str:
 class Reliability:
     """The law of coverage given n calibration rows.
 
+    The rank k is ceil((n + 1)(1 - delta)). The text of Theorem 1 takes the plain (1 - delta)-quantile of the n scores,
+    rank ceil(n (1 - delta)), with which coverage may be less than 1 - delta on average. Where rows are too few, l = 0:
+    every set is full, and Theorem 2 does not apply, since its belief in a miss, (l - 1) / (n + 1), is negative.
+
     Parameters
     ----------
     n : calibration rows
@@ -193,9 +197,12 @@ class Reliability:
     def __str__(self) -> str:
         low, high = self.interval()
         place = f"threshold is score {self.k:,} of {self.n:,}" if self.l else "too few rows for a threshold"
+        belief = (
+            f"gamma {self.gamma:.4f}, U_C {self.uncertainty:.2g}" if self.l else "Theorem 2 (gamma, U_C) needs l >= 1"
+        )
         return (
-            f"coverage {float(self.coverage):g} from n = {self.n:,}: {place}; "
-            f"gamma {self.gamma:.4f}, U_C {self.uncertainty:.2g}; 95 % of calibrations cover in [{low:.4f}, {high:.4f}]"
+            f"coverage {float(self.coverage):g} from n = {self.n:,}: {place}; {belief}; "
+            f"95 % of calibrations cover in [{low:.4f}, {high:.4f}]"
         )
 
 

@@ -31,12 +31,15 @@ __all__ = ["Comparison", "as_row_count", "compare"]
 Method = Score | Tuned | Auto
 
 #: The columns of a comparison: title, attribute of Evaluation, digits.
-COLUMNS = (("coverage", "coverage", 4), ("size", "mean_size", 3), ("SSCV", "sscv", 3), ("SAT", "sat", 3))
+COLUMNS = (
+    *(("coverage", "coverage", 4), ("size", "mean_size", 3), ("SSCV", "sscv", 3), ("SSCV rows", "sscv_count", 0)),
+    ("SAT", "sat", 3),
+)
 
 #: Attributes of Evaluation that are one number per trial.
 _METRICS = (
     *("coverage", "mean_size", "mean_size_non_empty", "median_size", "empty_share", "singleton_share"),
-    *("sscv", "sscv_smallest_count", "sat", "accuracy"),
+    *("sscv", "sscv_count", "sscv_smallest_count", "sat", "accuracy"),
 )
 
 

@@ -46,11 +46,11 @@ class Counts:
         bounds = zip(*intervals(hits, rows, confidence), strict=True)
         return tuple(map(_stratum, ranges.lows, ranges.highs, rows.tolist(), hits.tolist(), labels.tolist(), bounds))
 
-    def sscv(self, target: Fraction, min_count: int) -> tuple[float | None, int | None]:
-        """SSCV of counts by size, and the row count of the smallest stratum it looked at; None where of none."""
+    def sscv(self, target: Fraction, min_count: int) -> tuple[float | None, int | None, int | None]:
+        """SSCV of counts by size, the rows of the stratum that decides it and of the smallest; None where of none."""
         ranges, least = Ranges.ending(SSCV_ENDS, len(self.rows) - 1), validate.as_count(min_count, "min_count")
-        gap, smallest = violation(ranges.sums(self.rows), ranges.sums(self.hits), float(target), min_count=least)
-        return (float(gap), int(smallest)) if smallest else (None, None)
+        found = violation(ranges.sums(self.rows), ranges.sums(self.hits), float(target), min_count=least)
+        return (float(found.sscv), int(found.rows), int(found.smallest)) if found.smallest else (None, None, None)
 
     def class_coverage(self, target: Fraction, names: tuple[str, ...] | None) -> ClassCoverage:
         """Coverage of each class, of counts by class."""
@@ -131,7 +131,7 @@ class Tally:
     ) -> Evaluation:
         """Everything that follows from the counts; `known` are fields of the evaluation that do not."""
         n, sizes, ranks = self.n, self.by_size, self.by_difficulty
-        sscv, smallest = sizes.sscv(target, min_count)
+        sscv, deciding, smallest = sizes.sscv(target, min_count)
         hits, labels, empty, single = (int(x) for x in (sizes.hits.sum(), sizes.labels.sum(), *sizes.rows[:2]))
         low, high = intervals(hits, n, confidence)
         mean_non_empty = labels / (n - empty) if n > empty else None
@@ -150,6 +150,7 @@ class Tally:
             singleton_coverage=int(sizes.hits[1]) / single if single else None,
             size_strata=sizes.strata(0, SIZE_ENDS, confidence),
             sscv=sscv,
+            sscv_count=deciding,
             sscv_smallest_count=smallest,
             sat=sat_of(sscv, mean_non_empty),
             class_coverage=self.by_class.class_coverage(target, class_names),

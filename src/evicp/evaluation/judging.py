@@ -110,7 +110,7 @@ def _figures(tested: Tested, n_classes: int, steady: int = 0) -> tuple[float, fl
     """Mean size, SSCV and SAT, as `evaluate` has them if `steady` is 0; SAT is 0 where every set is empty."""
     of_row = Ranges.ending(SSCV_ENDS, n_classes).find(tested.sizes)
     rows, hits = np.bincount(of_row), np.bincount(of_row, weights=tested.covered)
-    sscv = float(violation(rows, hits, float(tested.coverage), steady=steady)[0])
+    sscv = float(violation(rows, hits, float(tested.coverage), steady=steady).sscv)
     non_empty = tested.sizes[tested.sizes > 0]
     sat = trade_off(sscv, float(non_empty.mean())) if non_empty.size else 0.0
     return float(tested.sizes.mean()), sscv, sat

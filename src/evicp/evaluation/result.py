@@ -153,7 +153,8 @@ class Evaluation:
     size_strata : rows and coverage by ranges of set size (the paper's Table 3)
     sscv : size-stratified coverage violation: the largest distance of coverage from the target over ranges of set
         size; None where none of them has `min_count` rows
-    sscv_smallest_count : rows in the smallest of these ranges: where they are few, SSCV is mostly chance
+    sscv_count : rows in the range that decides SSCV: where they are few, it is mostly chance
+    sscv_smallest_count : rows in the smallest of these ranges
     sat : size-adaptivity trade-off, (1 - SSCV) / mean size of non-empty sets; None where either is
     class_coverage : coverage, rows and mean size of each class
     accuracy : top-1 accuracy of the logits; None where neither logits nor difficulty were given
@@ -183,6 +184,7 @@ class Evaluation:
     singleton_coverage: float | None
     size_strata: tuple[Stratum, ...]
     sscv: float | None
+    sscv_count: int | None
     sscv_smallest_count: int | None
     sat: float | None
     class_coverage: ClassCoverage
@@ -249,7 +251,7 @@ class Evaluation:
         used = np.flatnonzero(rows >= self.sscv_smallest_count)  # smaller ones were left out
         worst = used[np.abs(hits[used] / rows[used] - float(self.target)).argmax()]
         about = f"over {', '.join(pooled.labels[i] for i in used)}; smallest {rows_text(self.sscv_smallest_count)}"
-        return f"{self.sscv:.3f} at sizes {pooled.labels[worst]} ({about})"
+        return f"{self.sscv:.3f} at sizes {pooled.labels[worst]}, {rows_text(int(rows[worst]))} ({about})"
 
     def _tables(self) -> dict[str, tuple[list[str], list[list[str]]]]:
         """The head and the rows of each table, by its caption."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evicp.types import F64, I64
 
-__all__ = ["SIZE_ENDS", "SSCV_ENDS", "Ranges", "intervals", "range_text", "trade_off", "violation"]
+__all__ = ["SIZE_ENDS", "SSCV_ENDS", "Ranges", "Violation", "intervals", "range_text", "trade_off", "violation"]
 
 
 #: Upper ends of the size ranges of the paper's Table 3 and of its difficulty ranges (Table 4), and of its SSCV. The
@@ -62,8 +62,19 @@ def range_text(low: int, high: int) -> str:
     return f"{low}" if low == high else f"{low}-{high}"
 
 
-def violation(rows: Any, hits: Any, target: Any, *, min_count: int = 1, steady: int = 0) -> tuple[F64, I64]:
-    """SSCV, and the row count of the smallest range it looked at: NaN and 0 where it looked at none.
+class Violation(NamedTuple):
+    """SSCV, the rows of the range that decides it, and of the smallest range looked at; NaN and 0 where there is none.
+
+    The fewer rows decide, the more of SSCV is chance.
+    """
+
+    sscv: F64
+    rows: I64
+    smallest: I64
+
+
+def violation(rows: Any, hits: Any, target: Any, *, min_count: int = 1, steady: int = 0) -> Violation:
+    """SSCV of counts by range of sizes.
 
     Parameters
     ----------
@@ -72,16 +83,20 @@ def violation(rows: Any, hits: Any, target: Any, *, min_count: int = 1, steady: 
     min_count : ranges of fewer rows are left out
     steady : a range of so many rows counts half: its distance is weighed by rows / (rows + steady)
 
-    >>> gap, smallest = violation(np.array([90, 10, 0]), np.array([84, 7, 0]), 0.9)
-    >>> round(float(gap), 3), int(smallest)
-    (0.2, 10)
+    >>> found = violation(np.array([90, 10, 0]), np.array([84, 7, 0]), 0.9)
+    >>> round(float(found.sscv), 3), int(found.rows), int(found.smallest)
+    (0.2, 10, 10)
     """
     used = rows >= max(1, min_count)
     shares = np.divide(hits, rows, out=np.zeros(np.shape(rows)), where=used)
     weights = np.divide(rows, rows + steady, out=np.zeros(np.shape(rows)), where=used)
-    gaps = np.abs(shares - np.asarray(target)[..., None]) * weights
-    largest = np.where(used.any(-1), gaps.max(-1, where=used, initial=0.0), np.nan)
-    return largest, np.where(used.any(-1), np.where(used, rows, np.iinfo(np.int64).max).min(-1), 0)
+    gaps = np.where(used, np.abs(shares - np.asarray(target)[..., None]) * weights, -1.0)
+    worst, some = gaps.argmax(-1)[..., None], used.any(-1)
+    return Violation(
+        np.where(some, gaps.max(-1), np.nan),
+        np.where(some, np.take_along_axis(rows, worst, -1)[..., 0], 0),
+        np.where(some, np.where(used, rows, np.iinfo(np.int64).max).min(-1), 0),
+    )
 
 
 def trade_off(sscv: Any, mean_non_empty: Any) -> Any:

@@ -10,18 +10,27 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from evicp import __version__
+import numpy as np
+
+from evicp import __version__, kernels
 from evicp.datasets import load_imagenet_sample
-from evicp.errors import FileError, InputError
+from evicp.errors import FileError, InputError, SuspiciousInputWarning
+from evicp.evaluation.strata import intervals
 from evicp.input import validate
 from evicp.input.classes import labelled
+from evicp.input.warn import warn
 from evicp.io.atomic import write_whole
 from evicp.paper import figures, page
-from evicp.paper.published import DATASETS
+from evicp.paper.published import DATASETS, lookup
 from evicp.paper.tables import Measured, PaperTable, Ranking, build_tables, rankings
 from evicp.paper.trials import LEAKS, PROTOCOLS, Network, run_trials
 
 __all__ = ["DATASETS", "Reproduction", "as_network", "embedded_network", "reproduce"]
+
+_IMAGENET_CLASSES = 1000
+
+#: Other versions of libraries that decode and resize images move accuracy by less than this.
+_ACCURACY_SLACK = 0.01
 
 _EMBEDDED = "EfficientNet-Lite1 (embedded sample)"
 
@@ -148,6 +157,7 @@ def reproduce(
     trials, seed = validate.as_count(trials, "trials"), validate.as_count(seed, "seed", at_least=0)
     networks = tuple(networks) or (embedded_network(),)
     _refuse_twins(networks)
+    _warn_of_other_networks(networks)
     chosen = _references(networks, reference)
     measured = []
     for network in networks:
@@ -161,6 +171,30 @@ def reproduce(
         measured.append(Measured(network, results))
     tables = build_tables(measured, chosen)
     return Reproduction(tuple(measured), tables, rankings(tables), chosen, trials, seed)
+
+
+def _warn_of_other_networks(networks: Sequence[Network]) -> None:
+    """Warn where a file cannot be of the network that its name says: by its classes, or by its accuracy."""
+    for network in networks:
+        n, n_classes = network.logits.shape
+        table = 1 if network.dataset == "val" else 2
+        known = lookup(table, network.title, "", "accuracy")
+        if known is None or known.value is None:
+            continue
+        hits = int(np.sum(kernels.label_ranks(network.logits, network.labels) == 1))
+        low, high = intervals(hits, n, 0.9999)
+        found = ""
+        if n_classes != _IMAGENET_CLASSES:
+            found = f"{n_classes:,} classes, not {_IMAGENET_CLASSES:,}"
+        elif not low - _ACCURACY_SLACK <= known.value <= high + _ACCURACY_SLACK:
+            found = f"top-1 accuracy {hits / n:.4f} on {n:,} rows; the paper has {known.value:.4f}"
+        if found:
+            dataset = DATASETS[network.dataset]
+            warn(
+                f"{network.name} is taken for the paper's {network.title} on {dataset}, but has {found}. Is it another "
+                "network, with other weights, or of another data set? Then give the file another name.",
+                SuspiciousInputWarning,
+            )
 
 
 def _refuse_twins(networks: Sequence[Network]) -> None:

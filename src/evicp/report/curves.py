@@ -13,7 +13,7 @@ from evicp import kernels
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import group_thresholds
 from evicp.errors import InputError
-from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, trade_off, violation
+from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, Violation, trade_off, violation
 from evicp.input import validate
 from evicp.method.scores import Base, Score
 from evicp.types import F64, I64, Coverage
@@ -84,8 +84,8 @@ class Curves:
         return ranges.sums(self.bin_counts, self.bins), ranges.sums(self.bin_hits, self.bins)
 
     @property
-    def sscv(self) -> tuple[F64, I64]:
-        """SSCV and the row count of the smallest range it looked at, (P,) each."""
+    def sscv(self) -> Violation:
+        """SSCV and the row counts beside it, (P,) each."""
         ranges, target = Ranges.ending(SSCV_ENDS, self.n_classes), np.array([float(c) for c in GRID])
         return violation(ranges.sums(self.bin_counts, self.bins), ranges.sums(self.bin_hits, self.bins), target)
 
@@ -94,7 +94,7 @@ class Curves:
         """SAT, (P,); NaN where every set is empty."""
         non_empty = self.bin_counts.sum(1) - self.bin_counts[:, 0]
         mean = np.divide(self.total_size, non_empty, out=np.full(len(non_empty), np.nan), where=non_empty > 0)
-        result: F64 = trade_off(self.sscv[0], mean)
+        result: F64 = trade_off(self.sscv.sscv, mean)
         return result
 
 

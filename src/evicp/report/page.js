@@ -135,7 +135,7 @@
     show("mean-size", now.size, sizeText(now.size));
     $("size-aside").textContent = `of ${whole(data.n_classes)} labels`;
     show("sat", now.sat, fixed(now.sat, 3));
-    $("sat-aside").textContent = `SSCV ${fixed(now.sscv, 3)}, smallest range ${plural(now.sscvCount, "row", "rows")}`;
+    $("sat-aside").textContent = `SSCV ${fixed(now.sscv, 3)}, in a range of ${plural(now.sscvCount, "row", "rows")}`;
     show("singletons", now.singletons, percent(now.singletons));
     show("empty", now.empty, percent(now.empty));
     $("tiles").classList.toggle("off", !kept);

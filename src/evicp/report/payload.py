@@ -190,7 +190,7 @@ def _score_facts(name: str, method: Method, law: int | None) -> Json:
 
 def _method(curve: Curves, labels: I64, law: int | None, confidence: float) -> Json:
     counts, hits = curve.strata
-    violation, smallest = curve.sscv
+    violation = curve.sscv
     m = np.full(len(GRID), len(curve.first))
     return {
         **_score_facts(curve.name, curve.method, law),
@@ -199,8 +199,8 @@ def _method(curve: Curves, labels: I64, law: int | None, confidence: float) -> J
         "total_size": pack(curve.total_size.astype(np.float64)),
         "bins": pack(curve.bin_counts),
         "strata": _shares(hits, counts, confidence),
-        "sscv": pack(violation),
-        "sscv_count": pack(smallest),
+        "sscv": pack(violation.sscv),
+        "sscv_count": pack(violation.rows),
         "sat": pack(curve.sat),
         "difficulty_hits": pack(curve.difficulty_hits),
         "difficulty_sizes": pack(curve.difficulty_sizes.astype(np.float64)),
@@ -288,7 +288,7 @@ def _method_of_evaluation(e: Evaluation, law: int | None) -> Json:
         "singletons": e.singleton_share,
         "strata": _shares(hits, counts, e.confidence),
         "sscv": pack(np.array([np.nan if e.sscv is None else e.sscv])),
-        "sscv_count": pack(np.array([e.sscv_smallest_count or 0])),
+        "sscv_count": pack(np.array([e.sscv_count or 0])),
         "sat": pack(np.array([np.nan if e.sat is None else e.sat])),
         "difficulty_hits": hard and pack(np.array([[s.hits for s in hard]])),
         "difficulty_sizes": hard and pack(np.array([[(s.mean_size or 0.0) * s.count for s in hard]])),
