@@ -20,8 +20,6 @@ from evicp.extraction.network import Network
 from evicp.extraction.sources import Source
 from evicp.extraction.storage import Shard
 
-__all__ = ["Unreadable", "compute", "cut"]
-
 #: Failures of one file; any other failure of the system ends the run, since it would not end with that file.
 _FILE_ERRORS = frozenset((None, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EINVAL))
 

@@ -12,8 +12,6 @@ import numpy as np
 from evicp.errors import LabelsError
 from evicp.types import I64
 
-__all__ = ["imagenet_names", "imagenet_synsets", "match_classes"]
-
 _SYNSET = re.compile(r"n[0-9]{8}")
 
 #: Names differ between sources ("crane", "crane bird"); a wrong order agrees in next to none.

@@ -9,8 +9,6 @@ from pathlib import Path, PurePosixPath
 from evicp.errors import FileError, LabelsError
 from evicp.io.paths import open_file, read_text
 
-__all__ = ["read_ground_truth"]
-
 #: ImageNet's development kit calls its file so; its numbers are one-based and not in the order of the weights.
 _DEVKIT_NAME = "ILSVRC2012_validation_ground_truth"
 

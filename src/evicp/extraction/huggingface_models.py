@@ -24,8 +24,6 @@ from evicp.input.classes import as_class_names
 from evicp.io.paths import open_file
 from evicp.io.torch_archive import require_plain
 
-__all__ = ["huggingface_network"]
-
 
 def huggingface_network(name: str, weights: str, transform: Transform, device: Device) -> Network:
     """A model with its image processor or tokenizer.

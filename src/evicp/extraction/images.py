@@ -18,8 +18,6 @@ from evicp.io.paths import as_path, open_file
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["PAPER", "Preprocess", "read_image"]
-
 #: Files that are taken for images in a folder.
 IMAGE_SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"))
 

@@ -15,8 +15,6 @@ from evicp.extraction.images import PAPER, Preprocess
 from evicp.extraction.sources import Modality
 from evicp.extraction.storage import UNKNOWN
 
-__all__ = ["Network", "Transform", "choose_transform", "probe_classes"]
-
 #: "weights": the network's own; "paper": the ECP authors'; a Preprocess; changes to the network's own; a function.
 Transform = str | Preprocess | Mapping[str, Any] | Callable[[Any], Any]
 

@@ -23,8 +23,6 @@ from evicp.extraction.torch_models import (
 )
 from evicp.extraction.torch_modules import import_torch, open_device
 
-__all__ = ["open_network"]
-
 _LITE = re.compile("efficientnet-lite[0-4]")
 _BUILDERS = {"torchvision": torchvision_network, "timm": timm_network, "huggingface": huggingface_network}
 

@@ -14,8 +14,6 @@ from evicp.extraction.network import Network, Transform, choose_transform, probe
 from evicp.extraction.storage import file_digest
 from evicp.io.paths import readable
 
-__all__ = ["onnx_network"]
-
 _TYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,

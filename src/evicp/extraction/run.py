@@ -31,8 +31,6 @@ from evicp.io.atomic import refuse_target
 from evicp.progress import progress_bars
 from evicp.types import I64
 
-__all__ = ["Extraction", "Unreadable", "extract"]
-
 
 @dataclass(frozen=True)
 class Extraction:

@@ -21,8 +21,6 @@ from evicp.input import validate
 from evicp.io.paths import natural_key, open_file
 from evicp.types import I64
 
-__all__ = ["Modality", "Source", "network_labels", "open_source"]
-
 Modality = Literal["image", "text"]
 
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "imageid")

@@ -27,8 +27,6 @@ from evicp.io.atomic import atomic_path, write_whole
 from evicp.io.paths import open_file, read_text
 from evicp.types import I64
 
-__all__ = ["UNKNOWN", "Shard", "Shards", "read_manifest", "write_manifest"]
-
 #: The value of a setting that cannot be told, and so is never the same as that of an earlier run.
 UNKNOWN = "cannot be told"
 

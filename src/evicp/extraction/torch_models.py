@@ -22,8 +22,6 @@ from evicp.extraction.torch_modules import (
 )
 from evicp.input.messages import did_you_mean
 
-__all__ = ["factory_network", "lite_network", "timm_network", "torchvision_network"]
-
 _WEIGHT_FILES = (".pth", ".pt", ".bin", ".safetensors")
 
 #: Both were trained on inputs normalised in another way and translate; only their released weights switch it on.
@@ -40,6 +38,7 @@ def is_weights_file(weights: str) -> bool:
 
 
 def import_torchvision() -> Any:
+    """Torchvision, or how to install it."""
     try:
         return need("torchvision", "torchvision", "extract", "a torchvision network")
     except RuntimeError as error:  # torchvision's compiled part was built for another torch

@@ -20,8 +20,6 @@ from evicp.extraction.network import Network, Transform, choose_transform, probe
 from evicp.io import torch_archive
 from evicp.io.paths import readable, unreadable
 
-__all__ = ["Device", "load_weights", "module_network", "open_device", "plain_weights", "seeded"]
-
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
 

@@ -30,14 +30,6 @@ from evicp.input.frames import as_number, as_text, columns_of, index_of, numbers
 from evicp.input.messages import did_you_mean, some_of
 from evicp.types import I64
 
-__all__ = [
-    "ClassAxis",
-    "ClassNames",
-    "as_class_names",
-    "in_class_order",
-    "labelled",
-]
-
 #: A name for each class in their order, or by class number.
 ClassNames = Sequence[str] | Sequence[int] | NDArray[Any] | Mapping[Any, str]
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from evicp.errors import InputError
 from evicp.types import I64
 
-__all__ = ["lists", "matrix", "refuse_nulls", "uneven_lists", "values"]
-
 
 def values(column: Any, name: str, first_row: int = 0) -> NDArray[Any]:
     """A column as an array.

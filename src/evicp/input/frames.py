@@ -17,18 +17,6 @@ from evicp.input.messages import some_of
 from evicp.input.warn import warn
 from evicp.types import F64, I64
 
-__all__ = [
-    "as_features",
-    "as_number",
-    "as_text",
-    "column_labels",
-    "columns_of",
-    "index_of",
-    "numbers_of",
-    "same_labels",
-    "same_rows",
-]
-
 #: Text that is a whole number, also as pandas writes one that was in a column of floats.
 _WHOLE = re.compile(r"-?[0-9]{1,18}(\.0*)?")
 

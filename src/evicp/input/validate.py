@@ -253,10 +253,15 @@ def as_coverage(coverage: Any, what: str = "coverage") -> Fraction:
     return _remembered_coverage(coverage, what) if type(coverage) is float else _exact_coverage(coverage, what)
 
 
+_NUMBER = int | float | Fraction | Decimal | np.integer | np.floating
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, _NUMBER) and not isinstance(value, bool)
+
+
 def _exact_coverage(coverage: Any, what: str) -> Fraction:
-    if isinstance(coverage, bool | np.bool_) or not isinstance(
-        coverage, int | float | Fraction | Decimal | np.integer | np.floating
-    ):
+    if not _is_number(coverage):
         raise InputTypeError(f"{what} must be a number between 0 and 1; got {coverage!r} ({type(coverage).__name__}).")
     value = _as_fraction(coverage)
     if value is None or not 0 < value < 1:
@@ -292,9 +297,7 @@ def _as_fraction(number: Any) -> Fraction | None:
 
 def as_probability(value: Any, what: str) -> float:
     """A plain float strictly between 0 and 1 (a confidence, a tolerance)."""
-    if isinstance(value, bool | np.bool_) or not isinstance(
-        value, int | float | np.integer | np.floating | Fraction | Decimal
-    ):
+    if not _is_number(value):
         raise InputTypeError(f"{what} must be a number between 0 and 1; got {value!r}.")
     try:
         result = float(value)

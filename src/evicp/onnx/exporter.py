@@ -18,8 +18,6 @@ from evicp.types import Coverage
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["OLDEST_OPSET", "OUTPUTS", "export"]
-
 #: What an exported model returns beside its own outputs.
 OUTPUTS = ("set_mask", "set_size", "uncertainty")
 

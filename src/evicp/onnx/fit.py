@@ -12,8 +12,6 @@ from evicp.method.scores import ECP, LAC
 from evicp.onnx.outputs import FRACTIONS, LOG_PROBABILITIES, LOGITS, PROBABILITIES, SHARES, UNCLEAR, Meaning
 from evicp.types import F64
 
-__all__ = ["check_meaning", "check_reach"]
-
 _TAKE_LOGARITHMS = (
     'pass output_is="probabilities" (--output-is probabilities) to take their logarithms: that fits a calibration of '
     "np.log(probabilities), or of logits with a score other than ECP"

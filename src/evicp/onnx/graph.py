@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["Graph", "Tensor"]
-
 
 class Graph:
     """Operators on tensors of shape (batch, K).

@@ -15,8 +15,6 @@ from evicp.onnx.graph import Graph, Tensor
 from evicp.onnx.outputs import OFF_ONE
 from evicp.types import F64
 
-__all__ = ["build_head"]
-
 
 def build_head(
     onnx: Any, score: Score, thresholds: F64, *, n_classes: int, kind: int, opset: int, of_probabilities: bool = False

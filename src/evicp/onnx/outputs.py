@@ -14,18 +14,6 @@ from numpy.typing import NDArray
 
 from evicp.errors import InputError, installed, need
 
-__all__ = [
-    "LOGITS",
-    "LOG_PROBABILITIES",
-    "OFF_ONE",
-    "PROBABILITIES",
-    "SHARES",
-    "UNCLEAR",
-    "Meaning",
-    "meaning",
-    "precision",
-]
-
 LOGITS, PROBABILITIES, LOG_PROBABILITIES = "logits", "probabilities", "log-probabilities"
 #: By steps after which rows may sum to 1 or not: parts and sums of probabilities, sigmoids.
 UNCLEAR = "numbers made of probabilities"

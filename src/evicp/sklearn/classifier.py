@@ -33,11 +33,9 @@ from evicp.input.messages import some_of
 from evicp.input.warn import warn
 from evicp.method.scores import ScoreLike, as_score
 from evicp.sets import PredictionSets
-from evicp.sklearn.estimators import aligned, classes_of, columns_of, positions, read, same_columns, same_order
+from evicp.sklearn.estimators import aligned, classes_of, feature_labels, positions, read, same_columns, same_order
 from evicp.sklearn.training import HeldOut, Trained, train
 from evicp.types import F64, I64, Coverage, Coverages
-
-__all__ = ["ConformalClassifier", "logits_of"]
 
 
 def logits_of(estimator: Any, X: Any) -> NDArray[Any]:
@@ -221,7 +219,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         calibration = self._calibrated(trained, X, y, classes, group)
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
         self.estimator_, self.classes_, self._group, self.calibration_ = trained.estimator, classes, group, calibration
-        self._reading, self._columns = trained.reading, columns_of(X)
+        self._reading, self._columns = trained.reading, feature_labels(X)
         self.estimators_ = [part.estimator for part in trained.held_out] if self.ensemble else None
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # the last fit's

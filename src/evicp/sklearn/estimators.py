@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from evicp.errors import InputError, InputTypeError, LabelsError, LogitsError, SuspiciousInputWarning
 from evicp.input import convert, validate
+from evicp.input.frames import column_labels, index_of
 from evicp.input.messages import some_of
 from evicp.input.warn import PROBABILITY_ERROR, are_probabilities, warn
 from evicp.types import F64, I64
-
-__all__ = ["BY_PROBABILITIES", "Reading", "aligned", "classes_of", "columns_of", "read", "same_columns", "same_order"]
 
 
 @dataclass(frozen=True)
@@ -143,15 +142,14 @@ def classes_of(estimator: Any) -> NDArray[Any]:
     return np.asarray(classes)
 
 
-def columns_of(X: Any) -> list[Any] | None:
+def feature_labels(X: Any) -> list[Any] | None:
     """The labels of a frame's columns, whatever they are; None of what has none."""
-    columns = getattr(X, "columns", None)
-    return None if columns is None else list(columns)
+    return column_labels(X) if getattr(X, "ndim", 2) == 2 else None
 
 
 def same_columns(X: Any, known: list[Any] | None) -> None:
     """Refuse a frame with the columns of the rows that calibrated in another order; scikit-learn knows only names."""
-    own = columns_of(X)
+    own = feature_labels(X)
     if own is None or known is None or own == known or len(own) != len(known) or set(own) != set(known):
         return
     place = next(i for i, (mine, other) in enumerate(zip(own, known, strict=True)) if mine != other)
@@ -163,10 +161,10 @@ def same_columns(X: Any, known: list[Any] | None) -> None:
 
 def same_order(X: Any, **row_wise: Any) -> None:
     """Warn of rows whose pandas indexes have the same entries in another order: they are paired by their place."""
-    index: Any = getattr(X, "index", None)
+    index = index_of(X)
     for what, values in row_wise.items():
-        other: Any = getattr(values, "index", None)
-        if not hasattr(index, "sort_values") or not hasattr(other, "sort_values") or index.equals(other):
+        other = index_of(values)
+        if index is None or other is None or index.equals(other):
             continue
         try:
             reordered = index.sort_values().equals(other.sort_values())
@@ -197,7 +195,6 @@ def aligned(logits: NDArray[Any], known: NDArray[Any], classes: NDArray[Any], mi
     """Values of an estimator's own classes as those of `classes`, in their order; -inf for one it does not know."""
     if np.array_equal(known, classes):
         return logits
-    place = {label: position for position, label in enumerate(classes.tolist())}
     result = np.full((len(logits), len(classes)), missing, logits.dtype)
-    result[:, [place[label] for label in known.tolist()]] = logits
+    result[:, positions(known, classes)] = logits
     return result

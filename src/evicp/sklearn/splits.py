@@ -14,8 +14,6 @@ from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input.warn import warn
 from evicp.types import I64
 
-__all__ = ["AtRandom", "splits"]
-
 #: (rows that train, rows held out)
 Split = tuple[I64, I64]
 

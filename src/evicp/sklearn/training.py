@@ -16,8 +16,6 @@ from evicp.sklearn.estimators import BY_PROBABILITIES, Reading, read
 from evicp.sklearn.splits import splits
 from evicp.types import F64, I64
 
-__all__ = ["HeldOut", "Trained", "train"]
-
 
 class HeldOut(NamedTuple):
     """Rows that calibrate: their places in X, and an estimator that has not seen them with its logits of them."""
