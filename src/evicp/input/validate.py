@@ -217,6 +217,14 @@ def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
     )
 
 
+def real(values: Any, what: str) -> F64:
+    """What a user's function gives, as doubles: neither a mask nor an imaginary part is forgotten."""
+    if np.ma.is_masked(values) or np.iscomplexobj(values):
+        kind = "masked" if np.ma.is_masked(values) else "complex"
+        raise ScoreError(f"{what} must return real numbers; got {kind} ones.")
+    return np.asarray(values, dtype=np.float64)
+
+
 def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
     """What a user's evidence or utility function gives for z; impossible labels get 0."""
     return np.where(z == -np.inf, 0.0, numbers_from_user(function, z, what))
@@ -224,7 +232,7 @@ def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
 
 def numbers_from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
     """The same where it does not matter what impossible labels get; perhaps read-only."""
-    result = np.asarray(function(z.copy()), dtype=np.float64)
+    result = real(function(z.copy()), what)
     if result.shape != z.shape:
         raise ScoreError(f"{what} must return an array of shape {z.shape}; got {result.shape}.")
     if _all_usable(result):

@@ -437,7 +437,7 @@ class Custom(Score):
     name: ClassVar[str] = CUSTOM
 
     def formula(self, z: F64) -> F64:
-        result = np.asarray(self.function(z.copy()), dtype=np.float64)
+        result = validate.real(self.function(z.copy()), "a score")
         if result.shape != z.shape:
             raise ScoreError(f"a score must return an array of shape {z.shape}; got {result.shape}.")
         if np.isnan(result[z > -np.inf]).any():

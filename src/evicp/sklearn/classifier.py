@@ -210,7 +210,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self._wanted_score is not None and str(self._wanted_score).lower() != "auto":
             as_score(self._wanted_score)  # one that is refused is refused before anything is trained
         params = self._routed(fit_params)
-        if self.ensemble:
+        if validate.as_flag(self.ensemble, "ensemble"):
             self._check_ensemble(group)
         if len(np.unique(y)) == 1 and not isinstance(self.cv, str):
             raise LabelsError(f"y must hold rows of 2 classes or more; got 1 class, {y.tolist()[0]!r}.")

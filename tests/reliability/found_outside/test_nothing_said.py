@@ -1,4 +1,4 @@
-"""Logits that say nothing, and labels under a mask."""
+"""Logits that say nothing; masks and imaginary parts that NumPy forgets; a flag that is no flag."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp.errors import InputTypeError, SuspiciousInputWarning
+from evicp.errors import InputTypeError, ScoreError, SuspiciousInputWarning
 
 pytestmark = pytest.mark.reliability
 
@@ -66,3 +66,24 @@ def test_labels_under_a_mask_reach_no_estimator(cv: Any) -> None:
     fitted = ConformalClassifier(estimator, cv=cv).fit(X, np.ma.masked_array(LABELS, mask=False))
     with pytest.raises(InputTypeError, match="y must not be masked"):
         fitted.evaluate(X, masked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"), [("masked", lambda z: np.ma.masked_array(z, mask=z > 2)), ("complex", lambda z: z + 1j)]
+)
+def test_a_function_of_a_user_s_gives_real_numbers(kind: str, change: Any) -> None:
+    logits = np.random.default_rng(0).normal(size=(100, 4)) + 2 * np.eye(4)[LABELS]
+    message = f"must return real numbers; got {kind} ones"
+    for score in (lambda z: change(-z), evicp.ECP(evidence=lambda z: change(np.exp(z)))):
+        with pytest.raises(ScoreError, match=message):
+            evicp.calibrate(logits, LABELS, score)
+
+
+@pytest.mark.parametrize("ensemble", ["no", 1, None])
+def test_an_ensemble_is_asked_for_by_true_or_false(ensemble: Any) -> None:
+    pytest.importorskip("sklearn")
+    from evicp.sklearn import ConformalClassifier
+
+    X = np.random.default_rng(0).normal(size=(100, 3)) + 2 * np.eye(4)[LABELS, :3]
+    with pytest.raises(InputTypeError, match="ensemble must be True or False"):
+        ConformalClassifier(cv=5, ensemble=ensemble).fit(X, LABELS)
