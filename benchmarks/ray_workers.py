@@ -57,7 +57,7 @@ def _seconds(act: Callable[[], Any]) -> float:
 def score(span: tuple[Path, int, int]) -> None:
     """The control: a share of the rows scored by a process that has nothing to do with Ray."""
     os.environ["EVICP_THREADS"] = "1"
-    part, calibrator = blocks.open_rows(span[0] / "logits.npy").parts[0], evicp.Calibrator(SCORE)
+    part, calibrator = blocks.open_rows(span[0] / "logits.npy").files[0], evicp.Calibrator(SCORE)
     for logits, labels in part.pieces(8000, *span[1:]):
         calibrator.update(logits, labels)
 

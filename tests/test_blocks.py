@@ -226,19 +226,19 @@ def test_bfloat16_is_widened(tmp_path: Path) -> None:
     header = json.dumps({"logits": {"dtype": "BF16", "shape": [50, 4], "data_offsets": [0, 400]}}).encode()
     (tmp_path / "rows.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + wide.tobytes())
     rows = blocks.open_rows(tmp_path / "rows.safetensors", memory=1024)
-    assert rows.parts[0].dtype == np.float32
+    assert rows.files[0].dtype == np.float32
     np.testing.assert_array_equal(np.concatenate([b.logits.copy() for b in rows]), wide.astype(np.float32))
 
 
 def test_plain_members_are_read_where_they_lie_and_packed_ones_unpacked(stored: dict) -> None:
-    assert isinstance(blocks.open_rows(stored["npz"]).parts[0].logits, RawArray)  # type: ignore[attr-defined]
-    assert isinstance(blocks.open_rows(stored["npz packed"]).parts[0].logits, PackedArray)  # type: ignore[attr-defined]
+    assert isinstance(blocks.open_rows(stored["npz"]).files[0].logits, RawArray)  # type: ignore[attr-defined]
+    assert isinstance(blocks.open_rows(stored["npz packed"]).files[0].logits, PackedArray)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "npz packed", "safetensors", "parquet"])
 @pytest.mark.parametrize("span", [(0, 5), (3, 700), (1099, 1100), (700, 700)])
 def test_a_span_of_rows_is_that_span(stored: dict, data: tuple, kind: str, span: tuple[int, int]) -> None:
-    part = blocks.open_rows(stored[kind]).parts[0]
+    part = blocks.open_rows(stored[kind]).files[0]
     found = [(z.copy(), y.copy()) for z, y in part.pieces(64, *span)]
     assert sum(len(z) for z, _ in found) == span[1] - span[0]
     np.testing.assert_array_equal(np.concatenate([z for z, _ in found] or [data[0][:0]]), data[0][slice(*span)])
@@ -320,7 +320,7 @@ def test_class_names_that_are_objects_are_one_typed_error(data: tuple, tmp_path:
 def test_rows_without_labels_have_none(stored: dict, kind: str) -> None:
     rows = blocks.open_rows(stored[kind]).with_labels(None)
     assert not rows.has_labels
-    assert all(part.whole().labels is None for part in rows.parts)
+    assert all(part.whole().labels is None for part in rows.files)
     assert all(block.labels is None for block in rows)
     with pytest.raises(FileError, match="has no labels"):
         _ = rows.labels
@@ -330,7 +330,7 @@ def test_a_span_of_a_parquet_file_is_not_read_past_its_end(stored: dict, monkeyp
     decoded = []
     decode = columns.matrix
     monkeypatch.setattr(columns, "matrix", lambda column, *rest: decoded.append(len(column)) or decode(column, *rest))
-    (part,) = blocks.open_rows(stored["parquet"]).parts
+    (part,) = blocks.open_rows(stored["parquet"]).files
     decoded.clear()
     assert sum(len(logits) for logits, _ in part.pieces(100, 50, 200)) == 150
     assert sum(decoded) == 200

@@ -165,7 +165,7 @@ def _write_sets(
 def _refuse_input(rows: Rows, output: str | PathLike[str]) -> None:
     """Refuse to write over rows that are about to be read."""
     target = as_path(output)
-    read = [part.path for part in rows.parts if part.path is not None and part.path.exists()]
+    read = [file.path for file in rows.files if file.path is not None and file.path.exists()]
     if target.exists() and any(path.samefile(target) for path in read):
         raise FileError(f"cannot write {output}: it is an input, or part of one ({rows.source}). Give another name.")
 

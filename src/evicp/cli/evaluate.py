@@ -91,7 +91,7 @@ def evaluate(
 
 def _labelled(rows: Rows) -> Rows:
     """Rows with labels, or labels alone."""
-    part = rows.parts[0]
+    part = rows.files[0]
     if rows.has_labels or (len(part.shape) == 1 and part.dtype.kind in "iuU"):
         return rows
     raise FileError(f"{rows.source} has no labels. Give them with --labels labels.npy.")

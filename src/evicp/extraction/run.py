@@ -26,7 +26,7 @@ from evicp.input import validate
 from evicp.input.classes import ClassAxis, as_class_names
 from evicp.input.messages import some_of
 from evicp.input.warn import warn_if_probabilities
-from evicp.io.array_writer import ARRAY_SUFFIXES, Stacked, write_arrays
+from evicp.io.arrays import ARRAY_SUFFIXES, Stacked, write_arrays
 from evicp.io.atomic import refuse_target
 from evicp.progress import progress_bars
 from evicp.types import I64

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import FileError
-from evicp.io.array_writer import write_npz
-from evicp.io.arrays import companions
+from evicp.io.arrays import companions, write_npz
 from evicp.io.atomic import atomic_path, write_whole
 from evicp.io.paths import open_file, read_text
 from evicp.types import I64

@@ -6,14 +6,20 @@ import hashlib
 import os
 import secrets
 import stat
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
 from evicp.errors import FileError
-from evicp.io import locks
 from evicp.io.paths import as_path, refuse_special
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 __all__ = ["atomic_path", "locked", "refuse_target", "remove_unfinished", "write_whole"]
 
@@ -79,11 +85,11 @@ def locked(path: str | PathLike[str], on_wait: Callable[[], None] = lambda: None
     lock = target.with_name(_own_name(target, "lock"))
     with ExitStack() as stack:
         try:
-            stack.enter_context(locks.hold(lock, on_wait))
+            stack.enter_context(_hold(lock, on_wait))
         except OSError as error:
             raise FileError(
                 f"cannot lock {name}: {error.strerror or error}. Keep it in a folder that can be written to, on a file "
-                "system that has locks."
+                "system that has "
             ) from error
         _unfinished.add(lock)
         try:
@@ -122,7 +128,7 @@ def _create_temporary(target: Path, mode: int) -> tuple[Path, int]:
             return temporary, descriptor
         ours = True
         with suppress(OSError):  # without locks nobody takes it for abandoned
-            ours = locks.try_lock(descriptor) and locks.still_at(temporary, descriptor)
+            ours = _try_lock(descriptor) and _still_at(temporary, descriptor)
         if ours:
             return temporary, descriptor
         _unfinished.discard(temporary)  # another writer has removed it before it was locked
@@ -137,7 +143,7 @@ def _remove_abandoned(target: Path) -> None:
         with suppress(OSError):  # it is another user's, or has gone
             descriptor = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                if locks.try_lock(descriptor):
+                if _try_lock(descriptor):
                     temporary.unlink()
             finally:
                 os.close(descriptor)
@@ -192,3 +198,65 @@ def refuse_target(path: Path, suffixes: Sequence[str]) -> None:
         raise FileError(f"cannot write {path}: there is no directory {folder}. Create it first.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise FileError(f"cannot write {path}: the directory {folder} cannot be written to.")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Locks: they are advisory, and end with the process that has them, however it ends
+
+
+#: Seconds between two attempts to get a lock, and after which a wait is worth a word.
+_PAUSE, _PATIENCE = 0.02, 1.0
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file unless it is locked already; OSError where its file system has no locks."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # the latter on Windows
+        return False
+    return True
+
+
+@contextmanager
+def _hold(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold a lock file, which is made and removed; whoever else wants it waits.
+
+    Parameters
+    ----------
+    on_wait : called once if that takes longer than a second
+    """
+    said, begin = False, time.monotonic()
+    while (descriptor := _acquired(path)) is None:
+        if not said and time.monotonic() - begin > _PATIENCE:
+            said = True
+            on_wait()
+        time.sleep(_PAUSE)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # while it is locked: `_acquired` does not take a file that has lost its name
+            path.unlink()
+        os.close(descriptor)
+
+
+def _acquired(path: Path) -> int | None:
+    """The lock file, open and locked; None if another process has it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    ours = False
+    try:
+        ours = _try_lock(descriptor) and _still_at(path, descriptor)
+    finally:
+        if not ours:
+            os.close(descriptor)
+    return descriptor if ours else None
+
+
+def _still_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still the one that has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False

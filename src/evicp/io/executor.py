@@ -72,14 +72,14 @@ def whole(rows: Rows, values: Mapping[str, Any]) -> Task:
 def tasks(rows: Rows, values: Mapping[str, Any], size: int) -> Iterator[Task]:
     """Rows in tasks of `size` rows at most, for other processes; files that have to be unpacked are not divided."""
     first = 0
-    for part in rows.parts:
-        n = part.shape[0]
-        step = size if isinstance(part.logits, RawArray | MemoryArray) else max(1, n)
+    for file in rows.files:
+        n = file.shape[0]
+        step = size if isinstance(file.logits, RawArray | MemoryArray) else max(1, n)
         for start in range(0, max(1, n), step):
             span = start, min(start + step, n)
-            labels = None if part.labels is None else part.labels.span(*span).portable()
+            labels = None if file.labels is None else file.labels.span(*span).portable()
             own = {name: _of_rows(value, first + span[0], first + span[1]) for name, value in values.items()}
-            some = dataclasses.replace(rows, parts=(FileRows(part.logits.span(*span).portable(), labels),))
+            some = dataclasses.replace(rows, files=(FileRows(file.logits.span(*span).portable(), labels),))
             yield Task(some, own, first + start, rows.step, rows.dtype)
         first += n
 

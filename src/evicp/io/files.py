@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from evicp.errors import EvicpError, FileError, InputError
 from evicp.input import columns, validate
 from evicp.input.classes import ClassAxis
-from evicp.io.array_writer import Stacked, write_npz
-from evicp.io.arrays import open_npz
+from evicp.io.arrays import Stacked, open_npz, write_npz
 from evicp.io.artifact import stored_count, strict_json
 from evicp.io.atomic import atomic_path
 from evicp.io.logits import read_logits

@@ -87,7 +87,7 @@ def open_rows(
     ----------
     path : an npy file finds its labels and class names beside it: logits-07.npy and labels-07.npy, or val.npy and
         val.labels.npy. The names of a folder are those of its files, which must agree; files of a folder that hold the
-        same rows are refused. Parquet files are held against the checksums of their pages, which pyarrow writes with
+        same rows are refused. Parquet files are compared with the checksums of their pages, which pyarrow writes with
         `write_page_checksum=True` only
     labels : an npy file of labels, where the logits' own file has none
     memory : what blocks and what is made of them may take, as bytes or text
@@ -96,9 +96,9 @@ def open_rows(
     source, budget = as_path(path), as_bytes(memory)
     readers = more or {}
     found = _files_of_logits(source, (*LOGITS_SUFFIXES, *readers)) if source.is_dir() else [source]
-    parts = tuple(_open_all(found, readers))
-    _refuse_copies(found, parts)
-    rows = Rows(parts, str(path), budget, _common_names(found))
+    files = tuple(_open_all(found, readers))
+    _refuse_copies(found, files)
+    rows = Rows(files, str(path), budget, _common_names(found))
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
@@ -116,14 +116,14 @@ def _open_all(found: Sequence[Path], more: Mapping[str, Callable[[Path], LogitsF
     """Files of logits, all of the same classes."""
     first: tuple[Path, tuple[int, ...]] | None = None
     for file in found:
-        part = _open_one(file, more)
-        if first is not None and part.shape[1:] != first[1]:
+        rows = _open_one(file, more)
+        if first is not None and rows.shape[1:] != first[1]:
             raise LogitsError(
                 f"the files of a folder must have the same classes; {first[0].name} has {first[1]}, "
-                f"{file.name} has {part.shape[1:]}."
+                f"{file.name} has {rows.shape[1:]}."
             )
-        first = first or (file, part.shape[1:])
-        yield part
+        first = first or (file, rows.shape[1:])
+        yield rows
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -161,14 +161,14 @@ def _refuse_copies(found: Sequence[Path], shards: Sequence[FileRows]) -> None:
     for number, shard in enumerate(shards):
         if len(shard.shape) != 2 or not shard.shape[0] or shapes[shard.shape] == 1:
             continue
-        alike = seen.setdefault((shard.shape, _head(shard)), [])
-        for other in alike:
+        same_start = seen.setdefault((shard.shape, _head(shard)), [])
+        for other in same_start:
             if _same_rows(shard, shards[other]):
                 raise FileError(
                     f"{found[other].name} and {found[number].name} in {found[number].parent} hold the same rows, which "
                     "would count twice. Remove one of them, or put rows that are equal by chance into one file."
                 )
-        alike.append(number)
+        same_start.append(number)
 
 
 def _head(shard: FileRows) -> bytes | None:

@@ -116,41 +116,41 @@ class Rows:
 
     Parameters
     ----------
-    parts : the files, in order
+    files : in order
     source : what to call them in messages
     memory : bytes that blocks may take
     class_names : names that travel with the logits
     """
 
-    parts: tuple[FileRows, ...]
+    files: tuple[FileRows, ...]
     source: str
     memory: int = as_bytes(DEFAULT_MEMORY)
     class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for part in self.parts:
-            if not part.shape:
-                raise LogitsError(f"{self._name(part)} must hold rows; it holds a single number.")
+        for file in self.files:
+            if not file.shape:
+                raise LogitsError(f"{self._name(file)} must hold rows; it holds a single number.")
 
     def __len__(self) -> int:
-        return sum(part.shape[0] for part in self.parts)
+        return sum(file.shape[0] for file in self.files)
 
     @property
     def has_labels(self) -> bool:
         """Whether every file has labels."""
-        return all(part.labels is not None for part in self.parts)
+        return all(file.labels is not None for file in self.files)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of all logits, so that they are scored alike: the widest that any file with rows has."""
-        return np.result_type(*{part.dtype for part in self.parts if part.shape[0]} or {self.parts[0].dtype})
+        """Of all logits, in which they are scored: the widest that any file with rows has."""
+        return np.result_type(*{file.dtype for file in self.files if file.shape[0]} or {self.files[0].dtype})
 
     @property
     def step(self) -> int:
         """Rows per block, from the memory budget."""
-        values = prod(self.parts[0].shape[1:])
-        rows = self.memory // (_SHARE * max(1, values) * max(4, self.parts[0].dtype.itemsize))
-        names = max((part.labels.dtype.itemsize for part in self.parts if part.labels is not None), default=0)
+        values = prod(self.files[0].shape[1:])
+        rows = self.memory // (_SHARE * max(1, values) * max(4, self.files[0].dtype.itemsize))
+        names = max((file.labels.dtype.itemsize for file in self.files if file.labels is not None), default=0)
         return max(1, min(rows, 2 * self.memory // (_SHARE * max(1, names))))
 
     def __iter__(self) -> Iterator[Block]:
@@ -162,49 +162,49 @@ class Rows:
         A block's arrays are valid until the next one is asked for.
         """
         first, dtype = 0, self.dtype if dtype is None else dtype
-        for part in self.parts:
+        for file in self.files:
             done = 0
-            for logits, labels in typed(self._name(part), part.pieces(step or self.step)):
+            for logits, labels in typed(self._name(file), file.pieces(step or self.step)):
                 yield Block(first + done, in_one_type(logits, dtype), labels)
                 done += len(logits)
-            first += part.shape[0]
+            first += file.shape[0]
 
     @property
     def logits(self) -> NDArray[Any]:
         """All logits in one array; a single npy file stays on disk."""
         wholes = []
-        for part in self.parts:
-            with reading(self._name(part)):
-                wholes.append(part.logits.whole())
+        for file in self.files:
+            with reading(self._name(file)):
+                wholes.append(file.logits.whole())
         return wholes[0] if len(wholes) == 1 else np.concatenate(wholes, dtype=self.dtype)
 
     @property
     def labels(self) -> NDArray[Any]:
         """All labels in one array."""
         wholes = []
-        for part in self.parts:
-            if part.labels is None:
+        for file in self.files:
+            if file.labels is None:
                 raise no_labels(self.source)
-            with reading(self._name(part)):
-                wholes.append(part.labels.whole())
+            with reading(self._name(file)):
+                wholes.append(file.labels.whole())
         return np.concatenate(wholes)
 
-    def _name(self, part: FileRows) -> str:
+    def _name(self, file: FileRows) -> str:
         """What to call a file where it cannot be read."""
-        return str(part.path or self.source)
+        return str(file.path or self.source)
 
     def with_labels(self, labels: StoredArray | None) -> Rows:
         """The same rows with labels from elsewhere, cut as the files are; or without any."""
-        cut = [labels] * len(self.parts)
-        if labels is not None and len(self.parts) > 1:
+        cut = [labels] * len(self.files)
+        if labels is not None and len(self.files) > 1:
             if len(labels.shape) != 1:
                 raise LabelsError(f"labels must have one dimension; got shape {labels.shape} for {self.source}.")
             if labels.shape[0] != len(self):
                 raise FileError(f"{self.source} has {len(self):,} rows but {labels.shape[0]:,} labels were given.")
-            ends = np.cumsum([part.shape[0] for part in self.parts]).tolist()
+            ends = np.cumsum([file.shape[0] for file in self.files]).tolist()
             cut = [labels.span(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
-        parts = (FileRows(part.logits, own) for part, own in zip(self.parts, cut, strict=True))
-        return dataclasses.replace(self, parts=tuple(parts))
+        files = (FileRows(file.logits, own) for file, own in zip(self.files, cut, strict=True))
+        return dataclasses.replace(self, files=tuple(files))
 
 
 def hold(content: LogitsFile, source: str, memory: int | str = DEFAULT_MEMORY) -> Rows:

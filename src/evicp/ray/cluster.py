@@ -17,7 +17,7 @@ from evicp import errors
 from evicp.errors import EvicpError, EvicpWarning, InputError
 from evicp.input.warn import warn
 
-__all__ = ["Driver", "connected", "noting", "own_errors", "processors", "resources"]
+__all__ = ["Driver", "connected", "own_errors", "processors", "recording", "resources"]
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def own_errors() -> Iterator[None]:
         raise cause from None
 
 
-def noting(work: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[Any, list[tuple[str, str]]]:
+def recording(work: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[Any, list[tuple[str, str]]]:
     """What some work in a worker gives, and what it warned of, for nobody hears it there.
 
     A task has one processor, however many the machine has.
@@ -90,9 +90,9 @@ class Driver:
     def __init__(self) -> None:
         self._said: set[str] = set()
 
-    def say(self, noted: Iterable[tuple[str, str]]) -> None:
+    def say(self, warned: Iterable[tuple[str, str]]) -> None:
         """Warn of what is new."""
-        for category, message in noted:
+        for category, message in warned:
             thing = re.sub(r"[\d.,]+", "", message)
             if thing not in self._said:
                 self._said.add(thing)

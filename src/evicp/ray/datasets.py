@@ -27,7 +27,7 @@ from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.input import columns, validate
 from evicp.input.classes import ClassNames
 from evicp.method.scores import ScoreLike
-from evicp.ray.cluster import Driver, noting, own_errors, processors, resources
+from evicp.ray.cluster import Driver, own_errors, processors, recording, resources
 from evicp.types import Coverage
 
 __all__ = ["calibrate", "predict"]
@@ -70,7 +70,7 @@ def calibrate(
         for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
             if table.num_rows:
                 _restore(calibrator, table)
-                driver.say(pair for text in table["noted"].unique().to_pylist() for pair in json.loads(text))
+                driver.say(pair for text in table["warnings"].unique().to_pylist() for pair in json.loads(text))
     return calibrator.finish()
 
 
@@ -80,7 +80,7 @@ def _score_batch(like: Calibrator, logits: str, labels: str, groups: str | None,
     with _in_batch():
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
-        _, noted = noting(calibrator.update, made, _column(batch, labels), groups=given)
+        _, warned = recording(calibrator.update, made, _column(batch, labels), groups=given)
     scores, keys, _, origin, hashes, _, _, bits = calibrator.content()
     scored = {
         "score": pa.array(scores),
@@ -88,7 +88,7 @@ def _score_batch(like: Calibrator, logits: str, labels: str, groups: str | None,
         "origin": pa.repeat(json.dumps(replace(origin, digest=0).to_dict()), len(scores)).dictionary_encode(),
         "hash": pa.array(np.empty(0, np.uint64) if hashes is None else hashes),
         "bits": pa.array([bits] * len(scores), pa.int64()),
-        "noted": pa.repeat(json.dumps(noted), len(scores)).dictionary_encode(),
+        "warnings": pa.repeat(json.dumps(warned), len(scores)).dictionary_encode(),
     }
     return pa.table(scored if calibrator.by is None else {**scored, "key": pa.array(keys)})
 
@@ -166,7 +166,7 @@ def _predict_batch(
     with _in_batch():
         given = None if groups is None else _column(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
-        sets, _ = noting(ray.get(calibration).predict, made, coverage, groups=given, **how)
+        sets, _ = recording(ray.get(calibration).predict, made, coverage, groups=given, **how)
     table = sets.to_arrow().drop_columns(["row"])
     table = table.rename_columns(["set", *table.column_names[1:]])
     _check_names(batch.column_names, used, table.column_names)

@@ -20,7 +20,7 @@ from evicp.io.executor import Executor, Task, tasks
 from evicp.io.files import SetsFormat
 from evicp.io.rows import Rows
 from evicp.method.scores import ScoreLike
-from evicp.ray.cluster import Driver, noting, own_errors, processors
+from evicp.ray.cluster import Driver, own_errors, processors, recording
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.types import Coverage
 
@@ -49,14 +49,14 @@ class _Cluster(Executor):
     @staticmethod
     def _each(work: Callable[..., Any], rows: Rows, values: Mapping[str, Any], *common: Any) -> Generator[Any]:
         """What workers make of tasks, in order; never more of them under way than keep all processors busy."""
-        task = ray.remote(noting).options(num_cpus=1, max_retries=_RETRIES)
+        task = ray.remote(recording).options(num_cpus=1, max_retries=_RETRIES)
         given = [ray.put(value) for value in common]
         under_way: deque[Any] = deque()
         driver = Driver()
 
         def next_result() -> Any:
-            result, noted = ray.get(under_way.popleft())
-            driver.say(noted)
+            result, warned = ray.get(under_way.popleft())
+            driver.say(warned)
             return result
 
         size = max(1, min(_BLOCKS_PER_TASK * rows.step, -(-len(rows) // (2 * processors()))))

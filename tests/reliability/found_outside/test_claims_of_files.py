@@ -332,7 +332,7 @@ def test_a_parquet_footer_that_claims_other_rows(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"rows that hold nothing: shape \(1000, 0\)"):
         blocks.open_rows(tmp_path / "no.parquet")
     pq.write_table(pa.table({"logits": [[1.0, 2.0]] * 9}), tmp_path / "short.parquet")
-    (part,) = blocks.open_rows(tmp_path / "short.parquet").parts
+    (part,) = blocks.open_rows(tmp_path / "short.parquet").files
     claimed = dataclasses.replace(part.logits, shape=(12, 2))
     with pytest.raises(FileError, match=r"it ends after 9 of its 12 rows"):
         list(claimed.pieces(5))

@@ -14,7 +14,7 @@ import pytest
 
 from evicp.errors import FileError
 from evicp.io import atomic
-from evicp.io.array_writer import write_arrays
+from evicp.io.arrays import write_arrays
 from evicp.io.atomic import atomic_path, write_whole
 
 pytestmark = [
@@ -125,7 +125,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> N
     """Of the same target; a writer that lives, and what belongs to others, is left alone."""
     code = """
 import sys, time
-from evicp.io.array_writer import write_arrays
+from evicp.io.arrays import write_arrays
 from evicp.io.atomic import atomic_path
 with atomic_path("target") as temporary:
     temporary.write_text("half")
@@ -179,7 +179,7 @@ def test_a_temporary_file_that_was_taken_for_abandoned_is_made_anew(
 ) -> None:
     """Another writer may remove it in the instant between its creation and its lock."""
     attempts = []
-    really = atomic.locks.try_lock
+    really = atomic._try_lock
 
     def late(descriptor: int) -> bool:
         attempts.append(descriptor)
@@ -188,7 +188,7 @@ def test_a_temporary_file_that_was_taken_for_abandoned_is_made_anew(
             unlucky.unlink()
         return really(descriptor)
 
-    monkeypatch.setattr(atomic.locks, "try_lock", late)
+    monkeypatch.setattr(atomic, "_try_lock", late)
     write_whole(tmp_path / "target", "new")
     assert len(attempts) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
