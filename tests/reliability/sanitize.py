@@ -61,11 +61,11 @@ class Seed:
 SEEDS = (
     Seed("a read beyond a row", SANITIZERS[0], "rows.h", "load(z + n - kLanes)", "load(z + n - kLanes + 1)"),
     Seed(
-        "results joined without a lock",
+        "blocks counted without an atomic number",
         SANITIZERS[1],
         "threads.cpp",
-        "        std::lock_guard<std::mutex> hold(lock);\n        blocks[block]",
-        "        blocks[block]",
+        "std::atomic<int64_t> next{0};",
+        "int64_t next = 0;",
     ),
 )
 

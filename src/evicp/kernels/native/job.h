@@ -18,14 +18,12 @@ struct Score {
 
 constexpr int64_t kUsable = -1, kNoMemory = -2;  // else the first row that cannot be used
 
-// The sets of a block of rows: where each ends is noted by its row.
+// The sets of a block of rows: where each ends in it is noted by its row.
 struct Sets {
     int32_t *labels;
-    double *scores;  // not used unless `scored`
+    double *scores;  // null unless the job is scored
     int64_t used, size;
-    bool scored;
-    bool make_room(int64_t more);  // false where there is no memory
-    void release();
+    bool make_room(int64_t more, bool is_scored);  // false where there is no memory
 };
 
 struct Job {
@@ -46,20 +44,17 @@ struct Job {
     int64_t utility_stride;  // numbers from one row to the next
     bool is_uneven;          // whether scores need not fall as logits rise
 
-    double *values;
-    int32_t *tops;
-    int64_t *ends;
+    void *result;      // where numbers of rows go
+    double *values() const { return static_cast<double *>(result); }
+    bool is_scored;    // whether sets come with scores
+    int64_t *ends;     // of each row's set
 };
 
 // One level's functions: each does rows `first` to `stop` and gives the first row it cannot use, or `kUsable`.
+using Function = int64_t (*)(const Job &, int64_t first, int64_t stop, Sets &);
 struct Level {
     const char *name;
-    int64_t (*label_scores)(const Job &, int64_t first, int64_t stop, Sets &);
-    int64_t (*dense_scores)(const Job &, int64_t first, int64_t stop, Sets &);
-    int64_t (*sets)(const Job &, int64_t first, int64_t stop, Sets &);
-    int64_t (*uncertainties)(const Job &, int64_t first, int64_t stop, Sets &);
-    int64_t (*top_labels)(const Job &, int64_t first, int64_t stop, Sets &);
-    int64_t (*likelihoods)(const Job &, int64_t first, int64_t stop, Sets &);
+    Function label_scores, dense_scores, sets, uncertainties, top_labels, likelihoods;
 };
 
 }  // namespace evicp

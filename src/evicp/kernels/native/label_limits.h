@@ -217,10 +217,7 @@ template <class T> bool batch_sets_limits(Batch<T> &b, const Limits &limits, Set
     for (int64_t j = 0; j < b.stop - b.first; j++) {
         int64_t size = row_set_limits(b, j, b.job.thresholds, limits);
         sort_set(b, size);
-        if (out.used + size > out.size && !out.make_room(size)) return false;
-        hand_over(b, b.members, size, out);
-        out.used += size;
-        b.job.ends[b.first + j] = out.used;
+        if (!append_set(b, b.first + j, size, out)) return false;
     }
     return true;
 }

@@ -42,18 +42,14 @@ template <class T> int64_t uneven_sets(const Job &job, int64_t first, int64_t st
         if (!has_factors || (!job.by_label && job.n_thresholds > 1)) find_factors(limits, job.by_label ? job.n_classes : 1, b.demands);
         has_factors = true;
         int64_t size = u.find_set(limits, job.by_label, b.demands);
-        if (out.used + size > out.size && !out.make_room(size)) return false;
-        hand_over(b, b.members, size, out);
-        out.used += size;
-        job.ends[i] = out.used;
-        return true;
+        return append_set(b, i, size, out);
     });
 }
 
 template <class T> int64_t label_scores(const Job &job, int64_t first, int64_t stop, Sets &) {
     if (job.is_uneven)
         return each_uneven_row<T>(job, first, stop, [&](Uneven<T> &u, int64_t i) {
-            job.values[i] = u.score_label(int32_t(job.labels[i]));
+            job.values()[i] = u.score_label(int32_t(job.labels[i]));
             return true;
         });
     Owned<T> own(job, false);
@@ -63,7 +59,7 @@ template <class T> int64_t label_scores(const Job &job, int64_t first, int64_t s
         int64_t bad = b.template take<true>(i, stop);
         if (bad >= 0) return bad;
         evicp::EVICP_LEVEL::score_labels(b.p, b.facts, b.labels, int(b.stop - b.first));
-        memcpy(job.values + b.first, b.labels.score, size_t(b.stop - b.first) * sizeof(double));
+        memcpy(job.values() + b.first, b.labels.score, size_t(b.stop - b.first) * sizeof(double));
     }
     return kUsable;
 }
@@ -82,7 +78,7 @@ template <class T> void score_all(Batch<T> &b, int64_t j, double *scores) {
 template <class T> int64_t dense_scores(const Job &job, int64_t first, int64_t stop, Sets &) {
     if (job.is_uneven)
         return each_uneven_row<T>(job, first, stop, [&](Uneven<T> &u, int64_t i) {
-            u.score_all(job.values + i * job.n_classes);
+            u.score_all(job.values() + i * job.n_classes);
             return true;
         });
     Owned<T> own(job, true);
@@ -92,7 +88,7 @@ template <class T> int64_t dense_scores(const Job &job, int64_t first, int64_t s
         int64_t bad = b.template take<false>(i, stop);
         if (bad >= 0) return bad;
         for (int64_t j = 0; j < b.stop - b.first; j++) {
-            double *scores = job.values + (b.first + j) * b.n_classes;
+            double *scores = job.values() + (b.first + j) * b.n_classes;
             if (!b.p.needs_rank()) {
                 score_all(b, j, scores);
                 continue;
@@ -142,21 +138,21 @@ template <class T> int64_t uncertainties(const Job &job, int64_t first, int64_t 
         int32_t evidence = job.score.evidence;
         double rest = evidence == kRelu ? other_evidence<kRelu>(row, s.top) : evidence_but_largest(row, evidence, s);
         double K = double(job.n_classes), alpha = dirichlet(evidence, D(double(s.top))).first();
-        job.values[i] = K / (alpha + (rest + (K - 1.0)));
+        job.values()[i] = K / (alpha + (rest + (K - 1.0)));
     });
 }
 
 template <class T> int64_t top_labels(const Job &job, int64_t first, int64_t stop, Sets &) {
     if (job.is_uneven)
         return each_uneven_row<T>(job, first, stop, [&](Uneven<T> &u, int64_t i) {
-            job.tops[i] = u.best();
+            static_cast<int32_t *>(job.result)[i] = u.best();
             return true;
         });
     return each_row<T>(job, first, stop, [&](const Logits<T> &row, const Survey<T> &s, int64_t i) {
         for (int64_t k = 0; k < row.n; k += kLanes) {
             uint32_t is_top = bits_at_least(row.load(k), Row16<T>(s.top));
             if (!is_top) continue;
-            job.tops[i] = int32_t(row.place(k) + __builtin_ctz(is_top));
+            static_cast<int32_t *>(job.result)[i] = int32_t(row.place(k) + __builtin_ctz(is_top));
             return;
         }
     });
@@ -186,7 +182,7 @@ template <class T> int64_t likelihoods(const Job &job, int64_t first, int64_t st
         T rate = T(job.inverse_temperature);
         double exponentials = sums<false>(row, s.top, rate, s.low).exponentials, mean, variance;
         moments(row, s.top, rate, 1.0 + exponentials, mean, variance);
-        double z = double(row[job.labels[i]]) - double(s.top), *result = job.values + 5 * i;
+        double z = double(row[job.labels[i]]) - double(s.top), *result = job.values() + 5 * i;
         result[0] = log1p(D(exponentials)).first() - job.inverse_temperature * z;
         result[1] = mean - z, result[2] = variance;
         result[3] = 1.0 / (1.0 + exponentials), result[4] = z == 0.0;

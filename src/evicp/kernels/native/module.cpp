@@ -62,60 +62,14 @@ const Level *choose() {
     return nullptr;
 }
 
-struct State {
-    const Level *level;
-    PyObject *memory_type;
-};
-State *state_of(PyObject *module) { return static_cast<State *>(PyModule_GetState(module)); }
-
-// ---------------------------------------------------------------------------------------------------------------
-// Memory: what a call has made, for NumPy to take over
-
-struct Memory {
-    PyObject_HEAD
-    void *data;
-    Py_ssize_t size;
-};
-
-int get_memory(PyObject *self, Py_buffer *view, int flags) {
-    Memory *memory = reinterpret_cast<Memory *>(self);
-    return PyBuffer_FillInfo(view, self, memory->data, memory->size, 0, flags);
-}
-void free_memory(PyObject *self) {
-    free(reinterpret_cast<Memory *>(self)->data);
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-    release(self);
-    Py_DECREF(type);
-}
-PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(get_memory)},
-                              {Py_tp_dealloc, reinterpret_cast<void *>(free_memory)},
-                              {0, nullptr}};
-PyType_Spec memory_spec = {"evicp.kernels._core.Memory", int(sizeof(Memory)), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, memory_slots};
-
-// Memory as an object; `data` is its own then, and null.
-PyObject *as_object(State *state, void **data, int64_t size) {
-    PyTypeObject *type = reinterpret_cast<PyTypeObject *>(state->memory_type);
-    allocfunc allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
-    PyObject *self = allocate(type, 0);
-    if (self == nullptr) return nullptr;
-    if (size) {  // what was taken too much is given back
-        void *shrunk = realloc(*data, size_t(size));
-        if (shrunk) *data = shrunk;
-    }
-    Memory *memory = reinterpret_cast<Memory *>(self);
-    memory->data = *data, memory->size = Py_ssize_t(size);
-    *data = nullptr;
-    return self;
-}
+const Level &level_of(PyObject *module) { return **static_cast<const Level **>(PyModule_GetState(module)); }
 
 // ---------------------------------------------------------------------------------------------------------------
 // A call: its arguments are a score, logits, how many threads, ECP's parts, and what the function needs
 
 struct Call {
     Job job = {};
-    Sets result = {};
+    Blocks blocks = {};
     int threads = 1;
     Py_buffer views[8];
     int n_views = 0;
@@ -123,7 +77,7 @@ struct Call {
     // Arrays are given back where the call ends, not by a destructor: a thread may end with its interpreter meanwhile.
     void finish() {
         while (n_views) PyBuffer_Release(&views[--n_views]);
-        result.release();
+        blocks.release();
     }
 
     // The numbers of a one-dimensional array, or null with an exception; `size` is -1 where any will do.
@@ -206,7 +160,30 @@ struct Call {
         return job.labels != nullptr;
     }
 
-    int64_t run(Function function, bool has_sets = false) {
+    bool take_thresholds(PyObject *object, PyObject *by_label, double &one) {
+        job.by_label = PyObject_IsTrue(by_label) > 0;
+        if (PyFloat_Check(object)) {
+            one = PyFloat_AsDouble(object);
+            job.thresholds = &one, job.n_thresholds = 1;
+        } else {
+            job.thresholds = static_cast<const double *>(numbers(object, 8, -1, false));
+            if (job.thresholds == nullptr) return false;
+            job.n_thresholds = views[n_views - 1].len / 8;
+        }
+        bool is_one = job.n_thresholds == 1 && !job.by_label;
+        if (is_one || job.n_thresholds == (job.by_label ? job.n_classes : job.n)) return true;
+        PyErr_SetString(PyExc_ValueError, "thresholds must be one for all, for each row, or for each label");
+        return false;
+    }
+
+    bool take_ends(PyObject *offsets) {
+        int64_t *places = static_cast<int64_t *>(numbers(offsets, 8, job.n + 1, true));
+        if (places) places[0] = 0, job.ends = places + 1;
+        return places;
+    }
+
+    // The first unusable row, or -1; less than that with an exception.
+    int64_t run(Function function) {
         static thread_local PyThreadState *suspended;
         suspended = PyEval_SaveThread();
         auto is_interrupted = [] {
@@ -215,103 +192,70 @@ struct Call {
             suspended = PyEval_SaveThread();
             return is;
         };
-        int64_t bad = share_out(job, function, result, has_sets, threads, is_interrupted);
+        int64_t bad = share_out(job, function, blocks, threads, is_interrupted);
         PyEval_RestoreThread(suspended);
         if (bad == kNoMemory) PyErr_NoMemory();
         return bad;
     }
 
-    // The first unusable row, or -1, where nothing went wrong.
-    PyObject *end(int64_t bad) {
-        finish();
-        return bad < kUsable ? nullptr : PyLong_FromLongLong(bad);
-    }
-    PyObject *fail() {
-        finish();
-        return nullptr;
+    // All sets' labels (or scores, if SCORES), of all blocks.
+    template <class Number> PyObject *joined(Number *Sets::*numbers) {
+        int64_t total = 0;
+        for (int64_t i = 0; i < blocks.count; i++) total += blocks.sets[i].used;
+        PyObject *result = PyByteArray_FromStringAndSize(nullptr, Py_ssize_t(total * int64_t(sizeof(Number))));
+        char *next = result ? PyByteArray_AsString(result) : nullptr;
+        for (int64_t i = 0; next && i < blocks.count; i++) {
+            Sets &sets = blocks.sets[i];
+            size_t size = size_t(sets.used) * sizeof(Number);
+            if (size) memcpy(next, sets.*numbers, size);
+            next += size;
+            free(sets.*numbers);  // now, so that results are in memory once
+            sets.*numbers = nullptr;
+        }
+        return result;
     }
 };
 
-using Arguments = PyObject *const *;
-
-PyObject *label_scores(PyObject *module, Arguments arguments, Py_ssize_t count) {
+// One function of all rows, which fills an array: after the usual arguments labels and a rate where it has them, then the array.
+// Gives the first row that cannot be used, or -1.
+template <Function Level::*FUNCTION, int BYTES_OF_ROW, bool HAS_LABELS = false, bool HAS_RATE = false>
+PyObject *fill(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     Call call;
-    if (!call.begin(arguments, count, 7) || !call.take_labels(arguments[5])) return call.fail();
-    call.job.values = static_cast<double *>(call.numbers(arguments[6], 8, call.job.n, true));
-    return call.job.values ? call.end(call.run(state_of(module)->level->label_scores)) : call.fail();
-}
-
-PyObject *dense_scores(PyObject *module, Arguments arguments, Py_ssize_t count) {
-    Call call;
-    if (!call.begin(arguments, count, 6)) return call.fail();
-    call.job.values = static_cast<double *>(call.numbers(arguments[5], 8, call.job.n * call.job.n_classes, true));
-    return call.job.values ? call.end(call.run(state_of(module)->level->dense_scores)) : call.fail();
-}
-
-PyObject *uncertainties(PyObject *module, Arguments arguments, Py_ssize_t count) {
-    Call call;
-    if (!call.begin(arguments, count, 6)) return call.fail();
-    call.job.values = static_cast<double *>(call.numbers(arguments[5], 8, call.job.n, true));
-    return call.job.values ? call.end(call.run(state_of(module)->level->uncertainties)) : call.fail();
-}
-
-PyObject *top_labels(PyObject *module, Arguments arguments, Py_ssize_t count) {
-    Call call;
-    if (!call.begin(arguments, count, 6)) return call.fail();
-    call.job.tops = static_cast<int32_t *>(call.numbers(arguments[5], 4, call.job.n, true));
-    return call.job.tops ? call.end(call.run(state_of(module)->level->top_labels)) : call.fail();
-}
-
-PyObject *likelihoods(PyObject *module, Arguments arguments, Py_ssize_t count) {
-    Call call;
-    if (!call.begin(arguments, count, 8) || !call.take_labels(arguments[5])) return call.fail();
-    call.job.inverse_temperature = PyFloat_AsDouble(arguments[6]);
-    if (PyErr_Occurred()) return call.fail();
-    call.job.values = static_cast<double *>(call.numbers(arguments[7], 8, 5 * call.job.n, true));
-    return call.job.values ? call.end(call.run(state_of(module)->level->likelihoods)) : call.fail();
+    Job &job = call.job;
+    const int last = 5 + HAS_LABELS + HAS_RATE;
+    bool is_sound = call.begin(arguments, count, last + 1) && (!HAS_LABELS || call.take_labels(arguments[5]));
+    if (is_sound && HAS_RATE) job.inverse_temperature = PyFloat_AsDouble(arguments[6]), is_sound = !PyErr_Occurred();
+    int64_t bad = kNoMemory;
+    if (is_sound) {
+        int64_t bytes = BYTES_OF_ROW ? BYTES_OF_ROW : 8 * job.n_classes, itemsize = BYTES_OF_ROW == 4 ? 4 : 8;
+        job.result = call.numbers(arguments[last], itemsize, job.n * bytes / itemsize, true);
+        if (job.result) bad = call.run(level_of(module).*FUNCTION);
+    }
+    call.finish();
+    return bad < kUsable ? nullptr : PyLong_FromLongLong(bad);
 }
 
 // sets(score, logits, threads, rates, utility, thresholds, by_label, scored, offsets) gives the first unusable
 // row, labels, and scores or None; thresholds are one number or an array.
-PyObject *sets(PyObject *module, Arguments arguments, Py_ssize_t count) {
+PyObject *sets(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     Call call;
-    State *state = state_of(module);
-    if (!call.begin(arguments, count, 9)) return call.fail();
-    Job &job = call.job;
-    job.by_label = PyObject_IsTrue(arguments[6]) > 0, call.result.scored = PyObject_IsTrue(arguments[7]) > 0;
-    double one = 0.0;
-    if (PyFloat_Check(arguments[5])) {
-        one = PyFloat_AsDouble(arguments[5]);
-        job.thresholds = &one, job.n_thresholds = 1;
-    } else {
-        job.thresholds = static_cast<const double *>(call.numbers(arguments[5], 8, -1, false));
-        if (job.thresholds == nullptr) return call.fail();
-        job.n_thresholds = call.views[call.n_views - 1].len / 8;
+    double one;
+    int64_t bad = kNoMemory;
+    if (call.begin(arguments, count, 9) && call.take_thresholds(arguments[5], arguments[6], one) && call.take_ends(arguments[8])) {
+        call.job.is_scored = PyObject_IsTrue(arguments[7]) > 0;
+        bad = call.run(level_of(module).sets);
     }
-    if (job.n_thresholds != (job.by_label ? job.n_classes : job.n) && (job.by_label || job.n_thresholds != 1)) {
-        PyErr_SetString(PyExc_ValueError, "thresholds must be one for all, for each row, or for each label");
-        return call.fail();
-    }
-    int64_t *offsets = static_cast<int64_t *>(call.numbers(arguments[8], 8, job.n + 1, true));
-    if (offsets == nullptr) return call.fail();
-    offsets[0] = 0, job.ends = offsets + 1;
-    int64_t bad = call.run(state->level->sets, true);
-    if (bad < kUsable) return call.fail();
-    Sets &made = call.result;
-    PyObject *labels = as_object(state, reinterpret_cast<void **>(&made.labels), 4 * made.used);
-    PyObject *scores = Py_NewRef(Py_None);
-    if (labels && made.scored) {
-        Py_DECREF(scores);
-        scores = as_object(state, reinterpret_cast<void **>(&made.scores), 8 * made.used);
-    }
-    PyObject *result = labels && scores ? Py_BuildValue("LOO", static_cast<long long>(bad), labels, scores) : nullptr;
+    PyObject *labels = nullptr, *scores = nullptr, *result = nullptr;
+    if (bad >= kUsable) labels = call.joined(&Sets::labels);
+    if (labels) scores = call.job.is_scored ? call.joined(&Sets::scores) : Py_NewRef(Py_None);
+    if (scores) result = Py_BuildValue("LOO", static_cast<long long>(bad), labels, scores);
     Py_XDECREF(labels);
     Py_XDECREF(scores);
     call.finish();
     return result;
 }
 
-PyObject *level_name(PyObject *module, PyObject *) { return PyUnicode_FromString(state_of(module)->level->name); }
+PyObject *level_name(PyObject *module, PyObject *) { return PyUnicode_FromString(level_of(module).name); }
 
 PyObject *level_names(PyObject *, PyObject *) {
     PyObject *names = PyList_New(0);
@@ -323,36 +267,29 @@ PyObject *level_names(PyObject *, PyObject *) {
     return names;
 }
 
-#define FAST(NAME) {#NAME, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)(void)>(NAME)), METH_FASTCALL, nullptr}
-PyMethodDef methods[] = {FAST(label_scores),
-                         FAST(dense_scores),
-                         FAST(sets),
-                         FAST(uncertainties),
-                         FAST(top_labels),
-                         FAST(likelihoods),
+using Fast = PyObject *(*)(PyObject *, PyObject *const *, Py_ssize_t);
+PyMethodDef method(const char *name, Fast function) {
+    return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)(void)>(function)), METH_FASTCALL, nullptr};
+}
+PyMethodDef methods[] = {method("label_scores", fill<&Level::label_scores, 8, true>),
+                         method("dense_scores", fill<&Level::dense_scores, 0>),
+                         method("sets", sets),
+                         method("uncertainties", fill<&Level::uncertainties, 8>),
+                         method("top_labels", fill<&Level::top_labels, 4>),
+                         method("likelihoods", fill<&Level::likelihoods, 5 * 8, true, true>),
                          {"level", level_name, METH_NOARGS, "The instruction set in use."},
                          {"levels", level_names, METH_NOARGS, "The instruction sets at hand, the best one first."},
                          {nullptr, nullptr, 0, nullptr}};
 
 int execute(PyObject *module) {
-    State *state = state_of(module);
-    state->level = choose();
-    if (state->level == nullptr) return -1;
-    state->memory_type = PyType_FromModuleAndSpec(module, &memory_spec, nullptr);
-    return state->memory_type ? 0 : -1;
-}
-int traverse(PyObject *module, visitproc visit, void *arg) {
-    Py_VISIT(state_of(module)->memory_type);
-    return 0;
-}
-int clear(PyObject *module) {
-    Py_CLEAR(state_of(module)->memory_type);
-    return 0;
+    const Level *chosen = choose();
+    *static_cast<const Level **>(PyModule_GetState(module)) = chosen;
+    return chosen ? 0 : -1;
 }
 
 // Slots that Python 3.11 does not know: every interpreter may have its own module, and none needs the GIL.
 PyModuleDef_Slot slots[4] = {{Py_mod_exec, reinterpret_cast<void *>(execute)}, {0, nullptr}, {0, nullptr}, {0, nullptr}};
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_core", "The compiled kernels.", sizeof(State), methods, slots, traverse, clear, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_core", "The compiled kernels.", sizeof(Level *), methods, slots, nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace evicp

@@ -359,26 +359,30 @@ template <class T> int64_t take_candidates(Batch<T> &b, int64_t j) {
     return j;
 }
 
-// Put the set of row j of a batch, whose candidates have been scored, after what is used already. Gives its size, or -1 if
-// rounding has put scores out of order.
-template <class T> INLINE int64_t hand_over_small(Batch<T> &b, int64_t j, Sets &out) {
+// Append the set of row j of a batch, whose candidates have been scored; false if rounding has put scores out of order.
+template <class T> INLINE bool append_small_set(Batch<T> &b, int64_t j, Sets &out) {
     int64_t kept = 0;
     bool is_sorted = true;
     double before = -double(kInfinity);
     for (int m = b.begin[j]; m < b.end[j]; m++) {
         double value = b.candidates.score[m];
         out.labels[out.used + kept] = b.candidate[m];
-        if (out.scored) out.scores[out.used + kept] = value;
+        if (b.job.is_scored) out.scores[out.used + kept] = value;
         kept += value <= b.threshold[j];
         is_sorted = is_sorted & (before <= value);
         before = value;
     }
-    return is_sorted ? kept : -1;
+    if (is_sorted) b.job.ends[b.first + j] = out.used += kept;
+    return is_sorted;
 }
 
-template <class T> INLINE void hand_over(const Batch<T> &b, const int32_t *members, int64_t size, Sets &out) {
-    memcpy(out.labels + out.used, members, size_t(size) * sizeof(int32_t));
-    if (out.scored) memcpy(out.scores + out.used, b.scores, size_t(size) * sizeof(double));
+// Append the set of row i, in `members` and `scores`, to those before; false where there is no memory.
+template <class T> bool append_set(const Batch<T> &b, int64_t i, int64_t size, Sets &out) {
+    if (out.used + size > out.size && !out.make_room(size, b.job.is_scored)) return false;
+    memcpy(out.labels + out.used, b.members, size_t(size) * sizeof(int32_t));
+    if (b.job.is_scored) memcpy(out.scores + out.used, b.scores, size_t(size) * sizeof(double));
+    b.job.ends[i] = out.used += size;
+    return true;
 }
 
 // The sets of the rows at hand; false where there is no memory.
@@ -389,17 +393,12 @@ template <class T> bool batch_sets(Batch<T> &b, Sets &out) {
     int64_t ready = 0;  // the first row whose candidates have not been scored
     for (int64_t j = 0; j < count; j++) {
         if (j == ready && b.p.has_cuts) ready = take_candidates(b, j);
-        if (out.used + kSlots > out.size && !out.make_room(kSlots)) return false;
-        int64_t size = j < ready ? hand_over_small(b, j, out) : -1;
-        if (size < 0) {
-            size = row_set(b, j, b.threshold[j]);
-            ready = ready > j ? ready : j + 1;
-            sort_set(b, size);
-            if (out.used + size > out.size && !out.make_room(size)) return false;
-            hand_over(b, b.members, size, out);
-        }
-        out.used += size;
-        b.job.ends[b.first + j] = out.used;
+        if (out.used + kSlots > out.size && !out.make_room(kSlots, b.job.is_scored)) return false;
+        if (j < ready && append_small_set(b, j, out)) continue;
+        int64_t size = row_set(b, j, b.threshold[j]);
+        ready = ready > j ? ready : j + 1;
+        sort_set(b, size);
+        if (!append_set(b, b.first + j, size, out)) return false;
     }
     return true;
 }

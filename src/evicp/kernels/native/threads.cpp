@@ -15,13 +15,13 @@
 
 namespace evicp {
 
-bool Sets::make_room(int64_t more) {
+bool Sets::make_room(int64_t more, bool is_scored) {
     int64_t wanted = used + more > 2 * size ? used + more : 2 * size;
     if (wanted < 256) wanted = 256;
     void *grown = realloc(labels, size_t(wanted) * sizeof(int32_t));
     if (grown == nullptr) return false;
     labels = static_cast<int32_t *>(grown);
-    if (scored) {
+    if (is_scored) {
         grown = realloc(scores, size_t(wanted) * sizeof(double));
         if (grown == nullptr) return false;
         scores = static_cast<double *>(grown);
@@ -30,10 +30,10 @@ bool Sets::make_room(int64_t more) {
     return true;
 }
 
-void Sets::release() {
-    free(labels);
-    free(scores);
-    labels = nullptr, scores = nullptr, used = size = 0;
+void Blocks::release() {
+    for (int64_t i = 0; i < count; i++) free(sets[i].labels), free(sets[i].scores);
+    free(sets);
+    sets = nullptr, count = 0;
 }
 
 namespace {
@@ -42,25 +42,18 @@ constexpr int64_t kAlone = 1 << 18;  // fewer logits than this are not worth wak
 constexpr int64_t kLeast = 1 << 16;
 constexpr auto kPatience = std::chrono::milliseconds(20);  // between two looks at signals
 
-struct Block {
-    Sets sets;
-    bool is_done;
-};
-
 // What the threads of a call share.
 struct Work {
-    Work(const Job &job, Function function, Sets &result, int64_t step, int64_t n_blocks)
-        : job(job), function(function), result(result), step(step), n_blocks(n_blocks) {}
-
     const Job &job;
-    Function function;
-    Sets &result;
-    int64_t step, n_blocks;
-    Block *blocks = nullptr;  // of sets that wait for those before them; null where there are no sets
+    const Function function;
+    const Blocks &blocks;
+    const int64_t step;  // rows in a block
     std::atomic<int64_t> next{0};
     std::atomic<bool> ended{false};
-    std::mutex lock;  // of what follows, and `result`
-    int64_t bad = kUsable, joined = 0;
+    std::mutex lock;  // of what follows
+    int64_t bad = kUsable;
+
+    Work(const Job &job, Function function, const Blocks &blocks, int64_t step) : job(job), function(function), blocks(blocks), step(step) {}
 
     void end(int64_t why) {
         std::lock_guard<std::mutex> hold(lock);
@@ -70,36 +63,12 @@ struct Work {
 
     // Blocks are taken in their order, so that none before one with an unusable row is left out.
     bool take_one() {
-        int64_t block = ended ? n_blocks : next.fetch_add(1);
-        if (block >= n_blocks) return false;
+        int64_t block = ended ? blocks.count : next++;
+        if (block >= blocks.count) return false;
         int64_t first = block * step, stop = first + step < job.n ? first + step : job.n;
-        Sets own{nullptr, nullptr, 0, 0, result.scored};
-        int64_t why = function(job, first, stop, own);
-        if (why != kUsable) own.release();
-        if (why == kUsable && blocks && !join(block, own)) why = kNoMemory;
+        int64_t why = function(job, first, stop, blocks.sets[block]);
         if (why != kUsable) end(why);
         return why == kUsable;
-    }
-
-    // Keep the sets of a block, and append those of all blocks that are done to the result, in their order: it is in memory
-    // once. False where there is no memory.
-    bool join(int64_t block, const Sets &sets) {
-        std::lock_guard<std::mutex> hold(lock);
-        blocks[block] = {sets, true};
-        for (; joined < n_blocks && blocks[joined].is_done; joined++) {
-            Sets &own = blocks[joined].sets;
-            int64_t first = joined * step, stop = first + step < job.n ? first + step : job.n;
-            int64_t likely = (result.used + own.used) / stop * (job.n - stop) * 9 / 8 + own.used;
-            if (result.used + own.used > result.size && !result.make_room(likely)) return false;
-            if (own.used) {
-                memcpy(result.labels + result.used, own.labels, size_t(own.used) * sizeof(int32_t));
-                if (result.scored) memcpy(result.scores + result.used, own.scores, size_t(own.used) * sizeof(double));
-            }
-            for (int64_t i = first; i < stop; i++) job.ends[i] += result.used;
-            result.used += own.used;
-            own.release();
-        }
-        return true;
     }
 };
 
@@ -139,20 +108,18 @@ class Helpers {
 
 }  // namespace
 
-int64_t share_out(const Job &job, Function function, Sets &result, bool has_sets, int threads, bool (*is_interrupted)()) {
+int64_t share_out(const Job &job, Function function, Blocks &blocks, int threads, bool (*is_interrupted)()) {
     if (job.n == 0) return kUsable;
-    int64_t logits = job.n * job.n_classes;
-    if (logits <= kAlone || job.n == 1) return function(job, 0, job.n, result);
-    int64_t size = logits / (8 * int64_t(threads));
-    size = size < kLeast ? kLeast : size > kAlone ? kAlone : size;
-    int64_t step = size / job.n_classes > 1 ? size / job.n_classes : 1, n_blocks = (job.n + step - 1) / step;
-    Work work(job, function, result, step, n_blocks);
-    if (has_sets) {
-        work.blocks = static_cast<Block *>(calloc(size_t(n_blocks), sizeof(Block)));
-        if (work.blocks == nullptr) return kNoMemory;
-    }
+    int64_t logits = job.n * job.n_classes, size = logits / (8 * int64_t(threads));
+    size = logits <= kAlone ? logits : size < kLeast ? kLeast : size > kAlone ? kAlone : size;
+    int64_t step = size / job.n_classes > 1 ? size / job.n_classes : 1, count = (job.n + step - 1) / step;
+    blocks.sets = static_cast<Sets *>(calloc(size_t(count), sizeof(Sets)));
+    if (blocks.sets == nullptr) return kNoMemory;
+    blocks.count = count;
+    if (count == 1) return function(job, 0, job.n, blocks.sets[0]);
+    Work work(job, function, blocks, step);
     Helpers helpers;
-    helpers.start(int(threads - 1 < n_blocks - 1 ? threads - 1 : n_blocks - 1), work);
+    helpers.start(int(threads < count ? threads : count) - 1, work);
     auto before = std::chrono::steady_clock::now();
     while (work.take_one()) {
         auto now = std::chrono::steady_clock::now();
@@ -161,8 +128,10 @@ int64_t share_out(const Job &job, Function function, Sets &result, bool has_sets
         if (is_interrupted()) work.end(kInterrupted);
     }
     helpers.join();
-    for (int64_t i = 0; work.blocks && i < n_blocks; i++) work.blocks[i].sets.release();
-    free(work.blocks);
+    for (int64_t i = 1, used = 0; job.ends && work.bad == kUsable && i < count; i++) {  // ends in a block become ends in all
+        used += blocks.sets[i - 1].used;
+        for (int64_t row = i * step; row < job.n && row < (i + 1) * step; row++) job.ends[row] += used;
+    }
     return work.bad;
 }
 
