@@ -124,6 +124,8 @@ def test_the_reference_has_every_module() -> None:
         *("calibration.batches", "calibration.certify", "calibration.laws.clusters", "calibration.limits"),
         *("calibration.monitor_state", "calibration.suspicious"),
         *("calibration.ties", "evaluation.strata", "progress", "io.arrays", "io.atomic"),
+        *("calibration.hashes", "calibration.origin", "evaluation.verdicts"),
+        *("io.content", "io.json_text", "io.monitor_states", "io.set_texts"),
         *("io.executor", "io.logits", "io.parquet", "io.paths", "io.rows", "io.stored", "io.torch_archive"),
         *("evaluation.counts", "evaluation.judging", "evaluation.splits"),
     }
