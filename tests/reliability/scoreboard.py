@@ -273,6 +273,7 @@ ROWS: dict[str, Row] = {
                 "tests/studies/test_findings.py",
                 "tests/report/test_report.py",
                 "tests/calibration/laws/test_density.py",
+                "tests/calibration/test_limits.py",
                 "tests/calibration/test_smoothed.py",
             ),
         ),

@@ -196,7 +196,7 @@ def test_folds_that_do_not_belong_together() -> None:
         with pytest.raises(InputError, match=message):
             CrossCalibration(folds)
     clusters = ByClass(clusters=[0, 0, 1, 1])
-    assert "by class" in repr(CrossCalibration([calibrate(z, labels, "lac", by=clusters)] * 2))
+    assert "by class" in repr(CrossCalibration([calibrate(z, labels, "lac", by=clusters) for _ in "ab"]))
     for folds in (one, [one, z], "folds"):
         with pytest.raises(InputTypeError, match="folds must be calibrations"):
             CrossCalibration(folds)

@@ -18,7 +18,7 @@ import pytest
 import evicp
 from commands import evicp_process
 from evicp import blocks
-from evicp.errors import FileError, InputTypeError, LabelsError, LogitsError
+from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.input import validate
 from evicp.input.classes import as_class_names
 from evicp.io import files
@@ -171,6 +171,16 @@ def test_sets_from_lists_are_held_to_the_same_rule() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------
 # Names
+
+
+def test_a_calibration_among_folds_twice() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 90)
+    logits = rng.normal(size=(90, 3)) + 2 * np.eye(3)[labels]
+    one, other = (evicp.calibrate(logits[part], labels[part], "lac") for part in (slice(45), slice(45, 90)))
+    assert evicp.CrossCalibration((one, other)).n == 90
+    with pytest.raises(InputError, match="each calibration once: its rows would count twice"):
+        evicp.CrossCalibration((one, other, one))
 
 
 class Colour:

@@ -73,6 +73,8 @@ class CrossCalibration:
         for one in self.folds:
             self._check(one, known)
             known = replace(known, columns=known.columns or one.columns)
+        if len({id(one) for one in self.folds}) < len(self.folds):
+            raise InputError("folds must hold each calibration once: its rows would count twice.")
 
     def _check(self, one: Calibration, known: ClassAxis) -> None:
         """Refuse a fold whose scores do not mean what those before it mean, which know this of the classes."""
