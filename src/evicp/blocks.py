@@ -61,7 +61,7 @@ def calibrate(
     score, by, weights, class_weights, class_names : as for `evicp.calibrate` and `Calibrator`
     groups : (n,) groups of the rows, for by="group"
     progress : called with the number of rows done after each block
-    executor : where blocks are scored; `evicp.ray` has one beside this process
+    executor : where blocks are scored; `evicp.ray.calibrate_files` passes its own
     """
     source = _as_rows(rows)
     values = _row_wise(source, groups=groups, weights=weights)
@@ -131,7 +131,7 @@ def predict(
     evaluator : updated on the way, where the rows have labels: one pass over the file does for both
     progress : called with the number of rows done after each block
     more : further formats of sets by suffix
-    executor : where sets are made without an evaluator, as for `calibrate`
+    executor : where sets are made, but for an evaluator; `evicp.ray.predict_files` passes its own
     """
     source = _as_rows(rows) if evaluator is not None else _as_rows(rows).with_labels(None)
     _refuse_input(source, output)

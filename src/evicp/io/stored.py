@@ -142,7 +142,8 @@ class _Span(StoredArray):
         return self.array.pieces(step, self.first + start, self.first + (self.shape[0] if stop is None else stop))
 
     def portable(self) -> StoredArray:
-        return replace(self, array=self.array.portable())
+        array = self.array.portable()
+        return replace(self, path=array.path, array=array)
 
 
 @dataclass(frozen=True)
