@@ -116,8 +116,12 @@ def precision_of_new(made_by: Arithmetic, precision: str, array: Any) -> str:
     precision : of the new rows by their type
     array : an array or a tensor of the new rows
     """
-    is_new = precision == made_by.logits == "float64" and isinstance(array, np.ndarray)
-    return "float32" if is_new and any_widened(array) else precision
+    if precision != "float64" or not isinstance(array, np.ndarray):
+        return precision
+    if made_by.logits == "float64":
+        return "float32" if any_widened(array) else precision
+    could_be = made_by.logits == "float32" and made_by.working == "float64"
+    return "float32" if could_be and _all_fit_single(fraction_bits(array)) else precision  # which saves rounding them
 
 
 def any_widened(logits: NDArray[np.float64]) -> bool:
@@ -144,7 +148,11 @@ def fraction_bits(logits: NDArray[np.float64]) -> int:
 
 def are_single(bits: int) -> bool:
     """Whether doubles with these last bits are all rounded to single precision, and not all to half."""
-    return bits & int(_BEYOND_SINGLE) == 0 and bits & int(_BEYOND_HALF) != 0
+    return _all_fit_single(bits) and bits & int(_BEYOND_HALF) != 0
+
+
+def _all_fit_single(bits: int) -> bool:
+    return bits & int(_BEYOND_SINGLE) == 0
 
 
 def _fits_single(number: float) -> bool:
