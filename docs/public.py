@@ -25,7 +25,7 @@ INNER: Mapping[str, tuple[str, ...]] = {
     "evicp.calibration.laws.groups.ByClass": ("fit", "fitted", "keys", "names", "numbers", "of_labels"),
     "evicp.calibration.laws.groups.ByGroup": ("fit", "fitted", "keys", "names", "numbers"),
     "evicp.calibration.laws.groups.ByUncertainty": ("fit", "fitted", "keys", "names", "numbers"),
-    "evicp.method.scores.ECP": ("epsilon", "evidence_of", "log_utility_of", "monotone", "rates"),
+    "evicp.method.ecp.ECP": ("epsilon", "evidence_of", "log_utility_of", "monotone", "rates"),
     "evicp.evaluation.compare": ("as_row_count",),
     "evicp.sets": ("join_sets",),
     "evicp.sets.PredictionSets": ("about", "classes", "holds", "numbers", "replaced"),

@@ -17,6 +17,7 @@ from hard_rows import hard_rows, relative_error
 import evicp
 from evicp.errors import LogitsError
 from evicp.kernels import _numpy, _triton
+from evicp.kernels._jitted.launch import Tiling
 
 BAD_ROWS_FOR = (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.TopK())
 
@@ -26,7 +27,7 @@ def tiling(**changes: Any) -> Iterator[None]:
     """Another tiling than the chosen one: its bits must be the same, and other branches are taken."""
     chosen = _triton.tiling_for
     fields = {"rows_ahead": 128, "chunk": 128} | changes
-    _triton.tiling_for = lambda _k, _rule: _triton.Tiling(**fields)
+    _triton.tiling_for = lambda _k, _rule: Tiling(**fields)
     try:
         yield
     finally:

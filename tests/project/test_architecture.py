@@ -79,8 +79,6 @@ LONG_FILES = frozenset(
     {
         "evicp.calibration.calibration",
         "evicp.calibration.laws.groups",
-        "evicp.kernels._triton",
-        "evicp.method.scores",
     }
 )
 LONG_FUNCTIONS = frozenset(
@@ -93,7 +91,6 @@ LONG_FUNCTIONS = frozenset(
         "evicp.calibration.certify:certify",
         "evicp.calibration.laws.density:estimate_density_ratio",
         "evicp.io.artifact:_rebuild",
-        "evicp.method.temperature:fit_temperature",
     }
 )
 

@@ -32,6 +32,7 @@ import trees
 #: What must catch the mutants of a module, the quickest first.
 TESTS = {
     "method/evidence": ("method/test_scores", "method/test_evidence", "evaluation/test_explain"),
+    "method/ecp": ("method/test_evidence", "method/test_scores", "reliability/test_bad_input"),
     "method/scores": (
         "method/test_scores",
         "method/test_evidence",

@@ -210,7 +210,7 @@ BUGS = [
     ),
     Bug(
         "the stabilizer of another K",
-        "method/scores.py",
+        "method/ecp.py",
         "return 0.01 / n_classes**2 if",
         "return 0.01 / n_classes if",
         EVIDENCE,
@@ -238,7 +238,7 @@ BUGS = [
     ),
     Bug(
         "impossible labels scored like others",
-        "method/scores.py",
+        "method/score.py",
         "return np.where(z == -np.inf, np.inf, scores)",
         "return scores",
         SCORES,

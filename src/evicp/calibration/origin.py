@@ -26,8 +26,6 @@ from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic
 from evicp.method.scores import ECP, Score, TopK
 from evicp.types import F64, Bools
 
-__all__ = ["ORIGIN", "UNKNOWN", "Origin", "size_of_logits"]
-
 #: How far a score is raised where other code computes the scores of new rows (another backend, ONNX, a torch module),
 #: as a share of its size, or of 1 if it is smaller. Its rounding differs, and a label on the threshold must stay in.
 SLACK: Mapping[str, float] = MappingProxyType({"float32": 1e-6, "float64": 1e-12})

@@ -27,7 +27,8 @@ from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
 from evicp.io.atomic import atomic_path
 from evicp.io.paths import as_path, open_file, readable
-from evicp.method.scores import CUSTOM, ECP, SCORES, Score, as_score
+from evicp.method.score import CUSTOM
+from evicp.method.scores import ECP, SCORES, Score, as_score
 from evicp.types import F64
 
 __all__ = ["FORMAT_VERSION", "checksum", "load", "save", "stored_count", "strict_json"]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from evicp.errors import InputError
 from evicp.input import validate
 from evicp.kernels import _core
+from evicp.kernels.registry import is_built_in
 from evicp.types import F64, I32, I64, Bools
 
 level, levels = _core.level, _core.levels
@@ -65,13 +66,8 @@ def _refuse(logits: NDArray[Any], bad: int) -> None:
 
 def knows(score: Any) -> bool:
     """Whether this backend has a score: the built-in ones (not a user's subclass), but for a user's own evidence."""
-    if (
-        type(score).__module__ != "evicp.method.scores"
-        or score.name not in _KINDS
-        or not 1e-30 < score.temperature < 1e30
-    ):
-        return False
-    return isinstance(getattr(score, "evidence", "relu"), str)
+    has_kernel = is_built_in(score) and 1e-30 < score.temperature < 1e30
+    return has_kernel and isinstance(getattr(score, "evidence", "relu"), str)
 
 
 def precision(logits: NDArray[Any]) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from evicp.input import validate
+from evicp.kernels.registry import is_built_in
 from evicp.method.evidence import NORMALIZED, NORMALIZED_SINGLE
 
 __all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "ragged_sets", "top_labels"]
@@ -23,12 +24,9 @@ __all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "
 BLOCK_LOGITS = 1 << 22
 
 
-_NAMES = ("aps", "base", "ecp", "lac", "margin", "raps", "saps", "topk")
-
-
 def knows(score: Any) -> bool:
     """Whether this backend has a score: the built-in ones, without a user's function in them."""
-    if type(score).__module__ != "evicp.method.scores" or score.name not in _NAMES:
+    if not is_built_in(score):
         return False
     return score.name != "ecp" or (score.utility is None and isinstance(score.evidence, str))
 

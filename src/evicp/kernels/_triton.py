@@ -17,11 +17,9 @@ its own (found by a bound that no member can fail), `_score_candidates` scores t
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from math import gcd, inf, log
+from math import inf
 from typing import Any
 
 import torch
@@ -29,15 +27,11 @@ import triton
 from torch import Tensor
 
 from evicp.kernels import _torch
-from evicp.kernels._jitted.layout import _CUT, _RANK, _REST, _TOP, EVIDENCE, RULES, STATISTICS
-from evicp.kernels._jitted.scores import _finish_rows, _fix_elements, _score_elements, _score_labels
-from evicp.kernels._jitted.sets import _score_candidates, _write_sets
-from evicp.kernels._jitted.slots import _read_rows
+from evicp.kernels._jitted.launch import Kernel, bits_of, plan_for, tiling_for
+from evicp.kernels._jitted.layout import _CUT, _RANK, _REST, _TOP, STATISTICS
+from evicp.kernels.registry import is_built_in
 
 __all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "ragged_sets", "top_labels"]
-
-#: Rows of more classes than this do not fit the registers of a small group of threads; they are looped over.
-LONGEST_TILE = 2048
 
 #: Rows of a large batch are worked on in groups, so that what is kept per row stays small beside the logits.
 ROWS_PER_GROUP = 1 << 20
@@ -49,48 +43,10 @@ LOGITS_PER_SORT, CANDIDATES_PER_SORT = 1 << 26, 1 << 24
 SLOTS_PER_GROUP = 1 << 25
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """How rows are laid out on the device: `rows` by `block` logits to a program of `warps` warps.
-
-    `slots` candidates can be kept of a row; afterwards a program deals those of `rows_ahead` rows out to `chunk`
-    threads at a time.
-    """
-
-    rows: int
-    block: int
-    warps: int
-    slots: int
-    long: bool
-    rows_ahead: int = 128
-    chunk: int = 128
-
-
-@lru_cache(maxsize=256)
-def tiling_for(n_classes: int, rule: str) -> Tiling:
-    """The tiling that was fastest where it was measured (benchmarks/gpu.py --sweep)."""
-    if n_classes > LONGEST_TILE:
-        return Tiling(rows=1, block=2048, warps=4, slots=256, long=True)
-    block = max(16, 1 << (n_classes - 1).bit_length())
-    slots = min(block, 128 if rule in ("aps", "base") else 64)
-    return Tiling(
-        rows=min(16, 512 // block) if block <= 128 else 1,
-        block=block,
-        warps=max(1, block // 1024),
-        slots=slots,
-        long=False,
-    )
-
-
 def knows(score: Any) -> bool:
     """Whether this backend has a score: the built-in ones (not a user's subclass), where they are monotone."""
-    if (
-        type(score).__module__ != "evicp.method.scores"
-        or score.name not in RULES
-        or not 1e-30 < score.temperature < 1e30
-    ):
-        return False
-    return score.name != "ecp" or score.monotone
+    has_kernel = is_built_in(score) and 1e-30 < score.temperature < 1e30
+    return has_kernel and (score.name != "ecp" or score.monotone)
 
 
 def label_scores(score: Any, logits: Tensor, labels: Tensor, *, settled: bool = True) -> Tensor:
@@ -237,95 +193,6 @@ def _indices(labels: Tensor, start: int, count: int) -> Tensor:
 # A group of rows on its way through the kernels
 
 
-def _bits(value: float) -> int:
-    """A double as the integer of its bits: Triton passes plain floats in single precision."""
-    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
-    return bits
-
-
-class _Kernel:
-    """A kernel with its constants; once compiled, launched without Triton's dispatch, which takes longer than it."""
-
-    def __init__(self, function: Any, warps: int, **constants: Any) -> None:
-        self.function, self.warps, self.constants = function, warps, constants
-        self._compiled: dict[tuple[int, ...], tuple[Any, list[Any]]] = {}
-
-    def __call__(self, programs: int, *arguments: Any) -> None:
-        """Run on the device of the tensors."""
-        if not arguments[0].is_cuda:  # Triton's interpreter
-            self.function[(programs,)](*arguments, **self.constants)
-            return
-        device = arguments[0].get_device()
-        if torch.cuda.current_device() != device:
-            with torch.cuda.device(device):
-                self(programs, *arguments)
-            return
-        addresses = [a if isinstance(a, int) else a.data_ptr() for a in arguments]
-        # Kernels are specialised on the alignment of addresses, not on numbers.
-        key = tuple([a & 15 for a, b in zip(addresses, arguments, strict=True) if a is not b])
-        known = self._compiled.get(key)
-        if known is not None:
-            compiled, values = known
-            compiled[(programs, 1, 1)](*addresses, *values)
-            return
-        # Products and sums are not fused, so that the same formula has the same bits in every kernel.
-        options = {"num_warps": self.warps, "enable_fp_fusion": False}
-        compiled = self.function[(programs,)](*arguments, **self.constants, **options)
-        names = self.function.arg_names[len(arguments) :]
-        self._compiled[key] = compiled, [self.constants[name] for name in names]
-
-
-class _Plan:
-    """The kernels and the parameters of a score for logits of one shape and type; made once."""
-
-    def __init__(self, score: Any, tiling: Tiling, n_classes: int, stride: int, dtype: torch.dtype) -> None:
-        self.adds_up = score.adds_up
-        self.evidence = score.evidence if score.name == "ecp" else "relu"
-        rule = {
-            "RULE": RULES[score.name],
-            "EVIDENCE": EVIDENCE[self.evidence],
-            "RANDOM": getattr(score, "randomized", False),
-        }
-        vector = 4 if tiling.long else gcd(16 // dtype.itemsize, tiling.block)
-        read = rule | {
-            "K": n_classes,
-            "STRIDE": stride,
-            "ROWS": tiling.rows,
-            "BLOCK": tiling.block,
-            "VECTOR": vector,
-            "WORDS": min(32 * tiling.warps, tiling.block // vector),
-            "LONG": tiling.long,
-        }
-        sets = {"SLOTS": tiling.slots, "ROWS": tiling.rows_ahead, "CHUNK": tiling.chunk}
-        self.read_labels = _Kernel(_read_rows, tiling.warps, **read, LABELS=True, SLOTS=0)
-        self.read_candidates = _Kernel(_read_rows, tiling.warps, **read, LABELS=False, SLOTS=tiling.slots)
-        self.score_labels = _Kernel(_score_labels, 4, **rule, ROWS=128)
-        self.finish_rows = _Kernel(_finish_rows, 4, **rule, ROWS=128)
-        self.score_candidates = _Kernel(_score_candidates, tiling.chunk // 32, **rule, **sets)
-        self.write_sets = _Kernel(_write_sets, tiling.chunk // 32, **sets)
-        self.fix_elements = _Kernel(_fix_elements, 4, **rule, BLOCK=256)
-        self.score_elements = _Kernel(_score_elements, 4, **rule, BLOCK=256)
-
-
-@lru_cache(maxsize=256)
-def _plan(
-    score: Any, tiling: Tiling, n_classes: int, stride: int, dtype: torch.dtype, device: torch.device
-) -> tuple[_Plan, Tensor]:
-    """The plan and the score's numbers as the kernels read them."""
-    stabilizer = score.epsilon(n_classes) if score.name == "ecp" else 0.0
-    values = [
-        1.0 / (log(2.0) * score.temperature),
-        score.temperature,
-        log(stabilizer) if stabilizer > 0 else -inf,
-        getattr(score, "lam", 0.0),
-        float(getattr(score, "k_reg", 0)),
-        float(getattr(score, "randomize_penalty", False)),
-        float(getattr(score, "seed", 0)),
-    ]
-    plan = _Plan(score, tiling, n_classes, stride, dtype)
-    return plan, torch.tensor(values, dtype=torch.float64, device=device)
-
-
 class _Batch:
     """One group of rows: its statistics, and what the kernels reported of it."""
 
@@ -334,7 +201,9 @@ class _Batch:
         self.n, self.n_classes = logits.shape
         self.stride = logits.stride(0)
         self.tiling = tiling_for(self.n_classes, score.name)
-        self.plan, self.parameters = _plan(score, self.tiling, self.n_classes, self.stride, logits.dtype, logits.device)
+        self.plan, self.parameters = plan_for(
+            score, self.tiling, self.n_classes, self.stride, logits.dtype, logits.device
+        )
         self.stats = torch.empty(STATISTICS, self.n, dtype=torch.float64, device=logits.device)
         self.status = torch.zeros(4, dtype=torch.int64, device=logits.device)
 
@@ -404,7 +273,7 @@ class _Batch:
 
     def _read_candidates(self, found: tuple[Tensor, Tensor, Tensor], threshold: float) -> None:
         arguments = (self.logits, self.status, self.stats, *found, self.status, self.parameters)
-        self.plan.read_candidates(triton.cdiv(self.n, self.tiling.rows), *arguments, self.n, _bits(threshold))
+        self.plan.read_candidates(triton.cdiv(self.n, self.tiling.rows), *arguments, self.n, bits_of(threshold))
 
     def _score_labels(self, labels: Tensor, result: Tensor) -> None:
         arguments = (self.logits, labels, self.stats, self.parameters, result, self.n, self.n_classes, self.stride)
@@ -416,7 +285,7 @@ class _Batch:
     def _score_candidates(self, candidates: tuple[Tensor, ...], threshold: float) -> None:
         tensors = (self.logits, *candidates, self.status, self.stats, self.parameters)
         programs = triton.cdiv(self.n, self.tiling.rows_ahead)
-        self.plan.score_candidates(programs, *tensors, self.n, self.n_classes, self.stride, _bits(threshold))
+        self.plan.score_candidates(programs, *tensors, self.n, self.n_classes, self.stride, bits_of(threshold))
 
     def _write_sets(
         self, candidates: tuple[Tensor, ...], offsets: Tensor, total: int, threshold: float
@@ -424,7 +293,7 @@ class _Batch:
         slots, _, slot_scores, _, ends, _ = candidates
         labels = torch.empty(total, dtype=torch.int32, device=self.logits.device)
         scores = torch.empty(total, dtype=torch.float64, device=self.logits.device)
-        arguments = (slots, slot_scores, ends, offsets, labels, scores, self.n, _bits(threshold))
+        arguments = (slots, slot_scores, ends, offsets, labels, scores, self.n, bits_of(threshold))
         self.plan.write_sets(triton.cdiv(self.n, self.tiling.rows_ahead), *arguments)
         return offsets, labels, scores
 
@@ -477,7 +346,7 @@ class _Batch:
         scores = torch.empty(z.shape, dtype=torch.float64, device=z.device)
         return self._elements(self.plan.score_elements, rows, z, scores, ranks, mass.contiguous()), order
 
-    def _elements(self, kernel: _Kernel, rows: Tensor, z: Tensor, result: Tensor, *more: Tensor) -> Tensor:
+    def _elements(self, kernel: Kernel, rows: Tensor, z: Tensor, result: Tensor, *more: Tensor) -> Tensor:
         """What a kernel gives for logits, as many of each row as there are for one entry of `rows`."""
         if z.numel():
             tensors, width = (z, rows, *more, self.stats, self.parameters, result), z.numel() // len(rows)

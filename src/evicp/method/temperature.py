@@ -92,11 +92,7 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
         _raise_unlikely(array, truth)
     beta, at_edge = _minimise(array, truth)
     if at_edge:
-        warn(
-            f"the best temperature lies beyond {1 / beta:.4g}, the edge of the search (ln T within +-{_EDGE:g}); "
-            "are these logits, and are the labels right?",
-            SuspiciousInputWarning,
-        )
+        _warn_of_edge(1 / beta)
     return TemperatureFit(
         temperature=1 / beta,
         nll_before=before,
@@ -105,6 +101,14 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
         ece_after=_calibration_error(array, truth, beta),
         n=len(array),
         at_edge=at_edge,
+    )
+
+
+def _warn_of_edge(temperature: float) -> None:
+    warn(
+        f"the best temperature lies beyond {temperature:.4g}, the edge of the search (ln T within +-{_EDGE:g}); "
+        "are these logits, and are the labels right?",
+        SuspiciousInputWarning,
     )
 
 

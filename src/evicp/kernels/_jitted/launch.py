@@ -1,0 +1,142 @@
+"""How rows are laid out on the device, and the kernels of a score with their constants, ready to be launched."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd, inf, log
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evicp.kernels._jitted.layout import EVIDENCE, RULES
+from evicp.kernels._jitted.scores import _finish_rows, _fix_elements, _score_elements, _score_labels
+from evicp.kernels._jitted.sets import _score_candidates, _write_sets
+from evicp.kernels._jitted.slots import _read_rows
+
+#: Rows of more classes than this do not fit the registers of a small group of threads; they are looped over.
+LONGEST_TILE = 2048
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How rows are laid out on the device: `rows` by `block` logits to a program of `warps` warps.
+
+    `slots` candidates can be kept of a row; afterwards a program deals those of `rows_ahead` rows out to `chunk`
+    threads at a time.
+    """
+
+    rows: int
+    block: int
+    warps: int
+    slots: int
+    long: bool
+    rows_ahead: int = 128
+    chunk: int = 128
+
+
+@lru_cache(maxsize=256)
+def tiling_for(n_classes: int, rule: str) -> Tiling:
+    """The tiling that was fastest where it was measured (benchmarks/gpu.py --sweep)."""
+    if n_classes > LONGEST_TILE:
+        return Tiling(rows=1, block=2048, warps=4, slots=256, long=True)
+    block = max(16, 1 << (n_classes - 1).bit_length())
+    slots = min(block, 128 if rule in ("aps", "base") else 64)
+    return Tiling(
+        rows=min(16, 512 // block) if block <= 128 else 1,
+        block=block,
+        warps=max(1, block // 1024),
+        slots=slots,
+        long=False,
+    )
+
+
+def bits_of(value: float) -> int:
+    """A double as the integer of its bits: Triton passes plain floats in single precision."""
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
+
+
+class Kernel:
+    """A kernel with its constants; once compiled, launched without Triton's dispatch, which takes longer than it."""
+
+    def __init__(self, function: Any, warps: int, **constants: Any) -> None:
+        self.function, self.warps, self.constants = function, warps, constants
+        self._compiled: dict[tuple[int, ...], tuple[Any, list[Any]]] = {}
+
+    def __call__(self, programs: int, *arguments: Any) -> None:
+        """Run on the device of the tensors."""
+        if not arguments[0].is_cuda:  # Triton's interpreter
+            self.function[(programs,)](*arguments, **self.constants)
+            return
+        device = arguments[0].get_device()
+        if torch.cuda.current_device() != device:
+            with torch.cuda.device(device):
+                self(programs, *arguments)
+            return
+        addresses = [a if isinstance(a, int) else a.data_ptr() for a in arguments]
+        # Kernels are specialised on the alignment of addresses, not on numbers.
+        key = tuple([a & 15 for a, b in zip(addresses, arguments, strict=True) if a is not b])
+        known = self._compiled.get(key)
+        if known is not None:
+            compiled, values = known
+            compiled[(programs, 1, 1)](*addresses, *values)
+            return
+        # Products and sums are not fused, so that the same formula has the same bits in every kernel.
+        options = {"num_warps": self.warps, "enable_fp_fusion": False}
+        compiled = self.function[(programs,)](*arguments, **self.constants, **options)
+        names = self.function.arg_names[len(arguments) :]
+        self._compiled[key] = compiled, [self.constants[name] for name in names]
+
+
+class Plan:
+    """The kernels and the parameters of a score for logits of one shape and type; made once."""
+
+    def __init__(self, score: Any, tiling: Tiling, n_classes: int, stride: int, dtype: torch.dtype) -> None:
+        self.adds_up = score.adds_up
+        self.evidence = score.evidence if score.name == "ecp" else "relu"
+        rule = {
+            "RULE": RULES[score.name],
+            "EVIDENCE": EVIDENCE[self.evidence],
+            "RANDOM": getattr(score, "randomized", False),
+        }
+        vector = 4 if tiling.long else gcd(16 // dtype.itemsize, tiling.block)
+        read = rule | {
+            "K": n_classes,
+            "STRIDE": stride,
+            "ROWS": tiling.rows,
+            "BLOCK": tiling.block,
+            "VECTOR": vector,
+            "WORDS": min(32 * tiling.warps, tiling.block // vector),
+            "LONG": tiling.long,
+        }
+        sets = {"SLOTS": tiling.slots, "ROWS": tiling.rows_ahead, "CHUNK": tiling.chunk}
+        self.read_labels = Kernel(_read_rows, tiling.warps, **read, LABELS=True, SLOTS=0)
+        self.read_candidates = Kernel(_read_rows, tiling.warps, **read, LABELS=False, SLOTS=tiling.slots)
+        self.score_labels = Kernel(_score_labels, 4, **rule, ROWS=128)
+        self.finish_rows = Kernel(_finish_rows, 4, **rule, ROWS=128)
+        self.score_candidates = Kernel(_score_candidates, tiling.chunk // 32, **rule, **sets)
+        self.write_sets = Kernel(_write_sets, tiling.chunk // 32, **sets)
+        self.fix_elements = Kernel(_fix_elements, 4, **rule, BLOCK=256)
+        self.score_elements = Kernel(_score_elements, 4, **rule, BLOCK=256)
+
+
+@lru_cache(maxsize=256)
+def plan_for(
+    score: Any, tiling: Tiling, n_classes: int, stride: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Plan, Tensor]:
+    """The plan and the score's numbers as the kernels read them."""
+    stabilizer = score.epsilon(n_classes) if score.name == "ecp" else 0.0
+    values = [
+        1.0 / (log(2.0) * score.temperature),
+        score.temperature,
+        log(stabilizer) if stabilizer > 0 else -inf,
+        getattr(score, "lam", 0.0),
+        float(getattr(score, "k_reg", 0)),
+        float(getattr(score, "randomize_penalty", False)),
+        float(getattr(score, "seed", 0)),
+    ]
+    plan = Plan(score, tiling, n_classes, stride, dtype)
+    return plan, torch.tensor(values, dtype=torch.float64, device=device)
