@@ -36,11 +36,14 @@ def evidential_loss(
 
     Parameters
     ----------
-    logits : (n, K)
+    logits : (n, K) tensor
     labels : (n,) integers
-    kind : "likelihood" (type II maximum likelihood: ln alpha_0 - ln alpha_y), "cross_entropy" (its Bayes risk: the
-        same with digammas), "squared_error" (Bayes risk of the Brier score)
-    annealing : weight of the KL term; the literature raises it from 0 to 1 over the first ten epochs
+    kind : "likelihood", "cross_entropy" or "squared_error"
+        Type II maximum likelihood, ln alpha_0 - ln alpha_y; its Bayes risk, the same with digammas; the Bayes risk of
+        the Brier score.
+    evidence : "relu", "softplus" or "exp"
+    annealing : float
+        Weight of the KL term; the literature raises it from 0 to 1 over the first ten epochs.
     reduction : "mean", "sum" or "none"
 
     >>> z = torch.tensor([[4.0, 0.0, 0.0]])

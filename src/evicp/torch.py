@@ -65,22 +65,24 @@ def calibrate(
 
     Parameters
     ----------
-    model : put into evaluation mode meanwhile, and back afterwards
-    loader : yields (inputs, labels), or dicts with "labels" (Hugging Face)
+    model : nn.Module
+        Put into evaluation mode meanwhile, and back afterwards.
+    loader : iterable of (inputs, labels), or of dicts with "labels" (Hugging Face)
         The model takes a dict of inputs, or what is left of one without the labels, by name. Labels are class numbers;
         or names, where class_names are given.
-    score, class_weights, class_names : as for `evicp.Calibrator`
+    score, class_weights, class_names
+        As for `evicp.Calibrator`.
     by : "class", "group", "uncertainty", or an instance with parameters, as for `evicp.Calibrator`
         For "group" batches are (inputs, labels, groups), or dicts with "groups" as well: one whole number or string
         per row.
-    device : where to run; the model's own by default
+    device : device or str, optional
+        Where to run; the model's own by default.
 
     >>> rows, labels = 3 * torch.eye(4).repeat(30, 1), torch.arange(4).repeat(30)
     >>> calibrate(nn.Identity(), [(rows, labels)], "lac", by="class")
     Calibration(lac, 120 rows, 4 classes, by class (4 groups))
     """
-    _check_model(model)
-    _check_loader(loader)
+    _check_model_and_loader(model, loader)
     calibrator = Calibrator(score, by=by, class_weights=class_weights, class_names=class_names)
     with _evaluating(model):
         for logits, labels, groups in _batches(model, loader, device, grouped=isinstance(calibrator.by, ByGroup)):
@@ -103,10 +105,14 @@ def evaluate(
 
     Parameters
     ----------
-    model, loader, device : as for `calibrate`; batches have groups where the calibration is by group
-    calibration : of this model, on other rows
-    coverage, confidence, allow_empty : as for `Calibration.predict`
-    min_count : strata with fewer rows are left out of SSCV
+    model, loader, device
+        As for `calibrate`; batches have groups where the calibration is by group.
+    calibration : Calibration
+        Of this model, on other rows.
+    coverage, confidence, allow_empty
+        As for `Calibration.predict`.
+    min_count : int
+        Strata with fewer rows are left out of SSCV.
 
     >>> rows, labels = 3 * torch.eye(4).repeat(30, 1), torch.arange(4).repeat(30)
     >>> batches = [(rows[:60], labels[:60]), (rows[60:], labels[60:])]
@@ -115,10 +121,8 @@ def evaluate(
     >>> result.n, result.coverage, result.mean_size, result.accuracy
     (120, 1.0, 1.0, 1.0)
     """
-    _check_model(model)
-    _check_loader(loader)
-    _check_calibration(calibration)
-    _refuse_row_weights(calibration)
+    _check_model_and_loader(model, loader)
+    _check_calibration(calibration, of_batches=True)
     exact, evaluator = as_coverage(coverage), Evaluator(min_count=min_count)
     with _evaluating(model):
         for logits, labels, given in _batches(model, loader, device, grouped=calibration.guarantee == "group"):
@@ -134,7 +138,8 @@ def _check_model(model: Any) -> None:
         raise InputTypeError(f"model must be a torch.nn.Module; got a {type(model).__name__}. The model comes first.")
 
 
-def _check_loader(loader: Any) -> None:
+def _check_model_and_loader(model: Any, loader: Any) -> None:
+    _check_model(model)
     iterates = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
     if isinstance(loader, nn.Module) or not iterates:
         raise InputTypeError(
@@ -142,15 +147,13 @@ def _check_loader(loader: Any) -> None:
         )
 
 
-def _check_calibration(calibration: Any) -> None:
+def _check_calibration(calibration: Any, *, of_batches: bool = False) -> None:
     if not isinstance(calibration, Calibration):
         raise InputTypeError(
             f"calibration must be a Calibration; got a {type(calibration).__name__}. evicp.load reads one from a file."
         )
 
-
-def _refuse_row_weights(calibration: Calibration) -> None:
-    if calibration.weights is not None and calibration.weights.classes is None:
+    if of_batches and calibration.weights is not None and calibration.weights.classes is None:
         raise InputError(
             "batches have no weights, which this calibration needs of new rows; predict(logits, coverage, weights=) "
             "each batch and update an evicp.evaluation.metrics.Evaluator with the sets."
@@ -253,10 +256,14 @@ class SetPredictor(nn.Module):
 
     Parameters
     ----------
-    model : returns logits (n, K), or an object with `.logits`
-    calibration : marginal or by class, with a built-in score
-    coverage : fixed in the module
-    confidence : of training-conditional sets, as in `Calibration.predict`
+    model : nn.Module
+        Returns logits (n, K), or an object with `.logits`.
+    calibration : Calibration
+        Marginal or by class, with a built-in score.
+    coverage : number in (0, 1)
+        Fixed in the module.
+    confidence : float, optional
+        Of training-conditional sets, as in `Calibration.predict`.
 
     >>> calibration = Calibrator("lac").update(torch.eye(4) * 3, torch.arange(4)).finish()
     >>> SetPredictor(nn.Identity(), calibration, coverage=0.5)(torch.eye(4) * 3).sizes

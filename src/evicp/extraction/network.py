@@ -29,11 +29,16 @@ class Network:
 
     Parameters
     ----------
-    name : how it is called in messages
-    n_classes : K
-    prepare : one image or text to one input; called from several threads
-    logits : a list of inputs to (batch, K) float32
-    settings : what its logits depend on, as JSON values: how a later run knows that it is the same
+    name : str
+        For messages and manifests.
+    n_classes : int
+        K.
+    prepare : function of an image or a text
+        Gives one input; called from several threads.
+    logits : function of a list of inputs
+        Gives their logits, (batch, K) float32.
+    settings : mapping of JSON values
+        What its logits depend on: how a later run recognises the same network.
     modality : "image" or "text"
     class_names : K names, where they are known
     """

@@ -39,13 +39,13 @@ def open_network(
 
     Parameters
     ----------
-    network : one of
-        a torchvision name such as "resnet152" (also "torchvision:resnet152"), a timm name ("timm:convnext_tiny"),
+    network : str, path, torch module or Network
+        A torchvision name such as "resnet152" (also "torchvision:resnet152"), a timm name ("timm:convnext_tiny"),
         "efficientnet-lite0" to "efficientnet-lite4", a path to an ONNX file, a folder of a Hugging Face model (or
-        "huggingface:name" for one on the hub), "package.module:function", a torch module, or a `Network`
+        "huggingface:name" for one on the hub), or "package.module:function".
     weights : "default", "none" (random), a set's name (torchvision), or a file of weights
-    transform : "weights" (the network's own), "paper" (resize 256, crop 224), a `Preprocess`, a mapping of changes to
-        the network's own, or a function of a Pillow image
+    transform : "weights", "paper", Preprocess, mapping or function
+        The network's own; resize 256 and crop 224; changes to the network's own; or a function of a Pillow image.
     device : "auto", "cpu", "cuda", "cuda:1", "mps"
     precision : "auto" (mixed on a GPU, float32 elsewhere), "float32", "float16", "bfloat16"
     """

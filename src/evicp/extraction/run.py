@@ -38,13 +38,20 @@ class Extraction:
 
     Parameters
     ----------
-    path : the file of logits
-    network : the name of the network
-    n, n_classes : its shape
-    accuracy : the share of rows whose largest logit is their label's; None without labels
-    unreadable : inputs that were left out
-    resumed : rows that an earlier, interrupted run had done
-    rate : inputs per second of this run; None if nothing was left to do
+    path : Path
+        The file of logits.
+    network : str
+        The network's name.
+    n, n_classes : int
+        Shape of the logits.
+    accuracy : float, or None without labels
+        The share of rows whose largest logit is their label's.
+    unreadable : tuple of Unreadable
+        Inputs that were left out.
+    resumed : int
+        Rows that an earlier, interrupted run had done.
+    rate : float, or None if nothing was left to do
+        Inputs per second of this run.
     """
 
     path: Path

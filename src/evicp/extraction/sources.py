@@ -34,13 +34,19 @@ class Source:
 
     Parameters
     ----------
-    location : the folder or file
-    inputs : what each row is called: a path, or a row number
-    read : the content of a row: an image or a text; raises on a damaged one
+    location : Path
+        The folder or file.
+    inputs : names of the rows
+        Paths, or row numbers.
+    read : function of a row number
+        The image or text of a row; raises on a damaged one.
     modality : "image" or "text"
-    labels : (n,) numbers of `class_names` where those are given, otherwise of the network's classes; None if unknown
-    class_names : the source's own classes
-    version : tells apart data of the same names
+    labels : (n,) integers, optional
+        Numbers of `class_names` where those are given, otherwise of the network's classes.
+    class_names : names, optional
+        The source's own classes.
+    version : str
+        Differs between data of the same names.
     """
 
     location: Path
@@ -79,11 +85,13 @@ def open_source(
 
     Parameters
     ----------
-    source : a folder with one folder of images per class (called by synset, name or number), a flat folder of images,
-        a Hugging Face data set saved to disk, or a CSV file of paths (or texts) and labels
-    labels : a ground-truth file for a flat folder: lines of `file label`, or one label per image in the order of names
-    split : which split of a Hugging Face data set
-    input_column, label_column : columns of a CSV file or a data set, where their names do not tell
+    source : path or Source
+        A folder with one folder of images per class (called by synset, name or number), a flat folder of images, a
+        Hugging Face data set saved to disk, or a CSV file of paths (or texts) and labels.
+    labels : path, optional
+        Ground truth of a flat folder: lines of `file label`, or one label per image in the order of names.
+    split, input_column, label_column : str, optional
+        A split of a Hugging Face data set; columns of a data set or a CSV file, where their names are not known.
     """
     if isinstance(source, Source):
         return source

@@ -16,25 +16,30 @@ from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator, calibrate
 from evicp.calibration.laws.cross import CrossCalibration
-from evicp.calibration.laws.groups import ByClass, ByGroup, ByUncertainty, as_groups
-from evicp.calibration.ranks import conformal_rank
-from evicp.errors import InputError, LabelsError, SuspiciousInputWarning
+from evicp.calibration.laws.groups import ByGroup, ByUncertainty, as_groups
+from evicp.errors import InputError, LabelsError
 from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis
-from evicp.input.convert import refuse_masked
-from evicp.input.messages import some_of
-from evicp.input.warn import warn
 from evicp.method.scores import ScoreLike, as_score
 from evicp.sets import PredictionSets
-from evicp.sklearn.estimators import aligned, classes_of, feature_labels, positions, read, same_columns, same_order
-from evicp.sklearn.training import HeldOut, Trained, train
+from evicp.sklearn.estimators import (
+    aligned,
+    as_column,
+    classes_of,
+    feature_labels,
+    positions,
+    read,
+    same_columns,
+    same_order,
+)
+from evicp.sklearn.training import Trained, train, warn_of_unseen_classes
 from evicp.types import F64, I64, Coverage, Coverages
 
 
@@ -58,44 +63,6 @@ def _group_function(by: Any) -> Callable[[Any], Any] | None:
     return by
 
 
-def _warn_of_lacking(
-    held_out: list[HeldOut], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage
-) -> None:
-    """Name the classes that a training part had no row of, with the calibration rows that this costs.
-
-    Such a row scores +inf: it counts as not covered, as new rows of its class are, and coverage over all rows holds.
-    """
-    rows = np.zeros(len(classes), np.int64)
-    lacks = np.zeros(len(classes), np.bool_)
-    for part, truth in zip(held_out, labels, strict=True):
-        unknown = ~np.isin(np.arange(len(classes)), positions(classes_of(part.estimator), classes))
-        lacks |= unknown
-        rows += unknown * np.bincount(truth, minlength=len(classes))
-    if not lacks.any():
-        return
-    n, missed = sum(map(len, labels)), int(rows.sum())
-    where = "have no row in the part that trains" if len(held_out) == 1 else "lack rows in the training part of a fold"
-    if isinstance(by, ByClass):
-        outcome = "their labels are in every set"
-    elif n - missed < conformal_rank(n, coverage):
-        outcome = f"at coverage {float(coverage):g} every set is full"
-    else:
-        outcome = "only full sets hold these classes"
-    warn(
-        f"{lacks.sum():,} of {len(classes):,} classes {where} ({some_of(classes[lacks], repr)}): no estimator can "
-        f"predict what it has not seen. Their {missed:,} of {n:,} calibration rows count as not covered, which keeps "
-        f"the coverage over all rows; {outcome}. Give more rows of them.",
-        SuspiciousInputWarning,
-    )
-
-
-def _as_column(y: Any) -> NDArray[Any]:
-    """Labels as scikit-learn takes them, which forgets a mask."""
-    refuse_masked(y, "y")
-    column: NDArray[Any] = column_or_1d(y, warn=True)
-    return column
-
-
 def _groups_of(group: Callable[[Any], Any], X: Any, n: int) -> NDArray[Any]:
     """The groups that a function gives for n rows, (n,)."""
     given = group(X)
@@ -113,7 +80,8 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         By default ECP where decision values of more than two classes are scored, and LAC otherwise: the
         logarithms of probabilities are no evidence, and of two classes ECP can only say that both are possible.
         `calibration_.score` is the one that was taken. "auto" uses a part of the calibration rows up to choose with.
-    coverage : what `predict_set` asks for by default
+    coverage : number in (0, 1)
+        What `predict_set` asks for by default.
     cv : "prefit", a share in (0, 1), a number of folds, "oob", or a splitter of scikit-learn
         "prefit": the estimator is fitted already and `fit` calibrates on all it is given; these rows must not have
         trained it. A share: that part of the rows, drawn at random whatever their labels, calibrates, the rest trains.
@@ -122,22 +90,26 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         those of its trees that were not trained on the row; it is fitted once, and `calibration_.folds` is the number
         of rows. A splitter that splits once is a share, any other is folds; no row may be held out twice. Calibration
         rows of a class that has none in the training part count as not covered, and a warning names it: coverage holds.
-    random_state : of the split or the folds
+    random_state : int, RandomState or None
+        Of the split or the folds.
     by : None, "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or a function of X
         Where the coverage must hold: over all rows, in every class, in every band of evidential uncertainty, or in
         every group of rows. A function gives one group per row, a whole number or a string, of the rows that calibrate
         and of those to predict: `by=lambda X: X["country"]`.
-    ensemble : whether the estimators of the folds are kept and asked about new rows (CV+)
-        Then every row trains and calibrates, and coverage has a proven bound, `calibration_.proven_coverage(0.9)`,
-        which folds without it lack. `calibration_` is an `evicp.CrossCalibration`. A new row takes as many predictions
-        as there are folds.
+    ensemble : bool
+        Whether the estimators of the folds are kept and score new rows (CV+). Then every row trains and calibrates, and
+        coverage has a proven bound, `calibration_.proven_coverage(0.9)`, which folds without it lack. A new row takes
+        as many predictions as there are folds.
 
     Attributes
     ----------
-    estimator_ : the fitted classifier
-    estimators_ : the classifiers of the folds, where they are kept
-    calibration_ : the `evicp.Calibration`
-    classes_ : the labels, in the order of the logits: the estimator's, and those its training part had no row of
+    estimator_ : classifier
+        Fitted.
+    estimators_ : list of classifiers, or None
+        Those of the folds, where they are kept.
+    calibration_ : `evicp.Calibration`, or `evicp.CrossCalibration` of an ensemble
+    classes_ : (K,) labels in the order of the logits
+        The estimator's, and those its training part had no row of.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -197,15 +169,16 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X, y : rows and their classes
-        fit_params : for the estimator's `fit`, as `sample_weight`
-            Those with one entry per row are cut to the rows that train. They have no say in the calibration, where all
-            rows count alike. Where scikit-learn's metadata routing is enabled, the estimator must request them.
+        X, y
+            Rows and their classes.
+        fit_params
+            For the estimator's `fit`, as `sample_weight`. Those with one entry per row are cut to the rows that train;
+            the calibration ignores them. With scikit-learn's metadata routing, the estimator must request them.
         """
         validate.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
         check_classification_targets(y)
         same_order(X, y=y, **fit_params)
-        X, y = indexable(X, _as_column(y))
+        X, y = indexable(X, as_column(y))
         group = _group_function(self.by)
         if self._wanted_score is not None and str(self._wanted_score).lower() != "auto":
             as_score(self._wanted_score)  # one that is refused is refused before anything is trained
@@ -240,7 +213,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         score, held_out = self._conformal_score(trained), trained.held_out
         logits = [aligned(part.logits, classes_of(part.estimator), classes) for part in held_out]
         labels = [positions(y[part.rows], classes) for part in held_out]
-        _warn_of_lacking(held_out, labels, classes, None if group else as_groups(self.by), self.coverage)
+        warn_of_unseen_classes(held_out, labels, classes, None if group else as_groups(self.by), self.coverage)
         names = classes.tolist() if classes.dtype.kind in "iuf" else [str(c) for c in classes]
         labels = [ClassAxis.of(names, len(names)).labels(part) for part in labels]
         groups: list[NDArray[Any]] = []
@@ -348,11 +321,16 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : rows
-        coverage : what to ask for, or several, for a list of sets; the constructor's by default
-        confidence : of training-conditional sets, as in `Calibration.predict`
-        allow_empty : if False, an empty set gets its top label
-        smoothed : ties broken at random, as in `Calibration.predict`: coverage is what was asked, not more
+        X
+            Rows.
+        coverage : number in (0, 1), or several, optional
+            The target coverage, or several, for a list of sets; the constructor's by default.
+        confidence : float, optional
+            Of training-conditional sets, as in `Calibration.predict`.
+        allow_empty : bool
+            If False, an empty set gets its top label.
+        smoothed : bool, or random numbers, or a generator
+            Ties broken at random, as in `Calibration.predict`: the coverage is the target, not more.
         """
         logits, groups = self._outputs(X)
         return self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
@@ -394,10 +372,12 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : rows that neither trained nor calibrated
-        y : their classes, as in `fit`
-        coverage, confidence, allow_empty, smoothed : as for `predict_set`
-        min_count : strata with fewer rows are left out of SSCV
+        X, y
+            Rows that neither trained nor calibrated, and their classes, as in `fit`.
+        coverage, confidence, allow_empty, smoothed
+            As for `predict_set`.
+        min_count : int
+            Strata with fewer rows are left out of SSCV.
 
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)
@@ -409,7 +389,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """
         same_order(X, y=y)
         logits, groups = self._outputs(X)
-        truth = positions(_as_column(y), self.classes_)
+        truth = positions(as_column(y), self.classes_)
         sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
         if isinstance(self.calibration_, CrossCalibration):
             logits = self._logits(self.estimator_, X)

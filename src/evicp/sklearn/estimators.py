@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import column_or_1d
 
 from evicp.errors import InputError, InputTypeError, LabelsError, LogitsError, SuspiciousInputWarning
 from evicp.input import convert, validate
+from evicp.input.convert import refuse_masked
 from evicp.input.frames import column_labels, index_of
 from evicp.input.messages import some_of
 from evicp.input.warn import PROBABILITY_ERROR, are_probabilities, warn
@@ -176,6 +178,13 @@ def same_order(X: Any, **row_wise: Any) -> None:
                 f"Pass {what}.loc[X.index] if the index says which belong together.",
                 SuspiciousInputWarning,
             )
+
+
+def as_column(y: Any) -> NDArray[Any]:
+    """Labels as scikit-learn takes them, which forgets a mask."""
+    refuse_masked(y, "y")
+    column: NDArray[Any] = column_or_1d(y, warn=True)
+    return column
 
 
 def positions(y: NDArray[Any], classes: NDArray[Any]) -> I64:

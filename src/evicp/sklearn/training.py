@@ -10,11 +10,14 @@ from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_method_params, check_is_fitted
 
-from evicp.errors import InputError
+from evicp.calibration.laws.groups import ByClass
+from evicp.calibration.ranks import conformal_rank
+from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input.messages import some_of
-from evicp.sklearn.estimators import BY_PROBABILITIES, Reading, read
+from evicp.input.warn import warn
+from evicp.sklearn.estimators import BY_PROBABILITIES, Reading, classes_of, positions, read
 from evicp.sklearn.splits import splits
-from evicp.types import F64, I64
+from evicp.types import F64, I64, Coverage
 
 
 class HeldOut(NamedTuple):
@@ -108,3 +111,34 @@ def _out_of_bag(estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any])
         raise InputError("no row was left out of any bag; give the estimator more parts, or use folds: cv=5.")
     logits = BY_PROBABILITIES.logits(probabilities[rows])  # as new rows are to be read
     return Trained(estimator, BY_PROBABILITIES, [HeldOut(rows, logits, estimator)], len(rows))
+
+
+def warn_of_unseen_classes(
+    held_out: list[HeldOut], labels: list[I64], classes: NDArray[Any], by: Any, coverage: Coverage
+) -> None:
+    """Name the classes that a training part had no row of, with the calibration rows that this costs.
+
+    Such a row scores +inf: it counts as not covered, as new rows of its class are, and coverage over all rows holds.
+    """
+    rows = np.zeros(len(classes), np.int64)
+    lacks = np.zeros(len(classes), np.bool_)
+    for part, truth in zip(held_out, labels, strict=True):
+        unknown = ~np.isin(np.arange(len(classes)), positions(classes_of(part.estimator), classes))
+        lacks |= unknown
+        rows += unknown * np.bincount(truth, minlength=len(classes))
+    if not lacks.any():
+        return
+    n, missed = sum(map(len, labels)), int(rows.sum())
+    where = "have no row in the part that trains" if len(held_out) == 1 else "lack rows in the training part of a fold"
+    if isinstance(by, ByClass):
+        outcome = "their labels are in every set"
+    elif n - missed < conformal_rank(n, coverage):
+        outcome = f"at coverage {float(coverage):g} every set is full"
+    else:
+        outcome = "only full sets hold these classes"
+    warn(
+        f"{lacks.sum():,} of {len(classes):,} classes {where} ({some_of(classes[lacks], repr)}): no estimator can "
+        f"predict what it has not seen. Their {missed:,} of {n:,} calibration rows count as not covered, which keeps "
+        f"the coverage over all rows; {outcome}. Give more rows of them.",
+        SuspiciousInputWarning,
+    )
