@@ -15,6 +15,7 @@ from evicp import kernels
 from evicp.calibration.ranks import rows_needed
 from evicp.calibration.suspicious import warn_suspicious
 from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
+from evicp.evaluation.judging import TuningRows
 from evicp.evaluation.result import Evaluation
 from evicp.evaluation.splits import Split, run_splits
 from evicp.evaluation.tuning import Auto, Tuned, rows_to_choose, with_temperature
@@ -26,7 +27,7 @@ from evicp.method.temperature import fit_temperature
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.types import F64, I64, Coverage
 
-__all__ = ["Comparison", "as_row_count", "compare"]
+__all__ = ["Comparison", "compare"]
 
 Method = Score | Tuned | Auto
 
@@ -251,17 +252,19 @@ class _Rows:
         wanted = validate.as_temperature(temperature, "split", "holdout")
         if not isinstance(wanted, str):
             return [None if wanted == 1.0 else wanted] * len(trials)
-        parts = (trial.tuning if wanted == "split" else trial.calibration for trial in trials)
-        return [fit_temperature(self.logits[part], self.labels[part]).temperature for part in parts]
+        rows = (trial.tuning if wanted == "split" else trial.calibration for trial in trials)
+        return [fit_temperature(self.logits[own], self.labels[own]).temperature for own in rows]
 
     def _choose(self, method: Method, trials: list[_Trial], temperatures: list[float | None]) -> list[Score]:
         """The score of each trial, from its tuning rows and its temperature."""
         if not isinstance(method, Tuned | Auto):
             return [with_temperature(method, temperature) for temperature in temperatures]
-        return [
-            method.choose(self.logits[trial.tuning], self.labels[trial.tuning], self.coverage, self.seed, temperature)
-            for trial, temperature in zip(trials, temperatures, strict=True)
-        ]
+        chosen = []
+        for trial, temperature in zip(trials, temperatures, strict=True):
+            logits, labels = self.logits[trial.tuning], self.labels[trial.tuning]
+            rows = TuningRows(logits, labels, self.coverage, method.by, self.seed)
+            chosen.append(method.choose(rows, temperature))
+        return chosen
 
     def _evaluate(self, scores: list[Score], trials: list[_Trial], difficulty: I64) -> list[Evaluation]:
         """One method on all trials; trials with equal scores share one pass over the logits."""
@@ -310,7 +313,7 @@ def _tuning_rows(tuning: Any, rows: _Rows, methods: Collection[Method], temperat
         tuning = rows_to_choose(n) if Auto in kinds else 0.1
     n_tuning = as_row_count(tuning, n, "tuning")
     if n_tuning < needed and chooses:
-        # Full sets are all alike: where `tune` would refuse to choose, the first candidate is taken.
+        # Full sets cannot be told apart: where `tune` would refuse to choose, the first candidate is taken.
         warn(
             f"the {n_tuning} tuning rows of a trial cannot tell candidates apart: coverage {float(rows.coverage):g} "
             f"needs {needed}, with fewer all sets are full. Pass tuning={needed} or more.",

@@ -2,7 +2,7 @@
 
 A candidate is calibrated and measured on the tuning rows at several coverages around the one asked for, and the figures
 are averaged: SSCV jumps when a single row changes its stratum, the average does not. For the same reason a stratum of
-few rows counts less than a full one. Only a threshold is fitted to the rows, so all candidates profit alike from being
+few rows counts less than a full one. Only a threshold is fitted to the rows, so all candidates gain equally by being
 measured where they were calibrated. All this is done on all rows and then without each tenth of them: the average of
 the eleven is steadier than the one figure, and how they scatter says how sure a lead is (the jackknife).
 """
@@ -93,12 +93,12 @@ class TuningRows:
         n, n_classes = self.logits.shape
         fold = np.random.default_rng([self.seed, n]).permutation(n) % _FOLDS
         # A lone row always stays.
-        parts = [np.arange(n), *(np.flatnonzero((fold != j) | (n == 1)) for j in range(_FOLDS))]
+        kept = [np.arange(n), *(np.flatnonzero((fold != j) | (n == 1)) for j in range(_FOLDS))]
         levels = tuple(self.coverage + min(self.coverage, 1 - self.coverage) * step for step in _AROUND)
-        splits = [Split(part, part, levels) for part in parts]
-        of_parts = run_splits(score, self.logits, self.labels, splits, warn=False)
-        merits = [np.mean([self._merit(tested, n_classes) for tested in of_part]) for of_part in of_parts]
-        return Judged(score, _figures(of_parts[0][_AROUND.index(0)], n_classes), np.array(merits))
+        splits = [Split(rows, rows, levels) for rows in kept]
+        measured = run_splits(score, self.logits, self.labels, splits, warn=False)
+        merits = [np.mean([self._merit(tested, n_classes) for tested in of_split]) for of_split in measured]
+        return Judged(score, _figures(measured[0][_AROUND.index(0)], n_classes), np.array(merits))
 
     def _merit(self, tested: Tested, n_classes: int) -> float:
         """One figure of a score, higher is better, steadied."""

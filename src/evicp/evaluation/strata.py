@@ -13,9 +13,6 @@ import numpy as np
 
 from evicp.types import F64, I64
 
-__all__ = ["SIZE_ENDS", "SSCV_ENDS", "Ranges", "Violation", "intervals", "range_text", "trade_off", "violation"]
-
-
 #: Upper ends of the size ranges of the paper's Table 3 and of its difficulty ranges (Table 4), and of its SSCV. The
 #: last range ends at K.
 SIZE_ENDS = (1, 3, 6, 10, 100)

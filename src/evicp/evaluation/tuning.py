@@ -311,13 +311,10 @@ class Tuned:
             for values in product(*self.grid.values())
         ]
 
-    def choose(
-        self, logits: NDArray[Any], labels: I64, coverage: Fraction, seed: int, temperature: float | None
-    ) -> Score:
+    def choose(self, rows: TuningRows, temperature: float | None) -> Score:
         """The best candidate on the rows given, as `tune` finds it."""
         shared = None if "temperature" in self.grid else temperature
         candidates = [with_temperature(c, shared) for c in self.candidates()]
-        rows = TuningRows(logits, labels, coverage, self.by, seed)
         return max(map(rows.judge, candidates), key=_overall).score
 
     def describe(self) -> str:
@@ -331,12 +328,9 @@ class Auto:
 
     by: Metric = "sat"
 
-    def choose(
-        self, logits: NDArray[Any], labels: I64, coverage: Fraction, seed: int, temperature: float | None
-    ) -> Score:
+    def choose(self, rows: TuningRows, temperature: float | None) -> Score:
         """The score `auto` chooses on the rows given; a temperature takes the place of the default one."""
-        candidates = [with_temperature(c, temperature) for c in AUTO]
-        return _auto(candidates, TuningRows(logits, labels, coverage, self.by, seed)).best
+        return _auto([with_temperature(c, temperature) for c in AUTO], rows).best
 
     def describe(self) -> str:
         """The name of its row in a table."""

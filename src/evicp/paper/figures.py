@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Drawing", "draw_all", "require_matplotlib"]
+__all__ = ["require_matplotlib"]
 
 #: Methods in the paper's order, each with a colour that stays apart for colour-blind readers (Okabe and Ito).
 _STYLES: tuple[tuple[Method, str, str], ...] = (

@@ -9,8 +9,6 @@ from evicp.paper.figures import Drawing
 from evicp.paper.tables import PaperTable, Ranking
 from evicp.paper.trials import LEAKS
 
-__all__ = ["render"]
-
 _STYLE = """
 :root { color-scheme: light; --ink: #1b1f24; --faint: #6a737d; --line: #d8dee4; --own: #fff3ec; }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }

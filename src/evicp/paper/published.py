@@ -17,7 +17,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["NETWORKS", "TABLES", "PublishedFigure", "TableSettings", "figures", "lookup", "paper_name"]
+__all__ = ["TABLES", "figures", "lookup"]
 
 Lam = float | Literal["best"] | None
 

@@ -15,8 +15,6 @@ from evicp.paper.published import DATASETS, EFFICIENCY, TABLES, TableSettings, f
 from evicp.paper.trials import PROTOCOLS, Method, Network, Outcome, Protocol, Trials
 from evicp.tables import csv_table, markdown_table
 
-__all__ = ["Line", "Measured", "PaperTable", "Ranking", "Summary", "build_tables", "rankings"]
-
 #: Digits of a measured figure; the published ones keep theirs.
 _DIGITS = {"accuracy": 4, "coverage": 4, "size": 3, "SSCV": 4, "SSCV rows": 1, "SAT": 4, "count": 1}
 
@@ -267,8 +265,8 @@ def _line(
     summaries, scale = {}, {}
     figure = _reader(settings, metric, stratum)
     for protocol in PROTOCOLS:
-        asked = method if method.name else Method("ECP")  # accuracy is that of the network
-        outcomes = () if measured is None else measured.outcomes(protocol, asked, settings.coverage)
+        score = method if method.name else Method("ECP")  # accuracy is that of the network
+        outcomes = () if measured is None else measured.outcomes(protocol, score, settings.coverage)
         values = [figure(outcome.evaluation) for outcome in outcomes]
         if any(x is not None for x in values):
             summaries[protocol] = Summary(tuple(np.nan if x is None else float(x) for x in values))
@@ -308,11 +306,11 @@ def _notes(settings: TableSettings, here: Mapping[str, Measured]) -> tuple[str, 
     notes = []
     for name, measured in here.items():
         for protocol in PROTOCOLS:
-            asked = [measured.outcomes(protocol, Method(*m), settings.coverage) for m in settings.methods]
-            outcomes = [o for trials in asked for o in trials]
+            of_methods = [measured.outcomes(protocol, Method(*m), settings.coverage) for m in settings.methods]
+            outcomes = [o for trials in of_methods for o in trials]
             one, conformal = outcomes[0], [o for o in outcomes if o.conformal]
             notes.append(
-                f"{name}, {protocol}: {len(asked[0])} trials, {one.n_calibration:,} rows calibrated, "
+                f"{name}, {protocol}: {len(of_methods[0])} trials, {one.n_calibration:,} rows calibrated, "
                 f"{one.evaluation.n:,} tested; coverage inside its 99.9 % beta-binomial interval in "
                 f"{sum(o.compatible for o in conformal)} of {len(conformal)} trials of the conformal methods."
             )

@@ -26,8 +26,6 @@ from evicp.method.temperature import fit_temperature
 from evicp.paper.published import Lam, paper_name
 from evicp.types import I64
 
-__all__ = ["LEAKS", "RAPS_GRID", "Method", "Network", "Outcome", "Protocol", "Trials", "run_trials"]
-
 Protocol = Literal["as released", "clean"]
 
 PROTOCOLS: tuple[Protocol, ...] = ("as released", "clean")
@@ -165,13 +163,13 @@ def _released_trial(
     network: Network, difficulty: I64, trial: int, seed: int, reference: bool
 ) -> dict[tuple[Method, float], Outcome]:
     n = len(network.labels)
-    held = round(HOLDOUT * n)
-    rows = np.random.default_rng([seed, trial, 0]).permutation(n)[:held]
+    n_holdout = round(HOLDOUT * n)
+    rows = np.random.default_rng([seed, trial, 0]).permutation(n)[:n_holdout]
     temperature = fit_temperature(network.logits[rows], network.labels[rows]).temperature
     splits = {}
     for number, (method, coverages) in enumerate(_wanted(RAPS_GRID, reference).items(), start=1):
         order = np.random.default_rng([seed, trial, number]).permutation(n)
-        splits[method] = Split(order[:held], order[held:], coverages, method != BASE)
+        splits[method] = Split(order[:n_holdout], order[n_holdout:], coverages, method != BASE)
     outcomes = _outcomes(network, difficulty, splits, temperature, trial, randomize_penalty=True)
     candidates = [outcomes[Method("RAPS", lam), 0.9] for lam in RAPS_GRID]
     outcomes[BEST_RAPS, 0.9] = min(candidates, key=lambda outcome: outcome.evaluation.sscv or 0.0)

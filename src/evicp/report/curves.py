@@ -18,7 +18,7 @@ from evicp.input import validate
 from evicp.method.scores import Base, Score
 from evicp.types import F64, I64, Coverage
 
-__all__ = ["GRID", "Curves", "Limits", "Method", "alike", "curves_of", "position"]
+__all__ = ["position"]
 
 Method = Calibration | Base
 
@@ -151,7 +151,7 @@ class Limits:
         return sizes
 
 
-def alike(method: Method, logits: NDArray[Any]) -> tuple[Method, NDArray[Any]]:
+def comparable(method: Method, logits: NDArray[Any]) -> tuple[Method, NDArray[Any]]:
     """A method, and logits, such that scores and thresholds can be compared: see `Calibration.comparable`."""
     return (method, logits) if isinstance(method, Base) else method.comparable(logits, logits.dtype.name)
 
@@ -176,7 +176,7 @@ def curves_of(
     name: str, method: Method, logits: NDArray[Any], labels: I64, difficulty: I64, groups: Any = None
 ) -> Curves:
     """One score on the test rows, block by block: nothing larger than a block is kept."""
-    scoring, logits = alike(method, logits)
+    scoring, logits = comparable(method, logits)
     n_classes, positions = logits.shape[1], len(GRID)
     limits = limits_of(scoring, logits, groups)
     bins, strata = histogram_bins(n_classes), Ranges.ending(SIZE_ENDS, n_classes, 1)

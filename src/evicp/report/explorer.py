@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.evaluation.explain import explain
 from evicp.method.scores import ECP
-from evicp.report.curves import Curves, alike
+from evicp.report.curves import Curves, comparable
 from evicp.types import F64, I64
-
-__all__ = ["INGREDIENTS", "Explored", "explore"]
 
 F32 = NDArray[np.float32]
 
@@ -58,7 +56,7 @@ def explore(logits: NDArray[Any], labels: I64, methods: Sequence[Curves], wanted
     """Up to `wanted` test rows drawn at random, in their order."""
     rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:wanted])
     some, truth = logits[rows], labels[rows]
-    own = [alike(curve.method, some)[1] for curve in methods]
+    own = [comparable(curve.method, some)[1] for curve in methods]
     dense = [kernels.dense_scores(curve.limits.score, z) for curve, z in zip(methods, own, strict=True)]
     order, places = _listed(dense[0], np.asarray(some, np.float64), truth)
     explanations = [explain(row, _evidential(methods)) for row in some]

@@ -11,7 +11,7 @@ from typing import Any
 
 from evicp.errors import need
 
-__all__ = ["assemble", "require_plotly"]
+__all__ = ["require_plotly"]
 
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
@@ -22,7 +22,7 @@ def assemble(title: str, lead: str, data: dict[str, Any]) -> str:
         f"Made by evicp {data['version']} on {data['date']}. One file, no network: everything shown is in it. "
         "Figures drawn with Plotly.js (MIT licence)."
     )
-    parts = {
+    content = {
         "title": escape(title),
         "lead": escape(lead),
         "foot": escape(foot),
@@ -31,7 +31,7 @@ def assemble(title: str, lead: str, data: dict[str, Any]) -> str:
         "plotly": _plotly(),
         "data": _json(data),
     }
-    return _PLACEHOLDER.sub(lambda match: parts[match.group(1)], _source("page.html"))
+    return _PLACEHOLDER.sub(lambda match: content[match.group(1)], _source("page.html"))
 
 
 @cache
@@ -40,7 +40,7 @@ def _source(name: str) -> str:
 
 
 def require_plotly() -> Any:
-    """Plotly, or how to install it; asked before the work, not after."""
+    """Plotly, or how to install it; called before the work, not after."""
     return need("plotly.offline", "plotly", "report", "an interactive report")
 
 

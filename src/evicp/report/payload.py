@@ -28,8 +28,6 @@ from evicp.report.curves import GRID, Curves, Method
 from evicp.report.explorer import Explored
 from evicp.types import F64, I64
 
-__all__ = ["of_curves", "of_evaluation", "pack", "planned_rows"]
-
 Json = dict[str, Any]
 
 #: How the page names the types of arrays.
