@@ -14,19 +14,7 @@ from typing import Any, Literal, overload
 
 from evicp.errors import EvicpError, FileError, InputTypeError, LabelsError, MissingExtraError
 
-__all__ = [
-    "as_path",
-    "format_of",
-    "natural_key",
-    "open_file",
-    "parsed",
-    "read_text",
-    "readable",
-    "reading",
-    "refuse_special",
-    "typed",
-    "unreadable",
-]
+__all__ = ["as_path", "format_of", "natural_key", "open_file", "read_text", "readable", "unreadable"]
 
 
 def as_path(path: Any) -> Path:

@@ -26,18 +26,7 @@ from evicp.errors import FileError
 from evicp.input import convert
 from evicp.io.paths import format_of, open_file
 
-__all__ = [
-    "Checksum",
-    "MemoryArray",
-    "PackedArray",
-    "RawArray",
-    "Stamp",
-    "StoredArray",
-    "bytes_of",
-    "npy_header",
-    "opened",
-    "stamp_of",
-]
+__all__: list[str] = []
 
 
 #: By what a file is known to be the same one as before, unchanged: its size, when it was written last, its number.

@@ -17,7 +17,7 @@ from evicp import errors
 from evicp.errors import EvicpError, EvicpWarning, InputError
 from evicp.input.warn import warn
 
-__all__ = ["Driver", "connected", "own_errors", "processors", "recording", "resources"]
+__all__ = ["connected"]
 
 
 @contextmanager
