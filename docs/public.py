@@ -1,4 +1,4 @@
-"""For the reference: names without an underscore that other modules of evicp need, and users do not."""
+"""For the reference: members without an underscore that other modules of evicp need, and users do not."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 import griffe
 
-#: By module or class, what is public to evicp only. All else that a module's `__all__` names is shown.
+#: By class, what is public to evicp only. All else of the classes that a module's `__all__` names is shown.
 INNER: Mapping[str, tuple[str, ...]] = {
-    "evicp.io.artifact": ("strict_json",),
-    "evicp.blocks": ("hold",),
     "evicp.calibration.calibration.Calibration": (
         "classes",
         "comparable",
@@ -19,15 +17,10 @@ INNER: Mapping[str, tuple[str, ...]] = {
         "predict_levels",
     ),
     "evicp.calibration.calibrator.Calibrator": ("called", "content", "empty", "learned", "restore"),
-    "evicp.calibration.device": ("dense_scores", "label_ranks", "label_scores", "p_values", "predict"),
-    "evicp.errors": ("installed", "missing_extra", "need", "unusable"),
-    "evicp.calibration.laws.groups": ("Partition", "as_groups"),
     "evicp.calibration.laws.groups.ByClass": ("fit", "fitted", "keys", "names", "numbers", "of_labels"),
     "evicp.calibration.laws.groups.ByGroup": ("fit", "fitted", "keys", "names", "numbers"),
     "evicp.calibration.laws.groups.ByUncertainty": ("fit", "fitted", "keys", "names", "numbers"),
     "evicp.method.ecp.ECP": ("epsilon", "evidence_of", "log_utility_of", "monotone", "rates"),
-    "evicp.evaluation.compare": ("as_row_count",),
-    "evicp.sets": ("join_sets",),
     "evicp.sets.PredictionSets": ("about", "classes", "holds", "numbers", "replaced"),
     "evicp.torch.SetPredictor": ("get_extra_state", "set_extra_state"),
     "evicp.evaluation.tuning.Auto": ("choose",),

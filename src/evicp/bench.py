@@ -27,8 +27,6 @@ from evicp.method.scores import USUAL
 from evicp.tables import text_table
 from evicp.types import I64
 
-__all__ = ["FLOOR", "Timing", "Timings", "imagenet_like", "interleave", "machine", "measure_ours", "peak_memory"]
-
 #: The name of the workload all others are compared with.
 FLOOR = "one read: logits.sum()"
 

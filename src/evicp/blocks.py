@@ -28,12 +28,12 @@ from evicp.io.executor import Executor, for_all_rows, whole
 from evicp.io.files import SetsFormat, open_sets, scan_sets
 from evicp.io.logits import open_rows
 from evicp.io.paths import as_path
-from evicp.io.rows import Block, Rows, hold, located, no_labels
+from evicp.io.rows import Block, Rows, located, no_labels
 from evicp.method.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.types import Bools, Coverage
 
-__all__ = ["Block", "Rows", "calibrate", "evaluate", "hold", "monitor", "open_rows", "predict"]
+__all__ = ["Block", "Rows", "calibrate", "evaluate", "monitor", "open_rows", "predict"]
 
 Progress = Callable[[int], Any]
 Names = TypeVar("Names", bound=ClassNames)

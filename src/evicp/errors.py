@@ -38,10 +38,6 @@ __all__ = [
     "ScoreError",
     "SmallCalibrationWarning",
     "SuspiciousInputWarning",
-    "installed",
-    "missing_extra",
-    "need",
-    "unusable",
 ]
 
 

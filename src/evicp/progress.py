@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["progress", "progress_bars"]
-
 
 @contextmanager
 def progress(description: str, total: int | None = None, *, after: float = 1.0) -> Iterator[Callable[..., None]]:

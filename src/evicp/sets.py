@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["PredictionSets", "SetsSummary", "join_sets", "repeated_label"]
+__all__ = ["PredictionSets", "SetsSummary"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["csv_table", "csv_text", "html_table", "markdown_table", "rows_text", "text_table"]
-
 
 def rows_text(count: int) -> str:
     """A number of rows in words.

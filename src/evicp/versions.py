@@ -9,8 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 import evicp
 from evicp import kernels
 
-__all__ = ["show_versions"]
-
 #: What evicp needs, and what it works with where it is installed.
 _PACKAGES = (
     *("numpy", "scipy", "safetensors", "typer", "rich", "scikit-learn", "pyarrow", "pandas"),

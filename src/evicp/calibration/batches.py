@@ -20,8 +20,6 @@ from evicp.kernels.arithmetic import MIXED, Arithmetic, are_single, fraction_bit
 from evicp.method.scores import Score
 from evicp.types import F64, I64
 
-__all__ = ["Batch", "final_origin", "joined", "origin_of", "score_batch", "warn_of_masked_labels"]
-
 
 class Batch(NamedTuple):
     """What is kept of a batch of calibration rows: their scores, and what else is needed of them."""

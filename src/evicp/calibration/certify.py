@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from evicp.calibration.calibration import Calibration
     from evicp.evaluation.result import ClassCoverage, Evaluation, GroupCoverage
 
-__all__ = ["certify"]
-
 
 def certify(
     calibration: Calibration,

@@ -31,7 +31,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from evicp.calibration.calibration import Calibration
 
-__all__ = ["DeviceSets", "dense_scores", "label_ranks", "label_scores", "logits_at", "p_values", "predict"]
+__all__ = ["DeviceSets"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

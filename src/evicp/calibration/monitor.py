@@ -27,7 +27,7 @@ from evicp.kernels._numpy import mix32
 from evicp.sets import PredictionSets
 from evicp.types import F64, I64, Bools, Coverage
 
-__all__ = ["AdaptiveLevel", "Monitor", "log_e_process", "polya_odds", "sequential_p_values"]
+__all__ = ["AdaptiveLevel", "Monitor"]
 
 
 _SALT = 0x9E3779B9

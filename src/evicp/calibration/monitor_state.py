@@ -14,8 +14,6 @@ from evicp.errors import InputError
 from evicp.input import validate
 from evicp.types import F64, I64
 
-__all__ = ["MonitorState", "as_coverage_text", "as_state", "refuse_impossible"]
-
 #: More labels than any monitor sees; up to here all counts are exact as doubles.
 _MOST = 2**53
 

@@ -10,12 +10,7 @@ from math import comb
 from evicp.input import validate
 from evicp.types import Coverage
 
-__all__ = [
-    "conformal_rank",
-    "pac_rank",
-    "rows_needed",
-    "threshold_rank",
-]
+__all__ = ["conformal_rank", "pac_rank", "rows_needed"]
 
 
 def conformal_rank(n: int, coverage: Coverage) -> int:

@@ -20,12 +20,7 @@ from evicp.input import validate
 from evicp.input.messages import some_of
 from evicp.types import F64, Coverage
 
-__all__ = [
-    "Compatibility",
-    "Reliability",
-    "beta_binomial_cdf",
-    "verdict_line",
-]
+__all__ = ["Compatibility", "Reliability"]
 
 #: Of more rows than this the Beta law's quantiles are NaN in double precision.
 _MOST_ROWS = 10**15

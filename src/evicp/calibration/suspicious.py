@@ -16,15 +16,6 @@ from evicp.input.warn import warn, warn_if_equal, warn_if_no_evidence, warn_if_p
 from evicp.method.scores import ECP, SCORES, Score
 from evicp.types import I64
 
-__all__ = [
-    "warn_of_low_confidence",
-    "warn_of_low_coverage",
-    "warn_of_masked_rows",
-    "warn_of_rows_beside",
-    "warn_of_seconds_of_two",
-    "warn_suspicious",
-]
-
 #: Nobody asks for so little coverage alone: it is more likely the share of misses.
 _LOW_COVERAGE = Fraction(1, 5)
 

@@ -16,8 +16,6 @@ from evicp.types import F64, I64
 if TYPE_CHECKING:
     from evicp.calibration.calibration import Calibration
 
-__all__ = ["Ties", "found_ties", "found_weighted_ties", "is_tied", "ties_of", "warn_of_ties"]
-
 #: Sets are (nearly) full where the calibration rows that are missed are fewer than this share of those that may be ...
 _FEW = 0.1
 

@@ -10,8 +10,6 @@ from evicp.cli import options
 from evicp.cli.printing import print_result
 from evicp.progress import progress
 
-__all__ = ["bench"]
-
 
 @options.examples("evicp bench", "evicp bench --rows 5000 --classes 100 --json")
 def bench(

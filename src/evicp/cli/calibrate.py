@@ -15,8 +15,6 @@ from evicp.errors import InputError
 from evicp.io.rows import DEFAULT_MEMORY
 from evicp.progress import progress
 
-__all__ = ["calibrate"]
-
 By = Annotated[
     str | None,
     typer.Option(

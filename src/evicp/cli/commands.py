@@ -22,8 +22,6 @@ from evicp.cli.printing import mute, say, visible
 from evicp.errors import MissingExtraError
 from evicp.io.atomic import remove_unfinished
 
-__all__: list[str] = []
-
 #: Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted (Ctrl-C), 143 terminated.
 FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
 

@@ -18,8 +18,6 @@ from evicp.evaluation.compare import Comparison
 from evicp.method.scores import USUAL
 from evicp.progress import progress
 
-__all__ = ["compare"]
-
 _DEFAULT = [*USUAL, "base"]
 
 Trials = Annotated[int, typer.Option(help="How many random splits.", min=1)]

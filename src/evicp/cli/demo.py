@@ -21,8 +21,6 @@ from evicp.method.scores import USUAL, Score
 from evicp.progress import progress
 from evicp.sets import PredictionSets
 
-__all__ = ["demo"]
-
 _PAGE = "evicp-demo/report.html"
 _SCORES: tuple[str | Score, ...] = (USUAL[0], evicp.ECP(stabilizer=0), *USUAL[1:], "base")
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from evicp import blocks
 from evicp.errors import InputError
 
-__all__: list[str] = []
-
 
 class Work(NamedTuple):
     """What an engine does with rows on disk."""

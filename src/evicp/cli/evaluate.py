@@ -21,8 +21,6 @@ from evicp.io.rows import DEFAULT_MEMORY
 from evicp.progress import progress
 from evicp.report.page import require_plotly
 
-__all__ = ["evaluate"]
-
 Sets = Annotated[
     str,
     typer.Argument(

@@ -14,8 +14,6 @@ from evicp.errors import InputError
 from evicp.evaluation.explain import explain_set
 from evicp.method.scores import ECP
 
-__all__ = ["explain"]
-
 
 @options.examples(
     "evicp explain cal.safetensors new.npz --row 3",

@@ -10,8 +10,6 @@ from evicp.cli import inputs, options
 from evicp.cli.outputs import check_output
 from evicp.cli.printing import print_result, visible
 
-__all__ = ["export"]
-
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX classifier.", show_default=False)]
 Calibration = Annotated[
     str, typer.Argument(metavar="CALIBRATION", help="A file of `evicp calibrate`.", show_default=False)

@@ -14,8 +14,6 @@ from evicp.cli.printing import print_result
 from evicp.errors import InputError
 from evicp.io.arrays import companions
 
-__all__ = ["extract"]
-
 _NETWORK, _DATA, _RUNNING = "Network", "Data", "Running"
 _IMAGES = "Preparing images (changes to the network's own transform)"
 

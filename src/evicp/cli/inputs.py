@@ -22,10 +22,8 @@ from evicp.io.arrays import safetensors_metadata
 from evicp.io.content import TORCH_SUFFIXES, read_stream, read_torch
 from evicp.io.logits import open_labels
 from evicp.io.paths import as_path, format_of, read_text
-from evicp.io.rows import DEFAULT_MEMORY
+from evicp.io.rows import DEFAULT_MEMORY, hold
 from evicp.types import I64
-
-__all__: list[str] = []
 
 #: What is no calibration, by its suffix: files of logits and of sets.
 _OTHER_FILES = (".npz", ".npy", ".parquet", ".jsonl", ".json", ".csv", ".onnx", *TORCH_SUFFIXES)
@@ -56,7 +54,7 @@ def read_rows(path: str, labels: str | None = None, *, labelled: bool = False, m
         if sys.stdin is None:
             raise FileError("cannot read standard input: it is closed.")
         content, names = read_stream(sys.stdin.buffer.read())
-        rows = replace(blocks.hold(content, "standard input", memory), class_names=names)
+        rows = replace(hold(content, "standard input", memory), class_names=names)
         rows = rows if labels is None else rows.with_labels(open_labels(labels))
     else:
         rows = _open_rows(path, labels, memory)

@@ -21,8 +21,6 @@ from evicp.io.atomic import refuse_target
 from evicp.io.monitor_states import continued
 from evicp.progress import progress
 
-__all__ = ["monitor"]
-
 Confidence = Annotated[
     float | None, typer.Option("--confidence", help="The confidence the sets were predicted with, if any.")
 ]

@@ -18,8 +18,6 @@ from evicp.errors import InputError, ScoreError
 if TYPE_CHECKING:
     from evicp.method.scores import Score
 
-__all__: list[str] = []
-
 Command = TypeVar("Command", bound=Callable[..., None])
 
 

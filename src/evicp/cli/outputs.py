@@ -20,8 +20,6 @@ from evicp.tables import csv_table
 if TYPE_CHECKING:
     from evicp.report import Report
 
-__all__: list[str] = []
-
 #: What stands for standard input or output.
 STREAM = "-"
 #: The suffixes of files of logits: what is read from a folder of shards.

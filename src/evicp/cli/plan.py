@@ -14,8 +14,6 @@ from evicp.cli import options
 from evicp.cli.printing import print_json, print_table, print_text
 from evicp.progress import progress
 
-__all__ = ["plan"]
-
 Tolerance = Annotated[float, typer.Option("--tolerance", "-t", help="How far coverage may be off.")]
 Confidence = Annotated[float, typer.Option(help="The share of calibration sets that must stay within the tolerance.")]
 

@@ -23,8 +23,6 @@ from evicp.io.set_texts import TEXT_SETS
 from evicp.progress import progress
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 
-__all__ = ["predict"]
-
 #: So many sets are shown where none are written.
 _SHOWN = 10
 _SUFFIXES = (*SETS, *TEXT_SETS)

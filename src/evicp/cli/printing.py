@@ -12,8 +12,6 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-__all__: list[str] = []
-
 #: Characters that turn around the text after them.
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 #: Texts are folded into no fewer columns than this: names in a column of one letter, or of none, tell nothing.

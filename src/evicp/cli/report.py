@@ -17,8 +17,6 @@ from evicp.progress import progress
 from evicp.report import Report, build, split
 from evicp.report.page import require_plotly
 
-__all__ = ["report"]
-
 _DEFAULT = list(USUAL)
 
 Page = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")]

@@ -14,8 +14,6 @@ from evicp.cli.printing import note, print_json, print_text
 from evicp.errors import FileError, InputError, MissingExtraError
 from evicp.progress import progress_bars
 
-__all__ = ["reproduce"]
-
 Logits = Annotated[
     list[str] | None,
     typer.Argument(
@@ -83,7 +81,7 @@ def _require_matplotlib() -> None:
 
 def _expand(arguments: list[str]) -> list[tuple[str, str]]:
     """(data set, path) of every file; a path without "val=" or "v2=" belongs to the one before it."""
-    from evicp.paper.reproduction import DATASETS
+    from evicp.paper.published import DATASETS
 
     result, dataset = [], "val"
     for argument in arguments:

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-__all__ = ["INTERRUPTED", "end_at_once", "end_interrupted", "open_streams", "output_is_closed", "uninterrupted"]
-
 #: The exit code after Ctrl-C.
 INTERRUPTED = 130
 

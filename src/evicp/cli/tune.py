@@ -12,8 +12,6 @@ from evicp.cli.printing import print_json, print_table, print_text
 from evicp.errors import InputError
 from evicp.progress import progress
 
-__all__ = ["tune"]
-
 Tunable = Annotated[
     str, typer.Option("--score", "-s", metavar="SCORE", help="A score to tune, or auto for the best of all families.")
 ]

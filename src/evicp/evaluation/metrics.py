@@ -33,8 +33,6 @@ __all__ = [
     "group_coverage",
     "mean_size",
     "sat",
-    "size_quantiles",
-    "size_share",
     "size_strata",
     "sscv",
 ]

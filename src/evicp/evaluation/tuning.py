@@ -25,7 +25,7 @@ from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, ScoreL
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.types import I64, Coverage
 
-__all__ = ["AUTO", "GRIDS", "Auto", "Candidate", "Tuned", "Tuning", "auto", "rows_to_choose", "split_off", "tune"]
+__all__ = ["Auto", "Candidate", "Tuned", "Tuning", "auto", "tune"]
 
 #: What `tune` tries where no grid is given.
 GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(

@@ -8,8 +8,6 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.reliability import Reliability, verdict_line
 from evicp.evaluation.result import Evaluation
 
-__all__ = ["verdict_of", "verdict_text"]
-
 
 def verdict_of(evaluation: Evaluation, calibration: Calibration | None = None) -> dict[str, Any] | None:
     """Whether the coverage observed contradicts the guarantee: of all rows, or in each of a calibration's groups.

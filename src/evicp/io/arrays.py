@@ -20,8 +20,6 @@ from evicp.io.atomic import atomic_path
 from evicp.io.paths import format_of, open_file, readable
 from evicp.io.stored import MemoryArray, PackedArray, RawArray, Stamp, StoredArray, bytes_of, npy_header, stamp_of
 
-__all__ = ["ARRAY_SUFFIXES", "Stacked", "companions", "safetensors_metadata", "write_arrays", "write_npz"]
-
 #: The arrays that may lie beside logits in an npy file, each in a file of its own.
 _COMPANIONS = ("labels", "inputs", "class_names")
 

@@ -31,7 +31,7 @@ from evicp.method.score import CUSTOM
 from evicp.method.scores import ECP, SCORES, Score, as_score
 from evicp.types import F64
 
-__all__ = ["FORMAT_VERSION", "checksum", "load", "save", "stored_count", "strict_json"]
+__all__ = ["load", "save"]
 
 #: The artifact's format; a file of another one is refused.
 FORMAT_VERSION = 1

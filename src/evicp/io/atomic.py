@@ -21,8 +21,6 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["atomic_path", "locked", "refuse_target", "remove_unfinished", "write_whole"]
-
 
 @contextmanager
 def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:

@@ -17,8 +17,6 @@ from evicp.io.logits import names_in_npz
 from evicp.io.paths import readable, unreadable
 from evicp.io.rows import LogitsFile
 
-__all__ = ["TORCH_SUFFIXES", "read_stream", "read_torch"]
-
 TORCH_SUFFIXES = (".pt", ".pth")
 
 

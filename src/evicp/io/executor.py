@@ -14,8 +14,6 @@ from evicp.io.rows import Block, FileRows, Rows, located
 from evicp.io.stored import MemoryArray, RawArray
 from evicp.sets import PredictionSets
 
-__all__ = ["Executor", "Task", "for_all_rows", "tasks", "whole"]
-
 Result = TypeVar("Result")
 
 

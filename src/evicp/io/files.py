@@ -31,7 +31,7 @@ from evicp.io.stored import Checksum, RawArray
 from evicp.sets import PredictionSets, SetsSummary, join_sets, repeated_label
 from evicp.types import I64
 
-__all__ = ["LogitsFile", "SetsWriter", "open_sets", "read_logits", "read_sets", "scan_sets", "write_sets"]
+__all__ = ["LogitsFile", "open_sets", "read_logits", "read_sets", "scan_sets", "write_sets"]
 
 
 def write_sets(sets: PredictionSets, path: str | PathLike[str]) -> None:

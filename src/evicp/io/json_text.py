@@ -9,8 +9,6 @@ from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
-__all__ = ["json_text"]
-
 
 def json_text(value: Any) -> str:
     """A JSON document: NaN as null, infinities as "inf" and "-inf", fractions as numbers."""

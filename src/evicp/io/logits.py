@@ -22,8 +22,6 @@ from evicp.io.paths import as_path, format_of, natural_key, parsed
 from evicp.io.rows import DEFAULT_MEMORY, FileRows, LogitsFile, Rows, as_bytes, in_memory
 from evicp.io.stored import StoredArray
 
-__all__ = ["LOGITS_SUFFIXES", "open_labels", "open_rows"]
-
 #: So many rows of a file tell it from nearly any other, and so many numbers are compared at a time where they do not.
 _HEAD, _AT_ONCE = 4, 1 << 20
 

@@ -15,8 +15,6 @@ from evicp.io.artifact import checksum
 from evicp.io.atomic import locked, write_whole
 from evicp.io.paths import read_text
 
-__all__ = ["continued"]
-
 
 @contextmanager
 def continued(

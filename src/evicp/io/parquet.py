@@ -16,8 +16,6 @@ from evicp.input import columns
 from evicp.io.paths import open_file, readable
 from evicp.io.stored import MemoryArray, StoredArray, bytes_of, opened, stamp_of
 
-__all__: list[str] = []
-
 _COLUMNS = ("logits", "labels")
 
 

@@ -14,8 +14,6 @@ from typing import Any, Literal, overload
 
 from evicp.errors import EvicpError, FileError, InputTypeError, LabelsError, MissingExtraError
 
-__all__ = ["as_path", "format_of", "natural_key", "open_file", "read_text", "readable", "unreadable"]
-
 
 def as_path(path: Any) -> Path:
     """A path as a `Path`, if it can be one."""

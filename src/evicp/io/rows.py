@@ -19,8 +19,6 @@ from evicp.errors import FileError, InputError, InputTypeError, LabelsError, Log
 from evicp.io.paths import reading, typed
 from evicp.io.stored import MemoryArray, StoredArray
 
-__all__ = ["DEFAULT_MEMORY", "Block", "LogitsFile", "Rows", "hold", "located", "no_labels"]
-
 #: The memory blocks may take where nothing else is said.
 DEFAULT_MEMORY = "256MiB"
 

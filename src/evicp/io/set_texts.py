@@ -12,8 +12,6 @@ from evicp.io.json_text import json_text
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.tables import csv_line, csv_text
 
-__all__ = ["TEXT_SETS"]
-
 
 class CsvSets(SetsFile):
     """One line per row; labels separated by spaces, names by semicolons, none of which a spreadsheet would compute."""

@@ -26,9 +26,6 @@ from evicp.errors import FileError
 from evicp.input import convert
 from evicp.io.paths import format_of, open_file
 
-__all__: list[str] = []
-
-
 #: By what a file is known to be the same one as before, unchanged: its size, when it was written last, its number.
 Stamp = tuple[int, int, int]
 

@@ -15,8 +15,6 @@ from typing import Any, BinaryIO
 from evicp.errors import FileError, MissingExtraError, need
 from evicp.io.paths import open_file
 
-__all__ = ["load_tensors", "require_plain", "require_version"]
-
 #: Before 2.6 `weights_only=True` runs TorchScript (CVE-2025-32434), before 2.10 a crafted file writes beyond its
 #: memory (CVE-2026-24747).
 _OLDEST = (2, 10)

@@ -18,8 +18,6 @@ from evicp.input import validate
 from evicp.kernels.registry import is_built_in
 from evicp.method.evidence import NORMALIZED, NORMALIZED_SINGLE
 
-__all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "ragged_sets", "top_labels"]
-
 #: A block of rows holds about this many logits: enough to keep an accelerator busy, few beside its memory.
 BLOCK_LOGITS = 1 << 22
 

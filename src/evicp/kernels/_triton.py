@@ -31,8 +31,6 @@ from evicp.kernels._jitted.launch import Kernel, bits_of, plan_for, tiling_for
 from evicp.kernels._jitted.layout import _CUT, _RANK, _REST, _TOP, STATISTICS
 from evicp.kernels.registry import is_built_in
 
-__all__ = ["dense_scores", "knows", "label_ranks", "label_scores", "p_values", "ragged_sets", "top_labels"]
-
 #: Rows of a large batch are worked on in groups, so that what is kept per row stays small beside the logits.
 ROWS_PER_GROUP = 1 << 20
 

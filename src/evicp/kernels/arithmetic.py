@@ -14,18 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "MIXED",
-    "ROUNDOFF",
-    "Arithmetic",
-    "any_widened",
-    "are_single",
-    "fraction_bits",
-    "in_precision",
-    "precision_of",
-    "precision_of_new",
-]
-
 #: The precisions of logits, and how far rounding to each can move a number, as a share of it.
 ROUNDOFF: Mapping[str, float] = MappingProxyType(
     {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

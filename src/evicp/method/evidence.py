@@ -34,12 +34,10 @@ __all__ = [
     "log_cost",
     "log_score",
     "log_utility",
-    "log_utility_ratio",
     "opinion",
     "probability",
     "rank_scaling",
     "ranks",
-    "relative_log_utility",
     "surprisal",
     "uncertainty",
 ]

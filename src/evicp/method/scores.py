@@ -26,7 +26,7 @@ from evicp.method.score import CUSTOM, Score, masked
 from evicp.sets import PredictionSets
 from evicp.types import F64, Coverage
 
-__all__ = ["APS", "ECP", "LAC", "RAPS", "SAPS", "SCORES", "Base", "Custom", "Margin", "Score", "TopK", "as_score"]
+__all__ = ["APS", "ECP", "LAC", "RAPS", "SAPS", "SCORES", "Base", "Custom", "Margin", "Score", "TopK"]
 
 
 @built_in

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["require_matplotlib"]
-
 #: Methods in the paper's order, each with a colour that stays apart for colour-blind readers (Okabe and Ito).
 _STYLES: tuple[tuple[Method, str, str], ...] = (
     (Method("Base"), "#999999", "s"),

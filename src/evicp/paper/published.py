@@ -17,8 +17,6 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["TABLES", "figures", "lookup"]
-
 Lam = float | Literal["best"] | None
 
 

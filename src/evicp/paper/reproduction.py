@@ -25,8 +25,6 @@ from evicp.paper.published import DATASETS, lookup
 from evicp.paper.tables import Measured, PaperTable, Ranking, build_tables, rankings
 from evicp.paper.trials import LEAKS, PROTOCOLS, Network, run_trials
 
-__all__ = ["DATASETS", "Reproduction", "as_network", "embedded_network", "reproduce"]
-
 _IMAGENET_CLASSES = 1000
 
 #: Other versions of libraries that decode and resize images move accuracy by less than this.

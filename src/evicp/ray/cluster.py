@@ -17,8 +17,6 @@ from evicp import errors
 from evicp.errors import EvicpError, EvicpWarning, InputError
 from evicp.input.warn import warn
 
-__all__ = ["connected"]
-
 
 @contextmanager
 def connected(address: str | None = None, *, workers: int | None = None) -> Iterator[None]:

@@ -30,8 +30,6 @@ from evicp.method.scores import ScoreLike
 from evicp.ray.cluster import Driver, own_errors, processors, recording, resources
 from evicp.types import Coverage
 
-__all__ = ["calibrate", "predict"]
-
 
 def calibrate(
     dataset: Any,

@@ -24,8 +24,6 @@ from evicp.ray.cluster import Driver, own_errors, processors, recording
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.types import Coverage
 
-__all__ = ["calibrate_files", "predict_files"]
-
 #: Blocks of the memory budget in one task: enough to hide what a task costs, few enough to share out evenly.
 _BLOCKS_PER_TASK = 4
 

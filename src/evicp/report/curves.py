@@ -18,8 +18,6 @@ from evicp.input import validate
 from evicp.method.scores import Base, Score
 from evicp.types import F64, I64, Coverage
 
-__all__ = ["position"]
-
 Method = Calibration | Base
 
 #: The coverages of the slider.

@@ -11,8 +11,6 @@ from typing import Any
 
 from evicp.errors import need
 
-__all__ = ["require_plotly"]
-
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 

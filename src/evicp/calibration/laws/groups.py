@@ -29,7 +29,7 @@ from evicp.input.warn import warn
 from evicp.method.scores import Score
 from evicp.types import F64, I64
 
-__all__ = ["GROUPS", "ByClass", "ByGroup", "ByUncertainty", "Groups", "Partition", "as_groups"]
+__all__ = ["ByClass", "ByGroup", "ByUncertainty"]
 
 
 #: Without a number of clusters, one for about this many rows (coverage in a cluster then spreads by about 0.02), and
