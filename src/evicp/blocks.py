@@ -349,8 +349,7 @@ def same_names(known: Calibration | PredictionSets, rows: Rows, what: str) -> No
         mine = known.classes.misplaced(theirs)
         if mine is None:
             return
-        k = next(k for k in range(len(mine)) if mine[k] != theirs[k])
-        difference = f"class {k} is {mine[k]!r} and {theirs[k]!r}"
+        difference = _first_difference(mine, theirs)
     raise InputError(
         f"{what} and {rows.source} must have the same class names; {difference}. Order the logits' classes as "
         "calibrated."
@@ -364,9 +363,13 @@ def names_for(rows: Rows, given: Names | None) -> Names | tuple[str, ...] | None
         return own if given is None else given
     names = ClassAxis.of(given, len(own)).misplaced(own, renamed=True)
     if names is not None:
-        k = next(k for k, (name, mine) in enumerate(zip(names, own, strict=True)) if name != mine)
         raise InputError(
-            f"class_names has the names of {rows.source} in another order: class {k} is {names[k]!r} and {own[k]!r}. "
+            f"class_names has the names of {rows.source} in another order: {_first_difference(names, own)}. "
             "Leave them out, or give others."
         )
     return given
+
+
+def _first_difference(names: tuple[str, ...], others: tuple[str, ...]) -> str:
+    k = next(k for k, (name, other) in enumerate(zip(names, others, strict=True)) if name != other)
+    return f"class {k} is {names[k]!r} and {others[k]!r}"
