@@ -161,7 +161,8 @@ class Calibration:
             raised past what rounding can do there, so that coverage can only rise
         """
         if precision is not None:
-            graph = Arithmetic.of("graph", "float64", precision)
+            # A graph cannot look whether doubles hold single precision, as `predict` does.
+            graph = Arithmetic.of("graph", "float64", "float32" if precision == "float64" else precision)
             return self._raised(self.origin or UNKNOWN, graph).label_thresholds(coverage, confidence)
         by = None if self.groups is None else self.groups.by
         if self.weights is not None or not isinstance(by, ByClass | None):

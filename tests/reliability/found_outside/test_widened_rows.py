@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evicp import APS, LAC, RAPS, Calibrator, Custom, calibrate
+from evicp import APS, ECP, LAC, RAPS, Calibrator, Custom, calibrate
 from evicp.errors import SuspiciousInputWarning
 from evicp.kernels.arithmetic import any_widened, are_single, fraction_bits
 from evicp.sets import PredictionSets
@@ -174,3 +174,39 @@ def test_a_score_of_ones_own() -> None:
     (known, y), (new, _) = votes(500, 0), votes(300, 1)
     calibration = calibrate(known, y, Custom(lambda z: -z))
     assert calibration.predict(SENT["lists"](new), 0.9) == calibration.predict(new, 0.9)
+
+
+@pytest.mark.parametrize(
+    "score", [LAC(), APS(randomized=False), ECP(evidence="softplus")], ids=lambda score: score.name
+)
+def test_a_torch_module_of_doubles(score: Any) -> None:
+    """It cannot look at numbers once it is compiled: its thresholds have room for single precision in any case."""
+    torch = pytest.importorskip("torch")
+    from evicp.torch import SetPredictor
+
+    (known, y), (new, _) = votes(1000, 0), votes(500, 1)
+    calibration = calibrate(known, y, score)
+    predictor = SetPredictor(torch.nn.Identity(), calibration, 0.8).eval()
+    exact = calibration.predict(new, 0.8).mask()
+    for logits in (torch.tensor(new), torch.tensor(single(new)), torch.tensor(single(new)).double()):
+        np.testing.assert_array_equal(predictor(logits).mask.numpy(), exact)
+
+
+def test_a_graph_of_doubles(tmp_path: Any) -> None:
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    from onnx import TensorProto, helper
+
+    from evicp.onnx import export
+
+    (known, y), (new, _) = votes(1000, 0), votes(500, 1)
+    calibration = calibrate(known, y, "lac")
+    ends = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["n", K]) for name in ("x", "logits")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["logits"])], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+    export(tmp_path / "model.onnx", calibration, 0.8, tmp_path / "sets.onnx", output_is="logits")
+    session = onnxruntime.InferenceSession(str(tmp_path / "sets.onnx"), providers=["CPUExecutionProvider"])
+    masks = [place for place, output in enumerate(session.get_outputs()) if output.type == "tensor(bool)"]
+    for rows in (new, single(new).astype(np.float64)):
+        mask = session.run(None, {"x": rows})[masks[0]]
+        np.testing.assert_array_equal(mask, calibration.predict(new, 0.8).mask())
