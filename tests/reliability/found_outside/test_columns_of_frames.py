@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ CALLS: dict[str, Callable[[evicp.Calibration], Any]] = {
         evicp.Calibrator(class_names=NAMES).update(LOGITS, LABELS).merge(evicp.Calibrator().update(TURNED, TRUTH))
     ),
     "folds": lambda c: evicp.CrossCalibration([c, evicp.calibrate(TURNED, TRUTH)]),
-    "logits of folds": lambda c: evicp.CrossCalibration([c, c]).predict([NEW, TURNED], 0.9),
+    "logits of folds": lambda c: evicp.CrossCalibration([c, replace(c)]).predict([NEW, TURNED], 0.9),
     "class frequencies": lambda c: evicp.estimate_class_frequencies(FRAME, LABELS, TURNED),
     "a mask": lambda c: evicp.PredictionSets.from_mask(TURNED > 0, coverage=0.9, class_names=NAMES),
 }
@@ -299,7 +300,7 @@ def test_the_logits_of_folds_know_one_order_of_classes_together() -> None:
     of_array, of_frame = (evicp.calibrate(one, labels, "lac") for one in (logits, frame))
     other = frame[list("cba")]
     of_other = evicp.calibrate(other, 2 - labels, "lac")
-    for folds, new in [([of_frame, of_array], [logits, other]), ([of_array, of_array], [frame, other])]:
+    for folds, new in [([of_frame, of_array], [logits, other]), ([of_array, replace(of_array)], [frame, other])]:
         cross = evicp.CrossCalibration(folds)
         for call in (cross.p_values, lambda given, cross=cross: cross.predict(given, 0.8)):
             with pytest.raises(LogitsError, match="in another order: column 0 is 'c', class 0 is 'a'"):
@@ -309,4 +310,4 @@ def test_the_logits_of_folds_know_one_order_of_classes_together() -> None:
         evicp.CrossCalibration([of_array, of_frame, of_other])
     for given in (None, (one for one in (logits, logits))):
         with pytest.raises(InputError, match="logits must be those of each fold's model, here 2"):
-            evicp.CrossCalibration([of_array, of_array]).predict(given, 0.8)
+            evicp.CrossCalibration([of_array, replace(of_array)]).predict(given, 0.8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,7 @@ def test_two_indexes_of_their_own_must_agree() -> None:
 
 
 def test_logits_of_folds_are_of_the_same_rows() -> None:
-    cross = evicp.CrossCalibration([CALIBRATION, CALIBRATION])
+    cross = evicp.CrossCalibration([CALIBRATION, replace(CALIBRATION)])
     assert cross.predict([FRAME, FRAME], 0.9) == cross.predict([LOGITS, LOGITS], 0.9)
     with pytest.raises(InputError, match=r"logits\[0\] and logits\[1\] must be of the same rows in the same order"):
         cross.predict([FRAME, FRAME.iloc[SHUFFLED]], 0.9)
