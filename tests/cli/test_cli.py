@@ -600,8 +600,8 @@ def test_the_list_of_commands_shows_the_first_line_of_their_help() -> None:
 
 
 def test_the_list_of_commands_loads_none_of_them() -> None:
-    code = "import sys; sys.argv = ['evicp', '--help']; from evicp.cli.commands import application, asked_for; "
-    code += "app = application(asked_for(sys.argv[1:])); print(*sys.modules)"
+    code = "import sys; sys.argv = ['evicp', '--help']; from evicp.cli.commands import application, commands_in; "
+    code += "app = application(commands_in(sys.argv[1:])); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", *(f"evicp.cli.{name}" for name in COMMANDS)} & set(loaded)
 

@@ -24,9 +24,9 @@ def main() -> None:
         atexit.register(gc.freeze)
         streams.open_streams()
         with streams.uninterrupted():
-            from evicp.cli.commands import application, asked_for, run
+            from evicp.cli.commands import application, commands_in, run
 
-            app = application(asked_for(sys.argv[1:]))
+            app = application(commands_in(sys.argv[1:]))
         try:
             run(app)
         finally:

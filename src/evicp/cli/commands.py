@@ -84,7 +84,7 @@ def application(loaded: Collection[str] = COMMANDS) -> typer.Typer:
     return made
 
 
-def asked_for(arguments: Sequence[str]) -> Collection[str]:
+def commands_in(arguments: Sequence[str]) -> Collection[str]:
     """The commands that have to be loaded: loading all takes longer than most of them take."""
     if "_EVICP_COMPLETE" in os.environ:  # the shell asks for options
         return COMMANDS

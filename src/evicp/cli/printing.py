@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-#: Characters that turn around the text after them.
-_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+#: Characters that reverse the direction of the text after them.
+_BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 #: Texts are folded into no fewer columns than this: names in a column of one letter, or of none, tell nothing.
 _LEAST_TEXT = 10
 
@@ -31,7 +31,7 @@ def visible(text: object, *, lines: bool = False) -> str:
 
 
 def _escaped(character: str) -> str:
-    harmful = unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in _TURNING
+    harmful = unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in _BIDIRECTIONAL
     return character.encode("unicode_escape").decode() if harmful else character
 
 
