@@ -12,7 +12,7 @@ try:
     from torch import Tensor
     from torch.nn import functional
 except ImportError as error:
-    raise unusable("torch", "torch", "torch", "the PyTorch adapter", error) from error
+    raise unusable("torch", "torch", "torch", "training with evidential losses", error) from error
 
 __all__ = ["evidential_loss"]
 
