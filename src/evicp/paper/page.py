@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from evicp.paper.figures import Drawing
-from evicp.paper.tables import PaperTable, Ranking
+from evicp.paper.rankings import Ranking
+from evicp.paper.tables import PaperTable
 from evicp.paper.trials import LEAKS
 
 _STYLE = """

@@ -22,7 +22,8 @@ from evicp.input.warn import warn
 from evicp.io.atomic import write_whole
 from evicp.paper import figures, page
 from evicp.paper.published import DATASETS, lookup
-from evicp.paper.tables import Measured, PaperTable, Ranking, build_tables, rankings
+from evicp.paper.rankings import Ranking, rankings
+from evicp.paper.tables import Measured, PaperTable, build_tables
 from evicp.paper.trials import LEAKS, PROTOCOLS, Network, run_trials
 
 _IMAGENET_CLASSES = 1000
