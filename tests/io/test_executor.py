@@ -14,7 +14,7 @@ from evicp import blocks
 from evicp.errors import LogitsError
 from evicp.io import files
 from evicp.io.executor import Executor, Task, tasks, whole
-from evicp.io.rows import Rows
+from evicp.io.rows import Rows, hold
 from evicp.sets import join_sets
 
 N, K = 300, 5
@@ -30,7 +30,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 def rows_in(folder: Path, kind: str, logits: np.ndarray, labels: np.ndarray, budget: int) -> Rows:
     """The rows in files of some kind, or in memory."""
     if kind == "memory":
-        return blocks.hold(files.LogitsFile(logits, labels), "memory", budget)
+        return hold(files.LogitsFile(logits, labels), "memory", budget)
     if kind == "npy":
         np.save(folder / "logits.npy", np.asfortranarray(logits))
         np.save(folder / "labels.npy", labels)
@@ -75,7 +75,7 @@ def test_tasks_tile_the_rows(
 def test_a_bad_row_is_counted_among_all_rows(data: tuple) -> None:
     logits = data[0].copy()
     logits[250, 1] = np.nan
-    rows = blocks.hold(files.LogitsFile(logits, data[1]), "memory", 20 * 8 * 4 * K)
+    rows = hold(files.LogitsFile(logits, data[1]), "memory", 20 * 8 * 4 * K)
     for made in (whole(rows, {}), *list(tasks(rows, {}, 100))[2:]):
         with pytest.raises(LogitsError, match=r"in the rows of memory from 240 on: .*NaN at row 10, class 1"):
             list(made.calibrate(evicp.Calibrator()))
@@ -91,7 +91,7 @@ class Shared(Executor):
 
 
 def test_another_executor_writes_the_same_sets(data: tuple, tmp_path: Path) -> None:
-    rows = blocks.hold(files.LogitsFile(*data), "memory", 20 * 8 * 4 * K)
+    rows = hold(files.LogitsFile(*data), "memory", 20 * 8 * 4 * K)
     calibration, groups = evicp.calibrate(*data, by=data[1] % 2), data[1] % 2
     for name, executor in (("here", Executor()), ("there", Shared())):
         blocks.predict(calibration, rows, 0.8, tmp_path / f"{name}.npz", groups=groups, executor=executor)
