@@ -131,43 +131,45 @@ template <class T, int N> INLINE Lanes<T, N> shift_right(const Lanes<T, N> &x, i
     return r;
 }
 
-// x > y ? x : y, of two equal numbers, or with a NaN, the second; and the other way round. So do the processors of x86.
+// What x86 must be told in its own words: of vectors that are compared elsewhere, too, GCC makes selections of maxima.
 #if defined(__x86_64__)
-template <int N> struct Extremes;
-#define LANES_EXTREMES(BYTES, PREFIX, SINGLE, DOUBLE)                                                      \
-    template <> struct Extremes<BYTES> {                                                                   \
-        static INLINE SINGLE larger(SINGLE x, SINGLE y) { return PREFIX##_max_ps(x, y); }                  \
-        static INLINE SINGLE smaller(SINGLE x, SINGLE y) { return PREFIX##_min_ps(x, y); }                 \
-        static INLINE DOUBLE larger(DOUBLE x, DOUBLE y) { return PREFIX##_max_pd(x, y); }                  \
-        static INLINE DOUBLE smaller(DOUBLE x, DOUBLE y) { return PREFIX##_min_pd(x, y); }                 \
-    };
-LANES_EXTREMES(16, _mm, __m128, __m128d)
+#define LANES_EXTREMES(PREFIX, VECTOR, TYPE)                                               \
+    INLINE VECTOR larger_of(VECTOR x, VECTOR y) { return PREFIX##_max_##TYPE(x, y); }      \
+    INLINE VECTOR smaller_of(VECTOR x, VECTOR y) { return PREFIX##_min_##TYPE(x, y); }
+#define LANES_FUSED(PREFIX, VECTOR, TYPE) \
+    INLINE VECTOR fused(VECTOR x, VECTOR y, VECTOR z) { return PREFIX##_fmadd_##TYPE(x, y, z); }
+#define LANES_WIDTH(MACRO, PREFIX, VECTOR) MACRO(PREFIX, VECTOR, ps) MACRO(PREFIX, VECTOR##d, pd)
+LANES_WIDTH(LANES_EXTREMES, _mm, __m128)
 #if EVICP_WIDTH >= 32
-LANES_EXTREMES(32, _mm256, __m256, __m256d)
+LANES_WIDTH(LANES_EXTREMES, _mm256, __m256)
+LANES_WIDTH(LANES_FUSED, _mm, __m128)
+LANES_WIDTH(LANES_FUSED, _mm256, __m256)
 #endif
 #if EVICP_WIDTH >= 64
-LANES_EXTREMES(64, _mm512, __m512, __m512d)
+LANES_WIDTH(LANES_EXTREMES, _mm512, __m512)
+LANES_WIDTH(LANES_FUSED, _mm512, __m512)
 #endif
-#define LANES_EXTREME(NAME, SIGN)                                                                          \
-    template <class T, int N> INLINE Lanes<T, N> NAME(const Lanes<T, N> &x, const Lanes<T, N> &y) {        \
-        constexpr int kParts = Lanes<T, N>::kParts;                                                        \
-        if constexpr (Lanes<T, N>::kBytes < 16) {                                                          \
-            return select(x SIGN y, x, y);                                                                 \
-        } else {                                                                                           \
-            Lanes<T, N> r;                                                                                 \
-            EACH_PART r.part[i] =                                                                          \
-                (typename Lanes<T, N>::Part)Extremes<Lanes<T, N>::kBytes>::NAME(x.part[i], y.part[i]);     \
-            return r;                                                                                      \
-        }                                                                                                  \
-    }
-#else
-#define LANES_EXTREME(NAME, SIGN)                                                                          \
-    template <class T, int N> INLINE Lanes<T, N> NAME(const Lanes<T, N> &x, const Lanes<T, N> &y) {        \
-        return select(x SIGN y, x, y);                                                                     \
-    }
 #endif
-LANES_EXTREME(larger, >)
-LANES_EXTREME(smaller, <)
+// Two numbers fill no vector.
+template <class V> INLINE V larger_of(V x, V y) { return x > y ? x : y; }
+template <class V> INLINE V smaller_of(V x, V y) { return x < y ? x : y; }
+
+// x > y ? x : y, of two equal numbers, or with a NaN, the second; and the other way round. So do the processors of x86.
+template <class T, int N> INLINE Lanes<T, N> larger(const Lanes<T, N> &x, const Lanes<T, N> &y) {
+    constexpr int kParts = Lanes<T, N>::kParts;
+    Lanes<T, N> r;
+    EACH_PART r.part[i] = larger_of(x.part[i], y.part[i]);
+    return r;
+}
+template <class T, int N> INLINE Lanes<T, N> smaller(const Lanes<T, N> &x, const Lanes<T, N> &y) {
+    constexpr int kParts = Lanes<T, N>::kParts;
+    Lanes<T, N> r;
+    EACH_PART r.part[i] = smaller_of(x.part[i], y.part[i]);
+    return r;
+}
+template <class T> INLINE T larger(T x, T y) { return x > y ? x : y; }
+template <class T> INLINE T smaller(T x, T y) { return x < y ? x : y; }
+
 #if defined(__x86_64__)
 // Four numbers from k on of each of rows 0, 4, 8 and 12.
 INLINE Lanes<float, kLanes> fours(const float *const *rows, int64_t k) {
@@ -207,8 +209,6 @@ LANES_SHUFFLE(interleave_upper, unpackhi_ps)
 LANES_SHUFFLE(join_lower, shuffle_ps, , 0x44)
 LANES_SHUFFLE(join_upper, shuffle_ps, , 0xEE)
 #endif
-template <class T> INLINE T larger(T x, T y) { return x > y ? x : y; }
-template <class T> INLINE T smaller(T x, T y) { return x < y ? x : y; }
 
 // The lower and the upper half.
 template <class T, int N> INLINE Lanes<T, N / 2> lower(const Lanes<T, N> &x) {
@@ -332,26 +332,13 @@ template <class T> INLINE Lanes<T, kLanes> numbers() {
 #if EVICP_HAS_FMA
 INLINE float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 INLINE double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
-#if defined(__x86_64__)
-template <int N> struct Fused;
-#define LANES_FUSED(BYTES, PREFIX, SINGLE, DOUBLE)                                                                \
-    template <> struct Fused<BYTES> {                                                                             \
-        static INLINE SINGLE fma(SINGLE x, SINGLE y, SINGLE z) { return PREFIX##_fmadd_ps(x, y, z); }             \
-        static INLINE DOUBLE fma(DOUBLE x, DOUBLE y, DOUBLE z) { return PREFIX##_fmadd_pd(x, y, z); }             \
-    };
-LANES_FUSED(16, _mm, __m128, __m128d)
-LANES_FUSED(32, _mm256, __m256, __m256d)
-#if EVICP_WIDTH >= 64
-LANES_FUSED(64, _mm512, __m512, __m512d)
-#endif
-#endif
 // x y + z, rounded once.
 template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lanes<T, N> &y, const Lanes<T, N> &z) {
     constexpr int kParts = Lanes<T, N>::kParts;
     Lanes<T, N> r;
     EACH_PART {
 #if defined(__x86_64__)
-        r.part[i] = Fused<Lanes<T, N>::kBytes>::fma(x.part[i], y.part[i], z.part[i]);
+        r.part[i] = fused(x.part[i], y.part[i], z.part[i]);
 #else
         for (int k = 0; k < N / kParts; k++) r.part[i][k] = fma(x.part[i][k], y.part[i][k], z.part[i][k]);
 #endif
