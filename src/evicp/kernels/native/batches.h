@@ -49,32 +49,24 @@ template <class T> struct Batch {
 
     // A batch in memory of its own, or null.
     static Batch *make(const Job &job, bool for_sets) {
-        int64_t n_classes = job.n_classes, room = n_classes + 4 * kFew;
-        bool is_narrow = n_classes <= kNarrow;
-        int64_t copied = kBatch * kLanes + (n_classes > kConverted ? n_classes : kConverted) + kLanes;
-        int64_t bytes[] = {copied * int64_t(sizeof(T)), is_narrow ? kBatch * n_classes * int64_t(sizeof(T)) : 0,
-                           room * int64_t(sizeof(T)), room * int64_t(sizeof(T)), room * 8, room * 8, room * 4, room * 4,
-                           room * 4, room * 4, room * 4};
-        if (job.in_place && n_classes >= kLanes) bytes[0] = 0;
-        if (!for_sets)
-            for (int i = 2; i < 11; i++) bytes[i] = 0;
-        int64_t total = int64_t(sizeof(Batch)) + 64;
-        for (int64_t each : bytes) total += (each + 63) / 64 * 64 + 64;
-        char *memory = static_cast<char *>(aligned_alloc(64, size_t((total + 63) / 64 * 64)));
+        const int64_t n_classes = job.n_classes, room = for_sets ? n_classes + 4 * kFew : 0;
+        const int64_t turned = n_classes <= kNarrow ? kBatch * n_classes : 0;
+        const int64_t copied = job.in_place && n_classes >= kLanes ? 0 : kBatch * kLanes + larger(n_classes, kConverted) + kLanes;
+        constexpr int64_t kLine = 64, kArrays = 11;
+        int64_t size = int64_t(sizeof(Batch)) + kArrays * 2 * kLine + (copied + turned) * int64_t(sizeof(T)) +
+                       room * int64_t(2 * sizeof(T) + 2 * sizeof(double) + sizeof(float) + 4 * sizeof(int32_t));
+        char *memory = static_cast<char *>(aligned_alloc(kLine, size_t((size + kLine) / kLine * kLine)));
         if (memory == nullptr) return nullptr;
         Batch *b = new (memory) Batch(job);
-        memory += (sizeof(Batch) + 63) / 64 * 64;
-        void *places[11];
-        for (int i = 0; i < 11; i++) {
-            places[i] = memory;
-            memory += (bytes[i] + 63) / 64 * 64 + 64;
-        }
-        b->copies = static_cast<T *>(places[0]), b->turned = static_cast<T *>(places[1]);
-        b->keys = static_cast<T *>(places[2]), b->sorted_keys = static_cast<T *>(places[3]);
-        b->scores = static_cast<double *>(places[4]), b->scores_to_sort = static_cast<double *>(places[5]);
-        b->found = static_cast<int32_t *>(places[6]), b->sorted = static_cast<int32_t *>(places[7]);
-        b->members = static_cast<int32_t *>(places[8]), b->places = static_cast<int32_t *>(places[9]);
-        b->demands = static_cast<float *>(places[10]);
+        int64_t used = sizeof(Batch);
+        auto place = [&](auto *&array, int64_t n) {
+            used = (used + kLine - 1) / kLine * kLine;
+            array = reinterpret_cast<decltype(array + 0)>(memory + used);
+            used += n * int64_t(sizeof *array) + kLine;
+        };
+        place(b->copies, copied), place(b->turned, turned), place(b->keys, room), place(b->sorted_keys, room);
+        place(b->scores, room), place(b->scores_to_sort, room), place(b->demands, room);
+        place(b->found, room), place(b->sorted, room), place(b->members, room), place(b->places, room);
         return b;
     }
 

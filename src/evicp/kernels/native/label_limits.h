@@ -132,37 +132,6 @@ template <class T> void count_above_four(const Logits<T> &row, const T *z, doubl
     for (int k = 0; k < 4; k++) ranks[k] = double(count(counts[k]));
 }
 
-// Labels of row j from the top until their scores are beyond `tight`; those within their limits join the set. Gives its size
-// and the largest logit of the labels left.
-template <class T> int64_t walk_down(Batch<T> &b, int64_t j, const Logits<T> &row, const double *limits, double tight, double &left) {
-    const double beyond = with_slack(b, j, tight);
-    T upper{T(kInfinity)}, cut = tight == double(kInfinity) ? T(-kInfinity) : b.is_narrow ? T(b.facts.low[j]) : b.some[j];
-    int64_t kept = 0;
-    Place<T> place;
-    while (true) {
-        int64_t count = find_at_least(b, row, cut, upper);
-        note_keys(b, row, count);
-        if (count) sort_candidates(b, count);
-        for (int64_t start = 0; start < count; start += kSide) {
-            int64_t stop = smaller(start + kSide, count);
-            score_side(b, j, start, stop, place);
-            for (int64_t i = start; i < stop; i++) {
-                double value = b.labels.score[i - start];
-                if (value > beyond) {
-                    left = 0.0 - double(b.sorted_keys[i]);
-                    return kept;
-                }
-                b.scores[kept] = value, b.members[kept] = b.sorted[i];
-                kept += value <= limits[b.sorted[i]];
-            }
-        }
-        place.first += count;
-        left = -double(kInfinity);
-        if (double(cut) <= b.facts.low[j]) return kept;
-        upper = cut, cut = next_cut(b, j, row, cut, place.first);
-    }
-}
-
 // Score the sorted candidates from `start` to `stop`, at most eight, each after a count of the labels above it.
 template <class T> void score_singles(Batch<T> &b, int64_t j, const Logits<T> &row, int64_t start, int64_t stop) {
     Labels<kBatch> &l = b.labels;
@@ -185,16 +154,16 @@ template <class T> int64_t row_set_limits(Batch<T> &b, int64_t j, const double *
     double tight = b.p.kind == kEcp && b.facts.ceiling[j] < 0.0 ? double(kInfinity) : l.tight;
     int64_t kept = 0, count = 0;
     while (true) {
-        double left = double(kInfinity);
-        kept = count = 0;
-        if (tight > -double(kInfinity)) kept = walk_down(b, j, row, limits, tight, left);
+        Walked top{0, double(kInfinity)};
+        if (tight > -double(kInfinity)) top = walk_down<true>(b, j, row, limits, tight);
+        kept = top.kept, count = 0;
         if (tight < double(kInfinity)) {
             int64_t possible = find_possible(b, j, row, l.demands);
             for (int64_t i = 0; i < possible; i++) {  // those left, and of impossible ones those without a limit
                 int32_t label = b.found[i];
                 double z = double(row[label]);
                 b.found[count] = label, b.keys[count] = T(0) - row[label];
-                count += z <= left && (z > -double(kInfinity) || limits[label] == double(kInfinity));
+                count += z <= top.left && (z > -double(kInfinity) || limits[label] == double(kInfinity));
             }
         }
         if (count <= (b.p.kind == kMass ? kSingleMasses : kSingles)) break;

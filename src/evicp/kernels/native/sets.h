@@ -188,12 +188,19 @@ template <class T> T next_cut(const Batch<T> &b, int64_t j, const Logits<T> &row
     return lower_cut(row, T(b.facts.low[j]), cut, is_short ? count + kFew / 2 : 4 * count, is_short ? count + kFew : 8 * count);
 }
 
-// The set of row j of a batch, in `members` and `scores`; gives its size. The first candidates are a few from the top. If
-// all are within the threshold the next are those down to a lower cut, so that the work grows with the size of the set.
-template <class T> int64_t row_set(Batch<T> &b, int64_t j, double threshold) {
-    Logits<T> row = b.row(b.first + j);
-    const double beyond = with_slack(b, j, threshold);
-    T upper{T(kInfinity)}, cut = threshold == double(kInfinity) ? T(-kInfinity) : b.is_narrow ? b.cut[j] : b.few[j];
+// What the walk down a row found: how many labels are within their limits, and the largest logit of those left.
+struct Walked {
+    int64_t kept;
+    double left;
+};
+
+// Labels of row j from the top until their scores are beyond `most`, the largest limit there is for them; those within their
+// own limits (one for all, or of each label) go to `members` and `scores`. The first candidates are a few from the top. If
+// all are within the limit the next are those down to a lower cut, so that the work grows with the size of the set.
+template <bool BY_LABEL, class T> Walked walk_down(Batch<T> &b, int64_t j, const Logits<T> &row, const double *limits, double most) {
+    const double beyond = with_slack(b, j, most), low = b.facts.low[j];
+    T upper{T(kInfinity)}, cut = BY_LABEL ? (b.is_narrow ? T(low) : b.some[j]) : (b.is_narrow ? b.cut[j] : b.few[j]);
+    if (most == double(kInfinity)) cut = T(-kInfinity);
     int64_t kept = 0;
     Place<T> place;
     while (true) {
@@ -205,15 +212,20 @@ template <class T> int64_t row_set(Batch<T> &b, int64_t j, double threshold) {
             score_side(b, j, start, stop, place);
             for (int64_t i = start; i < stop; i++) {
                 double value = b.labels.score[i - start];
-                if (value > beyond) return kept;
+                if (value > beyond) return {kept, 0.0 - double(b.sorted_keys[i])};
                 b.scores[kept] = value, b.members[kept] = b.sorted[i];
-                kept += value <= threshold;
+                kept += value <= (BY_LABEL ? limits[b.sorted[i]] : most);
             }
         }
         place.first += count;
-        if (double(cut) <= b.facts.low[j]) return kept;
+        if (double(cut) <= low) return {kept, -double(kInfinity)};
         upper = cut, cut = next_cut(b, j, row, cut, place.first);
     }
+}
+
+// The set of row j of a batch under one threshold, in `members` and `scores`; gives its size.
+template <class T> int64_t row_set(Batch<T> &b, int64_t j, double threshold) {
+    return walk_down<false>(b, j, b.row(b.first + j), &threshold, threshold).kept;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
