@@ -31,6 +31,7 @@ from evicp.errors import (
     SmallCalibrationWarning,
 )
 from evicp.io import files
+from evicp.io.rows import hold
 from pages import runs_and_prints_what_it_says
 from places import DOCS
 
@@ -316,7 +317,7 @@ def test_files_give_what_one_machine_gives(cluster: Any, data: tuple, tmp_path: 
         for number, rows in enumerate(np.array_split(np.arange(N), 11)):
             np.savez(path / f"{number}.npz", logits=logits[rows], labels=labels[rows])
     budget = 150 * 8 * 4 * K
-    rows = blocks.hold(files.LogitsFile(logits, labels), "here", budget) if kind == "held" else None
+    rows = hold(files.LogitsFile(logits, labels), "here", budget) if kind == "held" else None
     rows = rows or blocks.open_rows(path, memory=budget)
     groups = labels % 2
     done: list[int] = []
