@@ -12,7 +12,6 @@ namespace EVICP_LEVEL {
 
 constexpr int64_t kOpen = 256;      // more labels than this do not have their ranks counted one by one
 constexpr int64_t kFewOpen = 24;    // few enough to look at all of them for the largest cost
-constexpr int64_t kSearched = 64;   // nor are more looked at one after the other for the largest cost
 constexpr int64_t kCounted = 256;   // in rows of more labels than this ranks are found by sorting
 constexpr int64_t kAllAtOnce = 32;  // in rows of at most so many labels all costs are computed
 constexpr float kRounding = 2e-5f;  // more than rounding in float32 does to a quotient of costs
@@ -204,23 +203,16 @@ template <class T> struct Uneven {
         for (int64_t k = 0; k < n; k++) b.found[k] = int32_t(k);
         if (n <= kCounted) {
             find_ranks(b.found, n, rank);
-        } else {
-            order_all();
+            return find_costs(b.found, n, rank, cost);
         }
-        for (int64_t k = 0; k < n; k++) b.found[k] = int32_t(k);
-        find_costs(b.found, n, rank, cost);
-    }
-    void order_all() {
         for (int64_t k = 0; k < n; k++) b.keys[k] = T(0) - row[k];
         sort_many(b.keys, b.found, b.sorted_keys, b.sorted, n);
         double *errors = cost;  // until there are costs
         const double *keys[] = {errors, alpha};
-        if (job.rates) {
-            for (int64_t k = 0; k < n; k += kLanes) lost(k).store(errors + k);
-            for (const double *each : keys) {
-                for (int64_t k = 0; k < n; k++) b.scores_to_sort[k] = 0.0 - each[b.sorted[k]], b.found[k] = b.sorted[k];
-                sort_many(b.scores_to_sort, b.found, b.scores, b.sorted, n);
-            }
+        for (int64_t k = 0; job.rates && k < n; k += kLanes) lost(k).store(errors + k);
+        for (int i = 0; job.rates && i < 2; i++) {
+            for (int64_t k = 0; k < n; k++) b.scores_to_sort[k] = 0.0 - keys[i][b.sorted[k]], b.found[k] = b.sorted[k];
+            sort_many(b.scores_to_sort, b.found, b.scores, b.sorted, n);
         }
         for (int64_t k = 0, shared = 0; k < n; k++) {
             int32_t label = b.sorted[k], before = k ? b.sorted[k - 1] : 0;
@@ -228,6 +220,8 @@ template <class T> struct Uneven {
             shared = is_tied ? shared : k;
             rank[label] = double(shared);
         }
+        for (int64_t k = 0; k < n; k++) b.found[k] = int32_t(k);
+        find_costs(b.found, n, rank, cost);
     }
 
     // Bound the costs of all labels; gives the one with the highest bound, as far as can be told.
@@ -272,45 +266,30 @@ template <class T> struct Uneven {
         return count;
     }
 
+    INLINE Mask<float, kLanes> may_be_worst(int64_t k, const F &limit) const {
+        return F::load(numerator + k) >= limit * (F::load(gain + k) * F::load(scaling + k) + 1.0f);
+    }
     // max_v C_v over the possible labels.
     void find_worst() {
         if (!is_dense) {
             int32_t guess = find_bounds();
             find_few(&guess, 1, &worst);
-            is_dense = is_dense || !search();
+            F limit(float(worst) * (1.0f - kRounding));
+            int64_t count = note([&](int64_t k) { return may_be_worst(k, limit); });
+            for (int64_t before = 2 * count; count > kFewOpen && count < before * 3 / 4;) before = count, count = close_in(count);
+            if (count > kFewOpen) count = close_in_double(count);
+            is_dense |= count > kOpen;
+            if (!is_dense) {
+                alignas(64) double costs[kOpen];
+                find_few(open, count, costs);
+                for (int64_t i = 0; i < count; i++) worst = larger(costs[i], worst);
+                return;
+            }
         }
-        if (!is_dense) return;
         find_all();
         worst = -double(kInfinity);
         for (int64_t k = 0; k < n; k++)
             if (row[k] > T(-kInfinity)) worst = larger(cost[k], worst);
-    }
-    INLINE Mask<float, kLanes> may_be_worst(int64_t k, const F &limit) const {
-        return F::load(numerator + k) >= limit * (F::load(gain + k) * F::load(scaling + k) + 1.0f);
-    }
-    // The largest cost, if any is larger than that of the guess; false where too many would have to be looked at.
-    bool search() {
-        F limit(float(worst) * (1.0f - kRounding));
-        int64_t count = note([&](int64_t k) { return may_be_worst(k, limit); });
-        if (count == 1) return true;
-        for (int64_t before = 2 * count; count > kFewOpen && count < before * 3 / 4;) before = count, count = close_in(count);
-        alignas(64) double costs[kFewOpen];
-        if (count > kFewOpen) {  // bounds in float64
-            for (int64_t i = 0; i < count; i++) rank[i] = double(int64_t(p.K * (1.0 - double(scaling[open[i]])) + 0.5));
-            find_costs(open, count, rank, cost);
-            count = drop(count);
-        }
-        for (int64_t seen = 0; count > kFewOpen; seen++) {
-            if (seen == kSearched) return false;
-            int64_t best = 0;
-            for (int64_t i = 1; i < count; i++) best = cost[i] > cost[best] ? i : best;
-            find_few(open + best, 1, costs);
-            worst = larger(costs[0], worst), cost[best] = -1.0;
-            count = drop(count);
-        }
-        find_few(open, count, costs);
-        for (int64_t i = 0; i < count; i++) worst = larger(costs[i], worst);
-        return true;
     }
     // Compute the costs of eight of the open labels, whose ranks bound those of the labels above them; gives how many stay open.
     int64_t close_in(int64_t count) {
@@ -332,11 +311,13 @@ template <class T> struct Uneven {
             return may_be_worst(k, limit);
         });
     }
-    // Keep the open labels whose costs may be larger than the largest so far; gives how many.
-    int64_t drop(int64_t count) {
+    // Bound the costs of the open labels in float64, where bounds in float32 are too close together; gives how many stay open.
+    int64_t close_in_double(int64_t count) {
+        for (int64_t i = 0; i < count; i++) rank[i] = double(int64_t(p.K * (1.0 - double(scaling[open[i]])) + 0.5));
+        find_costs(open, count, rank, cost);
         int64_t kept = 0;
         for (int64_t i = 0; i < count; i++) {
-            open[kept] = open[i], cost[kept] = cost[i];
+            open[kept] = open[i];
             kept += cost[i] > worst;
         }
         return kept;
