@@ -24,7 +24,7 @@ from evicp.calibration.laws.weighted import Weights
 from evicp.calibration.origin import UNKNOWN, Origin
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.suspicious import warn_of_low_confidence, warn_of_low_coverage, warn_suspicious
-from evicp.calibration.ties import is_tied, ties_of, warn_of_ties
+from evicp.calibration.ties import is_tied, ties_of, warn_of_near_ties, warn_of_ties
 from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassAxis
@@ -308,6 +308,9 @@ class Calibration:
             steps = self._steps(smoothed, array)
         asked_for = own._limits(array, levels, confidence, groups, weights, steps)
         self._warn_suspicious(array)
+        for sets in like if own is self else ():
+            if sets.tied or (is_smoothed and self.guarantee == "marginal"):
+                warn_of_near_ties(self, sets.coverage, confidence, array)
         if len(asked_for) == 1:
             limit = asked_for[0]
             within = limit.item() if limit.size == 1 else limit

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from evicp import kernels
 from evicp.calibration.laws.weighted import weighted_thresholds
 from evicp.calibration.ranks import threshold_rank
 from evicp.errors import SuspiciousInputWarning
@@ -21,6 +22,11 @@ _FEW = 0.1
 
 #: ... and that is worth a warning where ties let in more than this share of them, over all groups.
 _MOST = 0.5
+
+#: A score is next to another within this share of it, or of 1: more than text of six digits is off by, and less than
+#: the probabilities of a forest of a thousand trees lie apart. Judged by so many rows of a call, and where so many
+#: calibration scores tie, or one in a hundred.
+_NEAR, _ROWS, _PILE = 1e-4, 256, 5
 
 
 def is_tied(ascending: F64, k: int) -> bool:
@@ -113,3 +119,28 @@ def warn_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> bool:
         SuspiciousInputWarning,
     )
     return True
+
+
+def warn_of_near_ties(calibration: Calibration, coverage: Fraction, confidence: float | None, logits: Any) -> None:
+    """Warn of labels of new rows that score next to calibration scores that tie at the threshold, but do not tie.
+
+    Where scores are those of a few different rows, such labels are among them, but were rounded on another way.
+    """
+    scores, k = calibration.scores, threshold_rank(calibration.n, coverage, confidence)
+    if k > len(scores) or not np.isfinite(scores[k - 1]):
+        return
+    threshold = float(scores[k - 1])
+    beyond = threshold + _NEAR * max(1.0, abs(threshold))
+    first, after = (int(np.searchsorted(scores, threshold, side)) for side in ("left", "right"))
+    if after - first < max(_PILE, len(scores) // 100) or np.searchsorted(scores, beyond, "right") > after:
+        return
+    if np.count_nonzero(scores[1:] != scores[:-1]) > len(scores) // 4:  # of many different rows some lie close
+        return
+    inside, near = (kernels.ragged_labels(calibration.score, logits[:_ROWS], x)[1].size for x in (threshold, beyond))
+    if near > inside:
+        warn(
+            f"{after - first:,} of {len(scores):,} calibration scores tie at the threshold, and labels of new rows "
+            "score next to them, but not the same: these rows were rounded on another way (probabilities in single "
+            "precision, numbers as text), and sets may cover less than asked. Let calibration rows take the same way.",
+            SuspiciousInputWarning,
+        )

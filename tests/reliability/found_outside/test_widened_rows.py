@@ -210,3 +210,51 @@ def test_a_graph_of_doubles(tmp_path: Any) -> None:
     for rows in (new, single(new).astype(np.float64)):
         mask = session.run(None, {"x": rows})[masks[0]]
         np.testing.assert_array_equal(mask, calibration.predict(new, 0.8).mask())
+
+
+OTHER_WAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "probabilities in single precision": lambda p: np.log(np.maximum(p.astype("f4").astype("f8"), 1e-300)),
+    "text of six digits": lambda p: np.array(
+        [[float(f"{x:.6g}") for x in row] for row in np.log(np.maximum(p, 1e-300))]
+    ),
+    "text of five digits": lambda p: np.array(
+        [[float(f"{x:.5g}") for x in row] for row in np.log(np.maximum(p, 1e-300))]
+    ),
+}
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_what_cannot_be_recognised_is_warned_of(cpu_backend: Any, way: str, smoothed: bool) -> None:
+    (known, y), (new, _) = votes(1000, 0), votes(300, 1)
+    calibration = calibrate(known, y, "lac")
+    rounded = OTHER_WAYS[way](np.exp(new))
+    for coverage in (0.5, 0.7, 0.8):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            exact = calibration.predict(new, coverage, smoothed=smoothed)
+        assert not [one for one in said if "rounded on another way" in str(one.message)]
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = calibration.predict(rounded, coverage, smoothed=smoothed)
+        warned = any("rounded on another way" in str(one.message) for one in said)
+        assert warned or np.all(found.mask() | ~exact.mask()) or smoothed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same = calibrate(OTHER_WAYS[way](np.exp(known)), y, "lac")
+        same.predict(rounded, 0.8, smoothed=smoothed)
+
+
+def test_scores_that_lie_close_are_no_reason_to_warn() -> None:
+    """Of many different rows some are next to others; a few copies among them do not make a pile."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, K, 4000)
+    logits = rng.normal(size=(4000, K)) + 2 * np.eye(K)[y]
+    logits[:2000:10], y[:2000:10] = logits[0], y[0]
+    sure = 40 * (np.eye(K)[y] + 0.01 * logits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows in (logits, sure, np.round(logits, 2)):
+            calibration = calibrate(rows[:2000], y[:2000], "lac")
+            for coverage in np.arange(0.3, 1, 0.05):
+                calibration.predict(rows[2000:], float(coverage))
