@@ -17,7 +17,7 @@ from hard_rows import hard_rows, relative_error
 import evicp
 from evicp.errors import LogitsError
 from evicp.kernels import _numpy, _triton
-from evicp.kernels._jitted.launch import Tiling
+from evicp.kernels._triton_launch import Tiling
 
 BAD_ROWS_FOR = (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.TopK())
 

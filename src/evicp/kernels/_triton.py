@@ -27,8 +27,8 @@ import triton
 from torch import Tensor
 
 from evicp.kernels import _torch
-from evicp.kernels._jitted.launch import Kernel, bits_of, plan_for, tiling_for
 from evicp.kernels._jitted.layout import _CUT, _RANK, _REST, _TOP, STATISTICS
+from evicp.kernels._triton_launch import Kernel, bits_of, plan_for, tiling_for
 from evicp.kernels.registry import is_built_in
 
 #: Rows of a large batch are worked on in groups, so that what is kept per row stays small beside the logits.
