@@ -243,10 +243,9 @@ template <class T> struct Batch {
         for (int64_t k = 0; k < n_classes; k++) {
             __builtin_prefetch(ahead + k * kLanes * int64_t(sizeof(T)));
             Row16<T> z = Row16<T>::load(columns + k * kLanes);
-            add_below(e, below, exp_times(z - top, T(p.rate)), z, top);
+            e = add_where(count_greater(below, top, z), e, exp_times(z - top, T(p.rate)));
+            if (IS_ECP) count_greater(low_rank, z, low);
         }
-        if (IS_ECP)
-            for (int64_t k = 0; k < n_classes; k++) count_if<T>(low_rank, Row16<T>::load(columns + k * kLanes) > low);
         widen(top).store(facts.top + j), widen(low).store(facts.low + j), widen(rest).store(facts.rest + j);
         widen(e).store(facts.exponentials + j), widen(mark).store(labels.z + j);
         store_counts(Counts<T>(int(n_classes)) - below, facts.v + j), store_counts(low_rank, facts.low_rank + j), store_counts(rank, labels.rank + j);

@@ -243,16 +243,23 @@ template <class T, int N> INLINE Lanes<T, N / 2> upper(const Lanes<T, N> &x) {
 // Lanes of single precision in double precision, and back.
 template <int N> INLINE Lanes<double, N> widen(const Lanes<double, N> &x) { return x; }
 template <int N> INLINE Lanes<double, N> widen(const Lanes<float, N> &x) {
+    using Wide = typename Lanes<double, N>::Part;
+    auto wide = [](const auto &half) __attribute__((always_inline)) {
+#if EVICP_WIDTH >= 64
+        if constexpr (sizeof(half) == 32) return Wide(_mm512_cvtps_pd(half));  // GCC would do it by quarters
+#endif
+        return __builtin_convertvector(half, Wide);
+    };
     Lanes<double, N> r;
     if constexpr (2 * Lanes<float, N>::kBytes <= EVICP_WIDTH) {
-        r.part[0] = __builtin_convertvector(x.part[0], typename Lanes<double, N>::Part);
+        r.part[0] = wide(x.part[0]);
     } else {
         constexpr int kParts = Lanes<float, N>::kParts, kPart = N / kParts;
         EACH_PART {
             Lanes<float, kPart> one;
             one.part[0] = x.part[i];
-            r.part[2 * i] = __builtin_convertvector(lower(one).part[0], typename Lanes<double, N>::Part);
-            r.part[2 * i + 1] = __builtin_convertvector(upper(one).part[0], typename Lanes<double, N>::Part);
+            r.part[2 * i] = wide(lower(one).part[0]);
+            r.part[2 * i + 1] = wide(upper(one).part[0]);
         }
     }
     return r;

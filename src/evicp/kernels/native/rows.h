@@ -37,20 +37,26 @@ template <class T> struct Logits {
 
 template <class T> INLINE void count_if(Counts<T> &counts, const Mask<T, kLanes> &mask) { counts = counts - mask; }
 
-// sum + x where z < top, and those counted.
-template <class T> INLINE void add_below(Row16<T> &sum, Counts<T> &below, const Row16<T> &x, const Row16<T> &z, const Row16<T> &top) {
+// Count where x > y, and give sum + term there. Masks of x86-64-v4 are registers of their own, of which GCC makes vectors.
 #if EVICP_WIDTH == 64
-    if constexpr (sizeof(T) == 4) {  // masks are registers of their own, which GCC turns into vectors and back
-        __mmask16 mask = _mm512_cmp_ps_mask(z.part[0], top.part[0], _CMP_LT_OQ);
-        __m512i counted = (__m512i)below.part[0];
-        below.part[0] = (typename Counts<T>::Part)_mm512_mask_sub_epi32(counted, mask, counted, _mm512_set1_epi32(-1));
-        sum.part[0] = _mm512_mask_add_ps(sum.part[0], mask, sum.part[0], x.part[0]);
-        return;
-    }
+INLINE __mmask16 count_greater(Counts<float> &counts, const Row16<float> &x, const Row16<float> &y) {
+    __mmask16 mask = _mm512_cmp_ps_mask(x.part[0], y.part[0], _CMP_GT_OQ);
+    __m512i before = (__m512i)counts.part[0];
+    counts.part[0] = (Counts<float>::Part)_mm512_mask_sub_epi32(before, mask, before, _mm512_set1_epi32(-1));
+    return mask;
+}
+INLINE Row16<float> add_where(__mmask16 mask, Row16<float> sum, const Row16<float> &term) {
+    sum.part[0] = _mm512_mask_add_ps(sum.part[0], mask, sum.part[0], term.part[0]);
+    return sum;
+}
 #endif
-    Mask<T, kLanes> is_below = z < top;
-    count_if<T>(below, is_below);
-    sum = sum + select(is_below, x, Row16<T>(T(0)));
+template <class T> INLINE Mask<T, kLanes> count_greater(Counts<T> &counts, const Row16<T> &x, const Row16<T> &y) {
+    Mask<T, kLanes> mask = x > y;
+    counts = counts - mask;
+    return mask;
+}
+template <class T> INLINE Row16<T> add_where(const Mask<T, kLanes> &mask, const Row16<T> &sum, const Row16<T> &term) {
+    return sum + select(mask, term, Row16<T>(T(0)));
 }
 
 template <class T> INLINE Row16<T> finite_or(const Row16<T> &z, T other) {
@@ -111,7 +117,7 @@ template <class T> struct Survey {
 
 template <bool RANKED, class T> INLINE void look(const Row16<T> &z, Row16<T> &rest, Row16<T> &top, Counts<T> &rank, const Row16<T> &mark) {
     rest = rest + larger(Row16<T>(T(0)), smaller(top, z));  // keeps a NaN, which is no largest
-    if (RANKED) count_if<T>(rank, z > mark);
+    if (RANKED) count_greater(rank, z, mark);
     top = larger(z, top);
 }
 
@@ -161,8 +167,8 @@ template <bool HAS_LOW, class T> INLINE Sums sums(const Logits<T> &row, T top, T
     for (int64_t start = 0; start < row.n; start += kChunk) {
         Row16<T> e(T(0));
         auto add = [&](const Row16<T> &z) __attribute__((always_inline)) {
-            add_below(e, below, exp_times(z - top, rate), z, Row16<T>(top));
-            if (HAS_LOW) count_if<T>(low_rank, z > Row16<T>(low));
+            e = add_where(count_greater(below, Row16<T>(top), z), e, exp_times(z - top, rate));
+            if (HAS_LOW) count_greater(low_rank, z, Row16<T>(low));
         };
         int64_t stop = smaller(start + kChunk, row.n), i = start;
         for (; i + kLanes <= stop; i += kLanes) add(Row16<T>::load(row.z + i));
