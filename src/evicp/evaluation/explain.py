@@ -203,7 +203,7 @@ def _explain(
     p, u = evidence.probability(alpha), evidence.uncertainty(alpha)
     focal = evidence.focal_uncertainty(u, rates, z.shape[1]) * np.ones_like(p)
     surprisal = evidence.surprisal(alpha)
-    phi = np.exp(score.log_utility_of(z))
+    phi = np.where(z == -np.inf, 0.0, np.exp(score.log_utility_of(z)))
     return Explanation(
         logit=z[0],
         evidence=e[0],
