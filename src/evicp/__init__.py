@@ -7,10 +7,12 @@ if TYPE_CHECKING:
     from evicp.calibration.calibration import Calibration
     from evicp.calibration.calibrator import Calibrator, calibrate
     from evicp.calibration.certificate import Certificate
+    from evicp.calibration.laws.by_class import ByClass
+    from evicp.calibration.laws.by_group import ByGroup
+    from evicp.calibration.laws.by_uncertainty import ByUncertainty
     from evicp.calibration.laws.cross import CrossCalibration
     from evicp.calibration.laws.density import DensityRatio, estimate_density_ratio
-    from evicp.calibration.laws.groups import ByClass, ByGroup, ByUncertainty
-    from evicp.calibration.laws.weighted import estimate_class_frequencies, label_shift_weights
+    from evicp.calibration.laws.label_shift import estimate_class_frequencies, label_shift_weights
     from evicp.calibration.monitor import AdaptiveLevel, Monitor
     from evicp.calibration.planning import plan
     from evicp.calibration.ranks import conformal_rank, pac_rank
@@ -94,8 +96,10 @@ _LAZY = {
     "calibration.certificate": ("Certificate",),
     "calibration.laws.cross": ("CrossCalibration",),
     "calibration.laws.density": ("DensityRatio", "estimate_density_ratio"),
-    "calibration.laws.groups": ("ByClass", "ByGroup", "ByUncertainty"),
-    "calibration.laws.weighted": ("estimate_class_frequencies", "label_shift_weights"),
+    "calibration.laws.by_class": ("ByClass",),
+    "calibration.laws.by_group": ("ByGroup",),
+    "calibration.laws.by_uncertainty": ("ByUncertainty",),
+    "calibration.laws.label_shift": ("estimate_class_frequencies", "label_shift_weights"),
     "calibration.monitor": ("AdaptiveLevel", "Monitor"),
     "calibration.planning": ("plan",),
     "calibration.ranks": ("conformal_rank", "pac_rank"),

@@ -17,7 +17,7 @@ import numpy as np
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
-from evicp.calibration.laws.groups import ByClass
+from evicp.calibration.laws.by_class import ByClass
 from evicp.calibration.monitor import Monitor
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError
 from evicp.evaluation.metrics import Evaluator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -24,8 +24,37 @@ if TYPE_CHECKING:
 __all__ = ["PredictionSets", "SetsSummary"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class AboutSets:
+    """What sets remember beside their labels, in the attributes that `PredictionSets` describes."""
+
+    n_classes: int
+    coverage: Fraction
+    score: str = "custom"
+    n_calibration: int | None = None
+    filled: bool = False
+    class_names: tuple[str, ...] | None = None
+    confidence: float | None = None
+    guarantee: str = "marginal"
+    smoothed: bool = False
+    tied: bool = False
+    columns: tuple[str, ...] | None = field(default=None, compare=False)  # where sets come from is not theirs
+    numbered: bool = False
+
+    @property
+    def classes(self) -> ClassAxis:
+        """What is known of the classes: their names, and the columns they came in."""
+        return ClassAxis(self.n_classes, self.class_names, self.columns, self.numbered)
+
+    def of_rows(self, offsets: I64, labels: I32) -> PredictionSets:
+        """Sets of rows that remember this; `dataclasses.replace` takes longer than to score a row."""
+        made = object.__new__(PredictionSets)
+        made.__dict__.update(self.__dict__, offsets=convert.frozen(offsets), labels=convert.frozen(labels))
+        return made
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class PredictionSets:
+class PredictionSets(AboutSets):
     """One set of labels per row, most plausible first.
 
     Row i holds `labels[offsets[i]:offsets[i + 1]]`, ascending by score, then descending by logit, then ascending by
@@ -58,35 +87,12 @@ class PredictionSets:
 
     offsets: I64
     labels: I32
-    n_classes: int
-    coverage: Fraction
-    score: str = "custom"
-    n_calibration: int | None = None
-    filled: bool = False
-    class_names: tuple[str, ...] | None = None
-    confidence: float | None = None
-    guarantee: str = "marginal"
-    smoothed: bool = False
-    tied: bool = False
-    columns: tuple[str, ...] | None = None
-    numbered: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", convert.frozen(self.offsets))
         object.__setattr__(self, "labels", convert.frozen(self.labels))
 
     __setstate__ = convert.restore_frozen
-
-    def replaced(self, offsets: I64, labels: I32) -> PredictionSets:
-        """Other sets that remember what these do; `dataclasses.replace` takes longer than to score a row."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, offsets=convert.frozen(offsets), labels=convert.frozen(labels))
-        return made
-
-    @property
-    def classes(self) -> ClassAxis:
-        """What is known of the classes: their names, and the columns they came in."""
-        return ClassAxis(self.n_classes, self.class_names, self.columns, self.numbered)
 
     @classmethod
     def from_mask(
@@ -119,7 +125,7 @@ class PredictionSets:
         offsets = np.concatenate([[0], np.cumsum(array.sum(1))])
         classes = ClassAxis.of(class_names, array.shape[1]).learned(mask, "mask")
         about = _about(coverage, classes, score, n_calibration)
-        return cls(offsets, np.nonzero(array)[1].astype(np.int32), **about)
+        return about.of_rows(offsets, np.nonzero(array)[1].astype(np.int32))
 
     @classmethod
     def from_lists(
@@ -152,7 +158,7 @@ class PredictionSets:
         again = repeated_label(offsets, labels, n_classes)
         if again is not None:
             raise LabelsError(f"lists must hold a label once per row; got {again[1]} twice in row {again[0]}.")
-        return cls(offsets, labels.astype(np.int32), **about)
+        return about.of_rows(offsets, labels.astype(np.int32))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -177,7 +183,7 @@ class PredictionSets:
             start, stop, _ = index.indices(len(self))
             stop = max(start, stop)
             first, last = self.offsets[start], self.offsets[stop]
-            return self.replaced(self.offsets[start : stop + 1] - first, self.labels[first:last])
+            return self.of_rows(self.offsets[start : stop + 1] - first, self.labels[first:last])
         return self._take(self._row_numbers(index))
 
     def _row_numbers(self, index: Any) -> I64:
@@ -198,7 +204,7 @@ class PredictionSets:
         sizes = self.sizes[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
-        return self.replaced(offsets, self.labels[np.repeat(self.offsets[:-1][rows], sizes) + within])
+        return self.of_rows(offsets, self.labels[np.repeat(self.offsets[:-1][rows], sizes) + within])
 
     def __iter__(self) -> Iterator[I32]:
         return (self.labels[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True))
@@ -224,11 +230,8 @@ class PredictionSets:
     def mask(self) -> Bools:
         """Membership as a dense (n, K) matrix."""
         result = np.zeros((len(self), self.n_classes), bool)
-        result[self._rows_of_labels(), self.labels] = True
+        result[np.repeat(np.arange(len(self)), self.sizes), self.labels] = True
         return result
-
-    def _rows_of_labels(self) -> I64:
-        return np.repeat(np.arange(len(self)), self.sizes)
 
     def names(self, row: int | np.integer[Any]) -> list[str]:
         """The class names in one row's set."""
@@ -280,17 +283,23 @@ class PredictionSets:
             columns["names"] = self.to_lists(names=True)
         return pd.DataFrame(columns, index=pd.RangeIndex(len(self), name="row"))
 
-    def about(self) -> dict[str, Any]:
-        """What the sets remember beside their labels, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(PredictionSets)[2:]}
+    @property
+    def about(self) -> AboutSets:
+        """What the sets remember beside their labels."""
+        return AboutSets(**{part.name: getattr(self, part.name) for part in fields(AboutSets)})
+
+    def filled_with(self, top: I32) -> PredictionSets:
+        """The sets with the top label of each row, (n,), in those that are empty."""
+        empty = self.sizes == 0
+        offsets = np.concatenate([[0], np.cumsum(np.where(empty, 1, self.sizes))])
+        labels = np.insert(self.labels, self.offsets[:-1][empty], top[empty])
+        return replace(self, offsets=offsets, labels=labels, filled=True)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PredictionSets):
             return NotImplemented
-        mine, theirs = ({**one.about(), "columns": None} for one in (self, other))  # where sets come from is not theirs
-        return (
-            mine == theirs and np.array_equal(self.offsets, other.offsets) and np.array_equal(self.labels, other.labels)
-        )
+        same = np.array_equal(self.offsets, other.offsets) and np.array_equal(self.labels, other.labels)
+        return same and self.about == other.about
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -332,19 +341,19 @@ def repeated_label(offsets: I64, labels: NDArray[Any], n_classes: int) -> tuple[
 _MARKS, _SPARSE = 1 << 22, 256
 
 
-def _about(coverage: Any, classes: ClassAxis, score: Any, n_calibration: Any) -> dict[str, Any]:
+def _about(coverage: Any, classes: ClassAxis, score: Any, n_calibration: Any) -> AboutSets:
     """What sets made elsewhere remember, checked."""
     if not isinstance(score, str):
         raise InputTypeError(f"score must be the name of a score; got {score!r}.")
-    return {
-        "n_classes": classes.n_classes,
-        "coverage": validate.as_coverage(coverage),
-        "score": score,
-        "n_calibration": None if n_calibration is None else validate.as_count(n_calibration, "n_calibration"),
-        "class_names": classes.names,
-        "columns": classes.other_columns,
-        "numbered": classes.numbered,
-    }
+    return AboutSets(
+        n_classes=classes.n_classes,
+        coverage=validate.as_coverage(coverage),
+        score=score,
+        n_calibration=None if n_calibration is None else validate.as_count(n_calibration, "n_calibration"),
+        class_names=classes.names,
+        columns=classes.other_columns,
+        numbered=classes.numbered,
+    )
 
 
 def _rows_of(lists: Any) -> list[list[Any]]:
@@ -382,17 +391,17 @@ def join_sets(parts: Sequence[PredictionSets]) -> PredictionSets:
         return parts[0]
     sizes = np.concatenate([part.sizes for part in parts])
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return parts[0].replaced(offsets, np.concatenate([part.labels for part in parts]))
+    return parts[0].of_rows(offsets, np.concatenate([part.labels for part in parts]))
 
 
 @dataclass(frozen=True, repr=False)
 class SetsSummary:
     """What sets are like, where they are too many to keep: how many rows, labels, empty sets, sets of one label.
 
-    `like` holds no rows, but all that the sets remember.
+    `about` is what the sets remember.
     """
 
-    like: PredictionSets
+    about: AboutSets
     rows: int
     labels: int
     empty: int
@@ -404,7 +413,7 @@ class SetsSummary:
         """The summary of sets at hand, and of those before them."""
         sizes = sets.sizes
         empty, single = (int(np.sum(sizes == size)) for size in (0, 1))
-        own = cls(sets[:0], len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
+        own = cls(sets.about, len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
         return own if before is None else before + own
 
     def __add__(self, other: SetsSummary) -> SetsSummary:
@@ -418,7 +427,7 @@ class SetsSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """What the sets are like, and what they remember, ready for JSON."""
-        sets, n = self.like, self.rows
+        sets, n = self.about, self.rows
         names = ("score", "n_calibration", "filled", "smoothed", "tied", "guarantee", "confidence")
         return {
             "rows": n,
@@ -432,7 +441,7 @@ class SetsSummary:
         }
 
     def __repr__(self) -> str:
-        head = f"{rows_text(self.rows)} of {self.like.n_classes:,} classes, coverage {float(self.like.coverage):g}"
+        head = f"{rows_text(self.rows)} of {self.about.n_classes:,} classes, coverage {float(self.about.coverage):g}"
         if self.mean_size is None:
             return head
         return (

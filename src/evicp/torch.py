@@ -11,7 +11,7 @@ import numpy as np
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
-from evicp.calibration.laws.groups import ByGroup
+from evicp.calibration.laws.by_group import ByGroup
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation

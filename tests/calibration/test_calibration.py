@@ -16,6 +16,7 @@ import scipy.stats
 
 import evicp
 from evicp import APS, ECP, LAC, RAPS, Calibration, Calibrator, Margin, TopK, calibrate
+from evicp.calibration.prediction import sets_at_levels
 from evicp.errors import (
     CoverageError,
     EvicpError,
@@ -139,10 +140,11 @@ def test_what_was_right_once_is_checked_again(calibration):
 def test_moved_levels_are_not_taken_for_the_one_before():
     logits, labels = make(300)
     calibration, level = calibrate(logits, labels), Fraction(9, 10)
-    few = calibration.predict_levels(logits, [level], [level])[0].labels
-    assert len(calibration.predict_levels(logits, [Fraction(1)], [level])[0].labels) == 300 * K
-    assert len(calibration.predict_levels(logits, [Fraction(0)], [level])[0].labels) == 0
-    np.testing.assert_array_equal(calibration.predict_levels(logits, [level], [level])[0].labels, few)
+    about = [calibration.at(0.9).level.about]
+    few = sets_at_levels(calibration, logits, [level], about)[0].labels
+    assert len(sets_at_levels(calibration, logits, [Fraction(1)], about)[0].labels) == 300 * K
+    assert len(sets_at_levels(calibration, logits, [Fraction(0)], about)[0].labels) == 0
+    np.testing.assert_array_equal(sets_at_levels(calibration, logits, [level], about)[0].labels, few)
 
 
 def test_one_row_too_few_gives_full_sets_and_one_warning_per_coverage(cpu_backend):
@@ -273,7 +275,7 @@ def test_a_share_of_misses_for_a_coverage_is_warned_of(calibration):
 
 
 def test_no_sets_are_of_no_rows_and_no_labels(calibration):
-    sets = calibration.no_sets(Fraction(9, 10), None)
+    sets = calibration.predict(np.empty((0, calibration.n_classes)), 0.9)
     assert not sets.filled
     assert (len(sets), sets.labels.size, sets.coverage) == (0, 0, Fraction(9, 10))
 
@@ -729,7 +731,8 @@ def test_levels_of_full_sets_beside_others_by_class():
     z, y = make(400)
     calibration = calibrate(z, y, "lac", by="class")
     levels = [Fraction(1), Fraction(1, 2)]
-    full, some = calibration.predict_levels(z, levels, levels)
+    abouts = [calibration.at(coverage).level.about for coverage in (0.9, 0.5)]
+    full, some = sets_at_levels(calibration, z, levels, abouts)
     assert np.all(full.sizes == z.shape[1])
     assert some == calibration.predict(z, 0.5)
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 
 import evicp
 from evicp import APS, LAC, ByClass, ByUncertainty, Margin, TopK, calibrate, kernels
-from evicp.calibration import limits
+from evicp.calibration import smoothing
 from evicp.errors import EvicpError, InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
 from evicp.io import files
 
@@ -52,14 +52,14 @@ values = st.sampled_from([-np.inf, -1.5, 0.0, 5e-324, 1.0, 1.0 + 2**-52, 7.0, np
 @pytest.mark.filterwarnings("ignore:the true label scores")
 def test_a_label_is_inside_exactly_where_its_p_value_is_above(scores, coverage, steps):
     ascending = np.sort(np.array(scores, np.float64))
-    found = limits.smoothed_limit(ascending, coverage, np.array(steps))
+    found = smoothing.smoothed_limit(ascending, coverage, np.array(steps))
     for limit, k in zip(found.tolist(), steps, strict=True):
         for s in (-1e300, -1.5, -1.0, 0.0, 5e-324, 0.5, 1.0, 1.0 + 2**-52, 3.0, 7.0, 8.0, np.inf):
             p = exact_p(scores, s, Fraction(k, STEPS))
             assert (s <= limit) == (p > 1 - coverage), (s, k)
             first, after = (np.searchsorted(ascending, s, side) for side in ("left", "right"))
             n = len(scores)
-            assert limits.smoothed_p_values(n - after, after - first, n, np.array(k)) == float(p)
+            assert smoothing.smoothed_p_values(n - after, after - first, n, np.array(k)) == float(p)
 
 
 @pytest.mark.parametrize("scores", [[0, 0, 0, 0, 1, 1, 2, 5], [0] * 8, list(range(8)), [0, 0, 0, 1, 1, 1, 1, 1]])
@@ -70,7 +70,11 @@ def test_coverage_is_what_was_asked_over_all_orders_and_all_u(scores, coverage):
     parts = 840 * 5
     steps = np.floor((np.arange(parts) + 0.5) / parts * STEPS).astype(np.int64) + 1
     hits = sum(
-        int(np.sum(scores[i] <= limits.smoothed_limit(np.sort(np.delete(np.array(scores, float), i)), coverage, steps)))
+        int(
+            np.sum(
+                scores[i] <= smoothing.smoothed_limit(np.sort(np.delete(np.array(scores, float), i)), coverage, steps)
+            )
+        )
         for i in range(8)
     )
     assert Fraction(hits, 8 * parts) == coverage
@@ -163,9 +167,9 @@ def test_single_rows_and_batches_get_the_same(cpu_backend, way):
 
 def test_other_precisions_of_one_row_have_one_u():
     z, y = make(200, dtype=np.float16)
-    first = limits.as_steps(True, 0, 7, z)
+    first = smoothing.as_steps(True, 0, 7, z)
     for dtype in (np.float32, np.float64):
-        np.testing.assert_array_equal(limits.as_steps(True, 0, 7, z.astype(dtype)), first)
+        np.testing.assert_array_equal(smoothing.as_steps(True, 0, 7, z.astype(dtype)), first)
     calibration = calibrate(z.astype(np.float32), y, "topk")
     sets = [calibration.predict(z.astype(dtype), 0.8, smoothed=True) for dtype in (np.float16, np.float32, np.float64)]
     assert sets[0] == sets[1] == sets[2]
@@ -173,8 +177,8 @@ def test_other_precisions_of_one_row_have_one_u():
 
 def test_u_has_nothing_to_do_with_what_a_randomised_score_draws():
     z, _ = make(2000)
-    for seed, digest in ((0, 0), (7, 2**64 - 1), (limits._SALT, 1)):
-        u = (limits.as_steps(True, seed, digest, z) - 1) / STEPS
+    for seed, digest in ((0, 0), (7, 2**64 - 1), (smoothing._SALT, 1)):
+        u = (smoothing.as_steps(True, seed, digest, z) - 1) / STEPS
         v = kernels._numpy.row_uniforms(z, seed)[:, 0]
         assert abs(np.corrcoef(u, v)[0, 1]) < 0.1
         assert np.unique(u).size > 1990
@@ -303,7 +307,7 @@ def test_few_rows_give_some_full_sets_and_say_so():
         sets = calibration.predict(z[4:], 0.9, smoothed=True)
     assert abs(np.mean(sets.sizes == K) - 0.5) < 0.2
     with pytest.warns(SmallCalibrationWarning):
-        assert evicp.calibration.limits.smoothed_limit(np.empty(0), Fraction(9, 10), np.array([1, STEPS])).tolist() == [
+        assert smoothing.smoothed_limit(np.empty(0), Fraction(9, 10), np.array([1, STEPS])).tolist() == [
             -np.inf,
             np.inf,
         ]

@@ -250,7 +250,7 @@ def test_damaged_sets_in_parquet_are_not_read_as_others(tmp_path: Path) -> None:
             read = files.read_sets(tmp_path / "damaged.parquet")
         except FileError:
             continue
-        assert read.about() != sets.about() or read == sets
+        assert read.about != sets.about or read == sets
 
 
 def test_sets_with_more_labels_than_classes_are_refused(tmp_path: Path) -> None:

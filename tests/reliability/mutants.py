@@ -54,6 +54,9 @@ TESTS = {
         "evaluation/test_tuning",
     ),
     "calibration/ranks": ("calibration/test_pac", "calibration/test_reliability", "reliability/test_exact_rank"),
+    "calibration/laws/marginal": ("calibration/test_calibration", "calibration/test_smoothed", "calibration/test_pac"),
+    "calibration/laws/groups": ("calibration/laws/test_groups",),
+    "calibration/laws/weighted": ("calibration/laws/test_shift",),
     "calibration/certificate": (
         "calibration/test_reliability",
         "calibration/test_calibration",

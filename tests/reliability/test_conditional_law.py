@@ -19,6 +19,7 @@ import scipy.stats
 import evicp
 from evicp import ByClass, ByUncertainty, Calibration, Custom, calibrate, conformal_rank, label_shift_weights, pac_rank
 from evicp.calibration.laws.groups import divide
+from evicp.calibration.ranks import ranks_of
 from evicp.errors import SmallCalibrationWarning
 from lengths import usually
 
@@ -108,8 +109,8 @@ def test_control_one_threshold_for_all_breaks_the_law_of_groups(way, long_run):
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_control_a_rank_off_by_one_is_noticed(shift, monkeypatch):
     monkeypatch.setattr(
-        "evicp.calibration.laws.groups.threshold_rank",
-        lambda n, coverage, _: min(max(conformal_rank(n, coverage) + shift, 1), n),
+        "evicp.calibration.laws.groups.ranks_of",
+        lambda counts, coverage, _: np.clip(ranks_of(counts, coverage) + shift, 1, counts),
     )
     z, _ = experiment("class", evicp.ECP(), 0.9, 120)
     assert z * shift > 4
@@ -123,7 +124,7 @@ def cluster_coverage(by: Callable[[np.ndarray], ByClass], repeats: int) -> tuple
         labels = rng.choice(16, 80, p=shares)
         scores, parts = divide(by(labels), rng.random(80) + (labels == 0), labels, 16, None)
         of_label = parts.by.of_labels(16)
-        limits = parts.thresholds(scores, Fraction(4, 5), None)[of_label]
+        limits = parts.at(scores, Fraction(4, 5), None).values[of_label]
         covered = np.clip(limits - (np.arange(16) == 0), 0, 1)  # scores are uniform, one higher in the hard class
         together = of_label == of_label[-1]
         found.append((shares * covered)[together].sum() / shares[together].sum())

@@ -189,7 +189,7 @@ def test_sharp_logits_keep_their_coverage(cpu_backend, score, long_run):
 @pytest.mark.parametrize("score", [ECP(), LAC(), APS()], ids=name_of)
 def test_control_an_off_by_one_rank_is_caught(score, shift, long_run, monkeypatch, figure):
     monkeypatch.setattr(
-        "evicp.calibration.limits.threshold_rank", lambda n, coverage, _: min(conformal_rank(n, coverage) + shift, n)
+        "evicp.calibration.laws.marginal.rank_of", lambda n, coverage, _: min(conformal_rank(n, coverage) + shift, n)
     )
     found = violations(covered_counts(score, long_run), repeats(long_run)[1])
     assert 0.95 in found

@@ -383,10 +383,10 @@ def test_control_randomisation_by_call_is_caught_by_row_order():
 
 
 def test_control_a_threshold_one_bit_too_low_is_caught(monkeypatch):
-    from evicp.calibration import limits
+    from evicp.calibration.laws.marginal import Marginal
 
-    exact = limits.threshold
-    monkeypatch.setattr(limits, "threshold", lambda *given: np.nextafter(exact(*given), -np.inf))
+    exact = Marginal.limit
+    monkeypatch.setattr(Marginal, "limit", lambda *given: float(np.nextafter(exact(*given), -np.inf)))
     with pytest.raises(AssertionError):
         check_own_threshold(fixed_problem(ECP()))
     with pytest.raises(AssertionError):

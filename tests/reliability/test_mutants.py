@@ -42,9 +42,6 @@ EQUIVALENT: dict[str, str] = {
     "_last_missing: 1 << (safe - smallest).bit_length() -> 2 << (safe - smallest).bit_length()": (
         "how many n are looked at together changes no answer"
     ),
-    "Calibrator._check_mergeable: batch.weights is not None -> batch.weights is None": (
-        "whether two kinds are there is the same question of their opposites"
-    ),
     **{
         f"_risk_exceeds: 1e-09 * risk -> {wider}": "more is decided in integers, and alike"
         for wider in ("2e-09 * risk", "1e-09 / risk")
@@ -53,9 +50,6 @@ EQUIVALENT: dict[str, str] = {
         f"Certificate.to_dict: part['threshold'] > 0 -> part['threshold'] {other}": "only infinities get there"
         for other in ("> 1", ">= 0")
     },
-    "Calibration.extended: own is None or row_weights is None -> own is None and row_weights is None": (
-        "both are there or neither is"
-    ),
     "_risk_exceeds: n > 2000 -> n > 2001": "2001 rows are decided in integers, too: only more exactly",
     "_last_missing: safe - smallest -> safe + smallest": "more n to look through, all of them beyond doubt",
     "_last_missing: last > missing -> last >= missing": "a range that ends there is halved once more, for nothing",

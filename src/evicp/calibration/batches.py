@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration.hashes import digest_of, row_hashes
+from evicp.calibration.laws.law import Kind
 from evicp.calibration.origin import UNKNOWN, Origin, size_of_logits
 from evicp.calibration.suspicious import warn_of_masked_rows, warn_of_rows_beside, warn_suspicious
-from evicp.input import convert, validate
+from evicp.input import convert, frames, validate
+from evicp.input.classes import ClassAxis
 from evicp.kernels.arithmetic import MIXED, Arithmetic, are_single, fraction_bits, precision_of
 from evicp.method.scores import Score
 from evicp.types import F64, I64
@@ -25,9 +27,10 @@ class Batch(NamedTuple):
     """What is kept of a batch of calibration rows: their scores, and what else is needed of them."""
 
     scores: F64
-    #: What the grouping needs of each row.
+    #: What the guarantee needs of each row.
     keys: NDArray[Any]
-    weights: F64 | None
+    #: The kind of guarantee.
+    kind: Kind
     #: What made the scores.
     origin: Origin
     #: Of each row, of which the digest is made; None of rows whose origin has their digest.
@@ -40,41 +43,79 @@ class Batch(NamedTuple):
     bits: int | None = None
 
 
-def score_batch(
-    score: Score, logits: Any, array: Any, truth: I64, before: Arithmetic | None, precision: str | None = None
-) -> tuple[Batch, Any]:
-    """The batch of some rows, without keys and weights, and their logits as they were scored.
+class Rows(NamedTuple):
+    """Labelled rows, checked."""
+
+    #: The logits as they were given; and as an array, or a tensor that stays on its accelerator.
+    logits: Any
+    array: Any
+    labels: I64
+    groups: Any
+    weights: Any
+
+
+def labelled_rows(
+    score: Score,
+    logits: Any,
+    labels: Any,
+    groups: Any,
+    weights: Any,
+    n_classes: int | None,
+    learned: Callable[[Any, int], ClassAxis],
+) -> tuple[Rows, ClassAxis]:
+    """Labelled rows, checked, and what is known of their classes.
 
     Parameters
     ----------
-    score : of the true labels
-    logits : as they were given
-    array, truth : the logits and labels, checked; a tensor stays on its accelerator
+    score : of the calibration
+    logits, labels, groups, weights : as they were given
+    n_classes : K; None where the first rows tell
+    learned : what is known of the classes with these logits, and so many of them
+    """
+    frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+    validate.same_device(logits, labels)
+    stays = kernels.on_device(score, logits) is not None
+    if stays:
+        array: Any = validate.as_device_logits(logits, n_classes)
+    else:
+        array = validate.as_logits(logits, n_classes, keep_bfloat16=True)
+    classes = learned(logits, array.shape[1])
+    return Rows(logits, array, classes.row_labels(labels, logits, array), groups, weights), classes
+
+
+def score_batch(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None, precision: str | None = None) -> Batch:
+    """The scores of the true labels of some rows, and what else is kept of them.
+
+    Parameters
+    ----------
+    score, kind : what is calibrated, and for which guarantee
+    rows : the batch
     before : what scored the rows before these; None of the first ones
     precision : of the logits, if that is not what their type says
     """
-    stays = not isinstance(array, np.ndarray)
-    precision = precision or precision_of(logits, None if stays else array)
-    bits = fraction_bits(array) if precision == "float64" and not stays else None
+    array, truth, on_cpu = rows.array, rows.labels, isinstance(rows.array, np.ndarray)
+    precision = precision or precision_of(rows.logits, array if on_cpu else None)
+    bits = fraction_bits(array) if precision == "float64" and on_cpu else None
     if before is None:
         arithmetic = kernels.arithmetic(score, array, precision)
-        warn_suspicious([score], validate.as_logits(array[:32]) if stays else array)
+        warn_suspicious([score], array if on_cpu else validate.as_logits(array[:32]))
     else:
         array, arithmetic = kernels.comparable(before, score, array, precision)
-    if stays:
-        from evicp.calibration import device
-
-        scores, own = device.label_scores(score, array, truth), device.logits_at(array, truth)
-        largest = size_of_logits(own, lambda rows: device.largest_logits(array)[rows])
-    else:
-        scores = kernels.label_scores(score, array, truth)
-        own = array[np.arange(len(truth)), truth]
-        largest = size_of_logits(own, lambda rows: array[rows].max(1), max(1, validate.BLOCK_LOGITS // array.shape[1]))
+    scores, own = kernels.label_scores(score, array, truth), kernels.logits_at(array, truth)
+    at_once = max(1, validate.BLOCK_LOGITS // array.shape[1]) if on_cpu else 0
+    largest = size_of_logits(own, lambda some: kernels.largest_logits(array, some), at_once)
     if before is None:
         warn_of_rows_beside(score, array)
-    masked, second = np.flatnonzero(own == -np.inf), _second_of_two(array, scores)
-    origin, hashes = Origin(arithmetic, largest, None), row_hashes(own, truth)
-    return Batch(scores, scores[:0], None, origin, hashes, masked, second, bits), array
+    return Batch(
+        scores,
+        kind.keys(score, array, truth, rows.groups, rows.weights).copy(),  # whoever reads blocks fills them again
+        kind,
+        Origin(arithmetic, largest, None),
+        row_hashes(own, truth),
+        np.flatnonzero(own == -np.inf),
+        _second_of_two(array, scores),
+        bits,
+    )
 
 
 def _second_of_two(logits: Any, scores: F64) -> int:
@@ -87,17 +128,17 @@ def _second_of_two(logits: Any, scores: F64) -> int:
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """Several batches as one."""
-    if not batches:
-        return Batch(np.empty(0), np.empty(0), None, UNKNOWN)
-    scores, keys, weights = zip(*(batch[:3] for batch in batches), strict=True)
-    some = [part for part in keys if len(part)]
-    kept = None if weights[0] is None else np.concatenate(weights)
-    every_key = np.concatenate(some) if some else keys[0]
-    second = sum(batch.second_of_two for batch in batches)
     hashes = [batch.hashes for batch in batches if batch.hashes is not None]
-    whole = np.concatenate(hashes) if len(hashes) == len(batches) else None
-    bits = _bits_of(batches)
-    return Batch(np.concatenate(scores), every_key, kept, origin_of(batches), whole, second_of_two=second, bits=bits)
+    keys = [batch.keys for batch in batches if len(batch.keys)]
+    return Batch(
+        np.concatenate([batch.scores for batch in batches]),
+        np.concatenate(keys) if keys else batches[0].keys,
+        batches[0].kind,
+        origin_of(batches),
+        np.concatenate(hashes) if len(hashes) == len(batches) else None,
+        second_of_two=sum(batch.second_of_two for batch in batches),
+        bits=_bits_of(batches),
+    )
 
 
 def _bits_of(batches: Sequence[Batch]) -> int | None:

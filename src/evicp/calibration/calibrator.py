@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp import kernels
-from evicp.calibration.batches import Batch, final_origin, joined, score_batch, warn_of_masked_labels
+from evicp.calibration.batches import Batch, final_origin, joined, labelled_rows, score_batch, warn_of_masked_labels
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.laws import weighted as shift
-from evicp.calibration.laws.groups import ByGroup, Groups, as_groups, divide
-from evicp.calibration.laws.weighted import Weights
+from evicp.calibration.laws import as_by, kind_of
+from evicp.calibration.laws.by_group import ByGroup
+from evicp.calibration.laws.law import Kind
+from evicp.calibration.laws.weighted import as_weights
+from evicp.calibration.origin import UNKNOWN
 from evicp.calibration.suspicious import warn_of_seconds_of_two
 from evicp.errors import InputError, InputTypeError, LogitsError
-from evicp.input import convert, frames, validate
+from evicp.input import convert, frames
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order, labelled
 from evicp.method.scores import SCORES, ScoreLike, as_score
 from evicp.outer import outer
-from evicp.types import F64, I64
+from evicp.types import I64
 
 __all__ = ["Calibrator", "calibrate"]
 
@@ -44,35 +45,24 @@ def calibrate(
     logits : (n, K) array of any kind
         Raw classifier outputs. -inf marks a class as impossible.
     labels : (n,) integers in [0, K); or names, where class_names are given
-        Rows are paired by their place; an index that says otherwise is an error.
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
-        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": a part of the rows chooses the score
-        with the best SAT at coverage 0.9 and is used up, the others are calibrated, so that the guarantee holds.
-        `tune` says why a score is chosen, and chooses by other metrics and at other coverages.
+        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": some rows are used up to choose the
+        score with the best SAT at coverage 0.9, the others are calibrated (see `tune`).
     by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or (n,) groups, optional
-        Where the coverage asked for must hold: in every class, in every band of evidential uncertainty, or in every
-        group of rows, given here and at prediction.
+        Where coverage must hold: in every class, band of uncertainty, or group of rows (given at prediction, too).
     weights : (n,) numbers >= 0, optional
-        For known covariate shift: how much more frequent rows like each one are among new rows; `predict` then needs
-        the new rows' weights, on the same scale.
+        For known covariate shift: how much more frequent rows like each one are among new rows.
     class_weights : (K,) numbers >= 0, optional
         For label shift: the weight of each class, from `label_shift_weights`.
     class_names : K names in the order of the logits, or by class number, optional
-        Travel with the calibration and its sets. Labels may then be names, here and wherever labels are taken. Names
-        that are whole numbers, as scikit-learn's `classes_` may be, are what labels are looked up among.
+        Labels may then be names, here and wherever labels are taken; whole numbers are looked up among such names.
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 4, 500)
-    >>> logits = rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels]
-    >>> calibration = calibrate(logits, labels)
-    >>> calibration
+    >>> calibrate(rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels], labels)
     Calibration(ecp, 500 rows, 4 classes)
-    >>> calibration.predict([[4.0, 0.5, 0.1, -1.0], [1.0, 1.1, 0.9, -2.0]], coverage=0.95).to_lists()
-    [[0], [1, 0, 2]]
-    >>> calibrate(logits, labels, by="class").thresholds(0.9).shape
-    (4,)
     """
-    given = None if by is None or isinstance(by, str | type | Groups) else by
+    given = None if by is None or isinstance(by, str | type | Kind) else by
     own: dict[str, Any] = {"by": by if given is None else ByGroup(), "class_weights": class_weights}
     own["class_names"] = tuple(class_names) if isinstance(class_names, Iterator) else class_names
     if isinstance(score, str) and score.lower() == "auto":
@@ -133,15 +123,20 @@ class Calibrator:
         class_names: ClassNames | None = None,
     ) -> None:
         self.score = as_score(score)
-        self.by = as_groups(by)
+        self.by = as_by(by)
         self.n_classes: int | None = None
         self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
         in_order = in_class_order(class_weights, "class_weights", self._class_names)
-        self._class_weights = None if class_weights is None else shift.as_weights(in_order, what="class_weights")
+        self._class_weights = None if class_weights is None else as_weights(in_order, what="class_weights")
         self._classes: ClassAxis | None = None
         self._batches: list[Batch] = []
         if self.by is not None and class_weights is not None:
             raise InputError("weights and groups cannot be combined; pass by= or class_weights=, not both.")
+
+    @property
+    def kind(self) -> Kind:
+        """What is needed of rows without weights of their own."""
+        return kind_of(self.by, self._class_weights, None)
 
     @property
     def n(self) -> int:
@@ -157,25 +152,13 @@ class Calibrator:
         groups : (n,) groups of the rows, for by="group"
         weights : (n,) weights of the rows, in every batch or in none
         """
-        frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
-        validate.same_device(logits, labels)
-        stays = kernels.on_device(self.score, logits) is not None
-        if stays:
-            array: Any = validate.as_device_logits(logits, self.n_classes)
-        else:
-            array = validate.as_logits(logits, self.n_classes, keep_bfloat16=True)
-        classes = self.learned(logits, array.shape[1])
-        truth = classes.row_labels(labels, logits, array)
-        row_weights = self._row_weights(weights, truth, array.shape[1])
-        if self.by is None and groups is not None:
-            raise InputError('groups are only taken by a calibration by="group".')
+        rows, classes = labelled_rows(self.score, logits, labels, groups, weights, self.n_classes, self.learned)
+        kind = kind_of(self.by, self._class_weights, weights)
+        if self._batches and self._batches[0].kind != kind:
+            raise InputError("weights must be given with every batch or with none.")
         before = next((batch.origin.arithmetic for batch in self._batches if len(batch.scores)), None)
-        batch, array = score_batch(self.score, logits, array, truth, before)
-        keys = batch.keys if self.by is None else self.by.keys(self.score, array, truth, groups)
-        self.n_classes, self._classes = array.shape[1], classes
-        # Copies: whoever reads rows in blocks fills the same buffers again.
-        kept = None if row_weights is None else row_weights.copy()
-        self._batches.append(batch._replace(keys=keys.copy(), weights=kept))
+        self._batches.append(score_batch(self.score, kind, rows, before))
+        self.n_classes, self._classes = classes.n_classes, classes
         return self
 
     def learned(self, logits: Any, n_classes: int) -> ClassAxis:
@@ -191,18 +174,6 @@ class Calibrator:
             self._classes = replace(ClassAxis.of(self._class_names, len(columns)), columns=columns)
         return self
 
-    def _row_weights(self, weights: Any, labels: I64, n_classes: int) -> F64 | None:
-        """The rows' weights, given or of their classes."""
-        if self._class_weights is not None:
-            if weights is not None:
-                raise InputError("pass the rows' weights or class_weights, not both.")
-            return shift.as_weights(self._class_weights, n_classes, "class_weights")[labels]
-        if weights is not None and self.by is not None:
-            raise InputError("weights and groups cannot be combined; pass by= or weights=, not both.")
-        if self._batches and (weights is None) != (self._batches[0].weights is None):
-            raise InputError("weights must be given with every batch or with none.")
-        return None if weights is None else shift.as_weights(weights, len(labels))
-
     def empty(self) -> Calibrator:
         """A calibrator made as this one, without its rows: for a worker that sends its `content` back."""
         made = copy(self)
@@ -211,6 +182,8 @@ class Calibrator:
 
     def content(self) -> Batch:
         """What is kept so far, to be sent elsewhere, as one batch."""
+        if not self._batches:
+            return Batch(np.empty(0), np.empty(0), self.kind, UNKNOWN)
         return joined(self._batches)
 
     def restore(self, batch: Batch, n_classes: int) -> Calibrator:
@@ -254,14 +227,9 @@ class Calibrator:
             )
         if other.by != self.by:
             raise InputError(f"only calibrators with the same groups can be merged; got {self.by} and {other.by}.")
-        weighted = {batch.weights is not None for batch in (*self._batches[:1], *other._batches[:1])}
-        if len(weighted) > 1 or not np.array_equal(self._class_weights, other._class_weights):  # type: ignore[arg-type]
+        kinds = [batch.kind for batch in (*self._batches[:1], *other._batches[:1])]
+        if kinds[1:] != kinds[:-1] or not np.array_equal(self._class_weights, other._class_weights):  # type: ignore[arg-type]
             raise InputError("only calibrators with the same kind of weights can be merged.")
-
-    def _warn_of_scales(self) -> None:
-        """Warn where rows have weights of their own, on different scales in different batches."""
-        if self._class_weights is None:
-            shift.warn_of_scales_between([batch.weights for batch in self._batches if batch.weights is not None])
 
     def _agreed(self, other: Calibrator) -> ClassAxis | None:
         """What both know of the classes; None where neither has seen any."""
@@ -276,28 +244,17 @@ class Calibrator:
         if self.n_classes is None or self.n == 0:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
         classes = self.learned(None, self.n_classes)
-        scores, groups, row_weights = np.concatenate([batch.scores for batch in self._batches]), None, None
+        scores = np.concatenate([batch.scores for batch in self._batches])
         warn_of_seconds_of_two(self.score, sum(batch.second_of_two for batch in self._batches) / len(scores))
         warn_of_masked_labels(self._batches)
-        self._warn_of_scales()
-        if self._batches[0].weights is not None:
-            weights = np.concatenate([batch.weights for batch in self._batches if batch.weights is not None])
-            order = np.argsort(scores, kind="stable")
-            scores, row_weights = scores[order], Weights(weights[order], self._class_weights)
-        elif self.by is None:
-            scores = np.sort(scores)
-        else:
-            keys = [batch.keys for batch in self._batches if len(batch.scores)]
-            if len({part.dtype.kind for part in keys}) > 1:
-                raise InputTypeError("groups must be whole numbers in every batch, or strings in every one; got both.")
-            scores, groups = divide(self.by, scores, np.concatenate(keys), self.n_classes, classes.names)
+        keys = [batch.keys for batch in self._batches]
+        scores, law = self._batches[0].kind.law_of(scores, keys, self.n_classes, classes.names)
         return Calibration(
             self.score,
             convert.frozen(scores),
             self.n_classes,
             classes.names,
-            groups,
-            row_weights,
+            law,
             origin=final_origin(self._batches),
             columns=classes.other_columns,
             numbered=classes.numbered,

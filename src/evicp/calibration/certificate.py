@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from evicp.calibration.laws import words_of
+from evicp.calibration.promises import GroupPromise, weakest
 from evicp.calibration.reliability import verdict_line
 from evicp.input.messages import some_of
 
@@ -21,35 +23,6 @@ __all__ = [
     "score_line",
     "weakest",
 ]
-
-
-@dataclass(frozen=True)
-class GroupPromise:
-    """What may be promised in one group: a class, a cluster, a group of rows or a band of uncertainty.
-
-    Attributes
-    ----------
-    name : of the group
-    n : its calibration rows
-    rank : k, of its threshold among them
-    threshold : its k-th smallest score; +inf where it has too few rows
-    expected_coverage : k / (n + 1), over calibration sets
-    coverage_interval : where its coverage lies over calibration sets
-    observed : what an evaluation found there: coverage, m, low, high, compatible, kept; None without one
-    """
-
-    name: str
-    n: int
-    rank: int
-    threshold: float
-    expected_coverage: float
-    coverage_interval: tuple[float, float]
-    observed: dict[str, Any] | None = None
-
-
-def weakest(groups: tuple[GroupPromise, ...]) -> GroupPromise:
-    """The group with the fewest rows among those with a threshold (among all, if none has one)."""
-    return min(groups, key=lambda group: (group.threshold == np.inf, group.n))
 
 
 _GAMMA = "Theorem 2: belief mass of coverage, not a statistical confidence"
@@ -149,7 +122,7 @@ class Certificate:
             found = f"{self.threshold:.6g}" if self.threshold < np.inf else "none: its set is full"
             place = f"{found} (for a new row of average weight)"
         lines = [
-            ("coverage asked for", f"{self.coverage:g}{_where(self.by)}{sure}"),
+            ("coverage asked for", f"{self.coverage:g}{words_of(self.guarantee).where}{sure}"),
             ("calibration rows n", f"{self.n:,}"),
             *self._group_lines(),
             ("threshold (ln score)" if self.score == "ecp" else "threshold", place),
@@ -186,7 +159,12 @@ class Certificate:
     @property
     def caveat(self) -> str:
         """On what the certificate rests, and what it does not say."""
-        return caveat(self.by, weighted=self.effective_n is not None, folds=self.folds)
+        return caveat(self.guarantee, self.folds)
+
+    @property
+    def guarantee(self) -> str:
+        """Where the coverage holds, as `Calibration.guarantee` has it."""
+        return "weighted" if self.effective_n is not None else self.by or "marginal"
 
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self._lines())
@@ -230,39 +208,15 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def caveat(by: str | None, *, weighted: bool, folds: int | None = None) -> str:
-    """On what a promise rests, and what it does not say: of one threshold for all, by groups, or weighted.
+def caveat(guarantee: str, folds: int | None = None) -> str:
+    """On what a promise rests, and what it does not say.
 
-    >>> caveat("class", weighted=False)[:55]
+    >>> caveat("class")[:55]
     'Holds in every class or cluster if calibration and new '
     """
-    if folds is not None:
-        own = (
-            f"The rows were scored in {folds:,} folds, by other models than the one that predicts: "
-            "nothing is exact here."
-        )
-        return f"{own} {caveat(by, weighted=weighted)}"
-    if weighted:
-        return (
-            "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
-            "densities and were not chosen with the calibration rows. The Beta law is an approximation here: a verdict "
-            "at 95 % calls 1 to 4 % of kept promises broken, and up to 5 % where a few rows have most of the weight."
-        )
-    if by is not None:
-        return (
-            f"Holds{_where(by)} if calibration and new rows of it are exchangeable and the calibration rows "
-            "chose neither the model, nor the score, nor the temperature, nor the coverage, nor the groups. It "
-            "says nothing about other groups, nor about shifted data."
-        )
+    if folds is None:
+        return words_of(guarantee).caveat
     return (
-        "Holds if calibration and new rows are exchangeable and the calibration rows chose neither the model, nor the "
-        "score, nor the temperature, nor the coverage. It says nothing about single classes or groups, nor "
-        "about shifted data."
-    )
-
-
-def _where(by: str | None) -> str:
-    """Where coverage holds, as the end of a sentence."""
-    return {None: "", "class": " in every class or cluster", "group": " in every group"}.get(
-        by, " in every band of uncertainty"
+        f"The rows were scored in {folds:,} folds, by other models than the one that predicts: "
+        f"nothing is exact here. {words_of(guarantee).caveat}"
     )

@@ -1,35 +1,23 @@
-"""Logits on an accelerator: scored where they lie, in sets that stay there.
-
-With built-in scores the logits never go to the CPU, whatever the guarantee; other scores bring them there once. Of
-p-values under groups or weights the scores go there, to be looked up. CUDA tensors go through the fused Triton kernels
-where Triton is installed, other devices through plain torch.
-"""
+"""Prediction sets of tensors on an accelerator, which stay there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
-from evicp import kernels
 from evicp.errors import InputTypeError, RowError, unusable
-from evicp.method.scores import Score
-from evicp.sets import PredictionSets
-from evicp.types import F64, I64
+from evicp.sets import AboutSets, PredictionSets
 
 try:
     import torch
     from torch import Tensor
 
-    from evicp.kernels._torch import offsets_of, sets_within, working_type
+    from evicp.kernels._torch import offsets_of
 except ImportError as error:
     raise unusable("torch", "torch", "torch", "scoring on an accelerator", error) from error
-
-if TYPE_CHECKING:
-    from evicp.calibration.calibration import Calibration
 
 __all__ = ["DeviceSets"]
 
@@ -44,12 +32,12 @@ class DeviceSets:
     ----------
     offsets : (n + 1,) int64 tensor
     labels : (total size,) int32 tensor
-    about : ordinary sets without rows, which hold all that is remembered
+    about : what the sets remember
     """
 
     offsets: Tensor
     labels: Tensor
-    about: PredictionSets
+    about: AboutSets
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -107,93 +95,17 @@ class DeviceSets:
 
     def cpu(self) -> PredictionSets:
         """The same sets as NumPy arrays."""
-        return self.about.replaced(self.offsets.cpu().numpy(), self.labels.cpu().numpy())
+        return self.about.of_rows(self.offsets.cpu().numpy(), self.labels.cpu().numpy())
+
+    def filled_with(self, top: Tensor) -> DeviceSets:
+        """The sets with the top label of each row, (n,), in those that are empty."""
+        sizes, about = self.sizes, replace(self.about, filled=True)
+        offsets = offsets_of(sizes.clamp_min(1))
+        labels = self.labels.new_empty(int(offsets[-1]))
+        labels[offsets[:-1][sizes == 0]] = top[sizes == 0]
+        moved_by = (offsets - self.offsets)[:-1].repeat_interleave(sizes)
+        labels[moved_by + torch.arange(len(self.labels), device=labels.device)] = self.labels
+        return DeviceSets(offsets, labels, about)
 
     def __repr__(self) -> str:
         return f"DeviceSets({len(self):,} rows on {self.labels.device}, coverage {float(self.coverage):g})"
-
-
-def predict(score: Score, tensor: Tensor, limits: Sequence[F64], about: Sequence[PredictionSets]) -> list[DeviceSets]:
-    """Sets within each limit, on the logits' device; `about` has for each, without rows, what its sets remember.
-
-    A limit is an array of thresholds that broadcasts to (n, K), as for `evicp.calibration.limits`. The tensor
-    has been checked.
-    """
-    backend = kernels.on_device(score, tensor)
-    results = []
-    for limit, like in zip(limits, about, strict=True):
-        offsets, labels = _sets(backend, score, tensor, limit)
-        if like.filled:
-            offsets, labels = _filled(offsets, labels, backend.top_labels(score, tensor))
-        results.append(DeviceSets(offsets, labels, like))
-    return results
-
-
-def _sets(backend: Any, score: Score, tensor: Tensor, limit: F64) -> tuple[Tensor, Tensor]:
-    """Offsets and labels within a limit: those within the loosest threshold, of which the others are left out."""
-    if limit.size <= 1:
-        offsets, labels, _ = backend.ragged_sets(score, tensor, float(limit.max(initial=-np.inf)))
-        return offsets, labels
-    own = torch.tensor(limit, dtype=working_type(tensor.device), device=tensor.device)
-    if np.isinf(limit).any():  # what is always in, of few labels or rows, would make all sets full at first
-        return sets_within(tensor, own, backend.dense_blocks(score, tensor))[:2]
-    offsets, labels, scores = backend.ragged_sets(score, tensor, float(limit.max()))
-    of_each = own[0, labels.long()] if limit.shape[1] > 1 else own[:, 0].repeat_interleave(offsets.diff())
-    kept = scores <= of_each
-    return offsets_of(kept.long())[offsets], labels[kept]
-
-
-def _filled(offsets: Tensor, labels: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    """Give every empty set its top label."""
-    sizes = offsets.diff()
-    grown = offsets_of(sizes.clamp_min(1))
-    result = labels.new_empty(int(grown[-1]))
-    result[grown[:-1][sizes == 0]] = top[sizes == 0]
-    moved_by = (grown - offsets)[:-1].repeat_interleave(sizes)
-    result[moved_by + torch.arange(len(labels), device=labels.device)] = labels
-    return grown, result
-
-
-def p_values(calibration: Calibration, tensor: Tensor, labels: I64 | None) -> Tensor:
-    """P-values of a marginal calibration, (n, K) or, for given labels, (n,), on the logits' device."""
-    backend = kernels.on_device(calibration.score, tensor)
-    ascending = torch.tensor(calibration.scores, dtype=working_type(tensor.device), device=tensor.device)
-    truth = None if labels is None else torch.tensor(labels, device=tensor.device)
-    result: Tensor = backend.p_values(calibration.score, tensor, ascending, truth)
-    return result
-
-
-def label_scores(score: Score, tensor: Tensor, labels: I64) -> F64:
-    """The score of each row's given label: computed on the device, and the n numbers brought to the CPU.
-
-    Both have been checked.
-    """
-    truth, backend = torch.tensor(labels, device=tensor.device), kernels.on_device(score, tensor)
-    scores = backend.label_scores(score, tensor, truth, settled=False).cpu().numpy()
-    if np.isnan(scores).any():  # a row that cannot be scored, or one that takes longer
-        scores = backend.label_scores(score, tensor, truth).cpu().numpy()
-    return scores.astype(np.float64)
-
-
-def logits_at(tensor: Tensor, labels: I64) -> F64:
-    """The logit of each row's given label, (n,), brought to the CPU. Both have been checked."""
-    own = tensor.gather(1, torch.tensor(labels, device=tensor.device)[:, None])
-    return own[:, 0].cpu().double().numpy()
-
-
-def largest_logits(tensor: Tensor) -> F64:
-    """The largest logit of each row, (n,), brought to the CPU."""
-    return tensor.amax(1).cpu().double().numpy()
-
-
-def dense_scores(score: Score, tensor: Tensor) -> F64:
-    """Every label's score, (n, K): computed on the device, and brought to the CPU. The tensor has been checked."""
-    backend = kernels.on_device(score, tensor)
-    parts = [part.cpu().numpy() for _, part in backend.dense_blocks(score, tensor)]
-    return np.concatenate([np.empty((0, tensor.shape[1])), *parts], dtype=np.float64)
-
-
-def label_ranks(tensor: Tensor, labels: I64) -> I64:
-    """The rank of each row's given label, from 1: counted on the device. Both have been checked."""
-    truth = torch.tensor(labels, device=tensor.device)
-    return kernels.on_device(None, tensor).label_ranks(tensor, truth).cpu().numpy()

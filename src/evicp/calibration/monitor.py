@@ -18,11 +18,11 @@ import numpy as np
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.monitor_state import MonitorState, as_coverage_text, as_state, refuse_impossible
+from evicp.calibration.prediction import sets_at_levels
 from evicp.calibration.ranks import rows_needed
 from evicp.calibration.reliability import Reliability
 from evicp.errors import InputError, InputTypeError
 from evicp.input import convert, validate
-from evicp.input.messages import some_of
 from evicp.kernels._numpy import mix32
 from evicp.sets import PredictionSets
 from evicp.types import F64, I64, Bools, Coverage
@@ -348,19 +348,9 @@ def _rows_of(calibration: Calibration | int, group: str | int | None) -> int:
         if group is not None:
             raise InputError("group names a group of a calibration; pass the calibration, not its number of rows.")
         return validate.as_count(calibration, "n")
-    if calibration.weights is not None:
-        raise InputError("the law of coverage is not known for weighted calibrations; they cannot be monitored.")
+    calibration.law.require("rows")
     calibration.require_law("a monitor")
-    if calibration.groups is None:
-        if group is not None:
-            raise InputError(f"this calibration has no groups; got group={group!r}.")
-        return calibration.n
-    names = calibration.groups.names
-    if names.count(group) > 1:
-        raise InputError(f"{names.count(group)} groups are called {group!r}; monitor the rows of one: Monitor(n, ...).")
-    if group not in names:
-        raise InputError(f"group must be one of the calibration's groups ({some_of(names)}); got {group!r}.")
-    return int(calibration.groups.counts[names.index(group)])
+    return calibration.law.rows_behind(calibration.n, group)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -417,20 +407,20 @@ class AdaptiveLevel:
         if not isinstance(calibration, Calibration):
             raise InputTypeError(f"calibration must be a Calibration; got a {type(calibration).__name__}.")
         level = Fraction(self.level).limit_denominator(10**9)
-        if 0 < level < 1 and calibration.guarantee == "marginal" and rows_needed(level, confidence) > calibration.n:
+        one = calibration.law.refusal("one threshold") is None
+        if one and 0 < level < 1 and rows_needed(level, confidence) > calibration.n:
             level = Fraction(1)  # past the last calibration score sets are full, which here is no cause to warn
-        sets: Any = calibration.predict_levels(
+        about = replace(calibration.at(self.coverage, confidence).level.about, n_calibration=None)
+        return sets_at_levels(
+            calibration,
             logits,
             [level],
-            [self.coverage],
+            [about],
             confidence=confidence,
             groups=groups,
             weights=weights,
             allow_empty=allow_empty,
         )[0]
-        if isinstance(sets, PredictionSets):
-            return replace(sets, n_calibration=None)
-        return replace(sets, about=replace(sets.about, n_calibration=None))  # sets that stayed on a device
 
     def update(self, covered: Any) -> AdaptiveLevel:
         """Learn whether the sets made at the current level held their labels, one bool or (m,) of them."""

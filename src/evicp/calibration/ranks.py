@@ -7,8 +7,10 @@ from fractions import Fraction
 from functools import lru_cache
 from math import comb
 
+import numpy as np
+
 from evicp.input import validate
-from evicp.types import Coverage
+from evicp.types import I64, Coverage
 
 __all__ = ["conformal_rank", "pac_rank", "rows_needed"]
 
@@ -26,8 +28,7 @@ def conformal_rank(n: int, coverage: Coverage) -> int:
     >>> conformal_rank(99, 0.9), conformal_rank(9, 0.95)
     (90, 10)
     """
-    n, (p, whole) = validate.as_count(n, "n", at_least=0), validate.as_coverage(coverage).as_integer_ratio()
-    return -(-(n + 1) * p // whole)
+    return rank_of(validate.as_count(n, "n", at_least=0), validate.as_coverage(coverage))
 
 
 def pac_rank(n: int, coverage: Coverage, confidence: float) -> int:
@@ -61,9 +62,19 @@ def _smallest_enough(too_low: int, enough: int, misses: Callable[[int], bool]) -
     return enough
 
 
-def threshold_rank(n: int, coverage: Coverage, confidence: float | None = None) -> int:
-    """The rank of the threshold: the conformal one, or with a confidence the training-conditional one."""
-    return conformal_rank(n, coverage) if confidence is None else pac_rank(n, coverage, confidence)
+def rank_of(n: int, coverage: Fraction, confidence: float | None = None) -> int:
+    """The rank of the threshold, of what has been checked: `conformal_rank`, or `pac_rank` with a confidence."""
+    if confidence is not None:
+        return _exact_pac_rank(n, coverage, 1 - validate.as_coverage(confidence, "confidence"))
+    p, whole = coverage.as_integer_ratio()
+    return -(-(n + 1) * p // whole)
+
+
+def ranks_of(counts: I64, coverage: Fraction, confidence: float | None = None) -> I64:
+    """The rank of the threshold of each of several groups, of so many rows each."""
+    sizes, which = np.unique(counts, return_inverse=True)
+    ranks = np.array([rank_of(n, coverage, confidence) for n in sizes.tolist()], np.int64)[which]
+    return ranks.reshape(counts.shape)
 
 
 def _risk_exceeds(n: int, k: int, coverage: Fraction, risk: Fraction) -> bool:

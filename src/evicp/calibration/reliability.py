@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from evicp.calibration.ranks import threshold_rank
+from evicp.calibration.ranks import rank_of
 from evicp.errors import InputError
 from evicp.input import validate
 from evicp.input.messages import some_of
@@ -102,7 +102,7 @@ class Reliability:
     @property
     def k(self) -> int:
         """The rank of the threshold: the conformal one, or with a confidence the training-conditional one."""
-        return threshold_rank(self.n, self.coverage, self.confidence)
+        return rank_of(self.n, self.coverage, self.confidence)
 
     @property
     def l(self) -> int:  # noqa: E743 - the paper's letter

@@ -10,42 +10,77 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.errors import SuspiciousInputWarning
+from evicp.errors import EvicpWarning, SuspiciousInputWarning
+from evicp.input import convert
 from evicp.input.messages import some_of
 from evicp.input.warn import warn, warn_if_equal, warn_if_no_evidence, warn_if_probabilities
 from evicp.method.scores import ECP, SCORES, Score
-from evicp.types import I64
+from evicp.types import F64, I64
 
 #: Nobody asks for so little coverage alone: it is more likely the share of misses.
 _LOW_COVERAGE = Fraction(1, 5)
 
 
+#: Of fewer new rows than this no evidence in most is no sign that they are not logits.
+_ENOUGH_TO_JUDGE = 32
+
 #: Nobody asks for coverage that most calibration sets do not reach: it is more likely the share of failures.
 _LOW_CONFIDENCE = 0.5
 
 
-def warn_of_low_coverage(coverage: Fraction) -> bool:
-    """Warn of a share of misses (alpha) where the share of labels to be covered was asked for; whether it looks so."""
-    is_low = coverage <= _LOW_COVERAGE
-    if is_low:
-        warn(
-            f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
-            f"Did you mean {float(1 - coverage):g}?",
-            SuspiciousInputWarning,
-        )
-    return is_low
+def warn_of(*cautions: EvicpWarning | None) -> None:
+    """Warn of what was found, if anything."""
+    for caution in cautions:
+        if caution is not None:
+            warn(str(caution), type(caution))
 
 
-def warn_of_low_confidence(confidence: float | None) -> bool:
-    """Warn of a probability of failure where that of success was asked for; whether it looks so."""
-    if confidence is None or confidence >= _LOW_CONFIDENCE:
-        return False
-    warn(
-        f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} most "
-        f"cover less than asked. Did you mean {1 - confidence:g}?",
-        SuspiciousInputWarning,
+def caution_of_low_coverage(coverage: Fraction) -> EvicpWarning | None:
+    """A share of misses (alpha) where the share of labels to be covered is asked for; None if it is hardly that."""
+    if coverage > _LOW_COVERAGE:
+        return None
+    return SuspiciousInputWarning(
+        f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
+        f"Did you mean {float(1 - coverage):g}?"
     )
-    return True
+
+
+def caution_of_low_confidence(confidence: float | None) -> EvicpWarning | None:
+    """A probability of failure where that of success is asked for; None if it is hardly that."""
+    if confidence is None or confidence >= _LOW_CONFIDENCE:
+        return None
+    return SuspiciousInputWarning(
+        f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} most "
+        f"cover less than asked. Did you mean {1 - confidence:g}?"
+    )
+
+
+def caution_of_masked(scores: F64, coverage: Fraction, outcome: str = "every set is full") -> EvicpWarning | None:
+    """Full sets not because calibration rows are few, but because too many true labels score +inf.
+
+    Parameters
+    ----------
+    scores : of the calibration rows that the thresholds are of
+    coverage : that was asked for
+    outcome : what comes of it
+    """
+    masked = int(np.sum(np.isposinf(scores)))
+    if not masked:
+        return None
+    return SuspiciousInputWarning(
+        f"the true label scores +inf, as a masked one does (its logit is -inf), in {masked:,} of {len(scores):,} "
+        f"calibration rows: at coverage {float(coverage):g} {outcome}. Check masks and labels, or ask for less."
+    )
+
+
+def warn_of_new_rows(score: Score, logits: Any) -> None:
+    """Warn of new rows that are very likely not what was meant; of tensors on an accelerator, by a few of them."""
+    if not isinstance(logits, np.ndarray):
+        warn_if_probabilities(convert.as_array(logits[:16], "logits"))
+    elif len(logits) < _ENOUGH_TO_JUDGE:
+        warn_if_probabilities(logits)
+    else:
+        warn_suspicious([score], logits)
 
 
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evicp import kernels
-from evicp.calibration.laws.weighted import weighted_thresholds
-from evicp.calibration.ranks import threshold_rank
 from evicp.errors import SuspiciousInputWarning
 from evicp.input.warn import warn
+from evicp.method.scores import Score
 from evicp.types import F64, I64
-
-if TYPE_CHECKING:
-    from evicp.calibration.calibration import Calibration
 
 #: Sets are (nearly) full where the calibration rows that are missed are fewer than this share of those that may be ...
 _FEW = 0.1
 
 #: ... and that is worth a warning where ties let in more than this share of them, over all groups.
 _MOST = 0.5
-
-#: A score is next to another within this share of it, or of 1: more than text of six digits is off by, and less than
-#: the probabilities of a forest of a thousand trees lie apart. Judged by so many rows of a call, and where so many
-#: calibration scores tie, or one in a hundred.
-_NEAR, _ROWS, _PILE = 1e-4, 256, 5
 
 
 def is_tied(ascending: F64, k: int) -> bool:
@@ -35,6 +26,12 @@ def is_tied(ascending: F64, k: int) -> bool:
         return False
     first, after = (np.searchsorted(ascending, ascending[k - 1], side) for side in ("left", "right"))
     return bool(after - first > 1)
+
+
+#: A score is next to another within this share of it, or of 1: more than text of six digits is off by, and less than
+#: the probabilities of a forest of a thousand trees lie apart. Judged by so many rows of a call, and where so many
+#: calibration scores tie, or one in a hundred.
+_NEAR, _ROWS, _PILE = 1e-4, 256, 5
 
 
 class Ties(NamedTuple):
@@ -54,18 +51,7 @@ class Ties(NamedTuple):
         return self.covered - self.wanted > _MOST * (1 - self.wanted)
 
 
-def ties_of(calibration: Calibration, coverage: Fraction, confidence: float | None) -> Ties:
-    """The ties at the thresholds of a calibration; of weights at that of a new row of average weight."""
-    scores, weights, groups = calibration.scores, calibration.weights, calibration.groups
-    if calibration.n_classes == 2 and calibration.score.name == "ecp":
-        return Ties(0, len(scores), float(coverage), float(coverage))  # calibrating has said what these do
-    if weights is not None:
-        threshold = weighted_thresholds(scores, weights.rows, weights.rows.mean(keepdims=True), coverage)
-        return found_weighted_ties(scores, weights.rows, float(threshold[0]), coverage)
-    return found_ties(scores, np.array([len(scores)]) if groups is None else groups.counts, coverage, confidence)
-
-
-def found_ties(scores: F64, counts: I64, coverage: Fraction, confidence: float | None = None) -> Ties:
+def found_ties(scores: F64, counts: I64, ranks: I64) -> Ties:
     """The ties that make sets (nearly) full, in groups; in a single one, where all scores have the same threshold.
 
     A threshold of +inf is none: its rows are impossible, not alike. Nor is one that is the best score of several: the
@@ -74,11 +60,8 @@ def found_ties(scores: F64, counts: I64, coverage: Fraction, confidence: float |
     Parameters
     ----------
     scores : (n,) group after group, each ascending
-    counts : (G,) the rows of each group
-    coverage, confidence : as for `Calibration.threshold`
+    counts, ranks : (G,) the rows of each group, and the rank of its threshold among them
     """
-    sizes, which = np.unique(counts, return_inverse=True)
-    ranks = np.array([threshold_rank(n, coverage, confidence) for n in sizes.tolist()])[which]
     starts = np.cumsum(counts) - counts
     last = np.minimum(starts + ranks, len(scores)) - 1  # the place of the threshold
     after = scores[np.minimum(last + 1, len(scores) - 1)]
@@ -105,38 +88,40 @@ def found_weighted_ties(scores: F64, weights: F64, threshold: float, coverage: F
     return Ties(int(tied.sum()), len(scores), wanted, max(wanted, covered))
 
 
-def warn_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> bool:
-    """Say that sets are (nearly) full because scores tie at the threshold, and what to do; whether they are."""
+def caution_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> SuspiciousInputWarning | None:
+    """Says that sets are (nearly) full because scores tie at the threshold, and what to do; None if they are not."""
     if not ties.matter:
-        return False
+        return None
     smooth = (
         "Pass smoothed=True, which breaks ties at random and covers what was asked, or take" if can_smooth else "Take"
     )
-    warn(
+    return SuspiciousInputWarning(
         f"{ties.tied:,} of {ties.n:,} calibration scores tie at the threshold, which lets all labels of that score in: "
         f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. {smooth} a "
-        "model whose scores differ more (a forest of many trees in place of one tree), or LAC where this is ECP.",
-        SuspiciousInputWarning,
+        "model whose scores differ more (a forest of many trees in place of one tree), or LAC where this is ECP."
     )
-    return True
 
 
-def warn_of_near_ties(calibration: Calibration, coverage: Fraction, confidence: float | None, logits: Any) -> None:
+def warn_of_near_ties(score: Score, scores: F64, threshold: float, logits: Any) -> None:
     """Warn of labels of new rows that score next to calibration scores that tie at the threshold, but do not tie.
 
     Where scores are those of a few different rows, such labels are among them, but were rounded on another way.
+
+    Parameters
+    ----------
+    score : of the new rows
+    scores, threshold : of the calibration, ascending, and the k-th of them; +inf where there is none
+    logits : of the new rows
     """
-    scores, k = calibration.scores, threshold_rank(calibration.n, coverage, confidence)
-    if k > len(scores) or not np.isfinite(scores[k - 1]):
+    if not np.isfinite(threshold):
         return
-    threshold = float(scores[k - 1])
     beyond = threshold + _NEAR * max(1.0, abs(threshold))
     first, after = (int(np.searchsorted(scores, threshold, side)) for side in ("left", "right"))
     if after - first < max(_PILE, len(scores) // 100) or np.searchsorted(scores, beyond, "right") > after:
         return
     if np.count_nonzero(scores[1:] != scores[:-1]) > len(scores) // 4:  # of many different rows some lie close
         return
-    inside, near = (kernels.ragged_labels(calibration.score, logits[:_ROWS], x)[1].size for x in (threshold, beyond))
+    inside, near = (kernels.ragged_labels(score, logits[:_ROWS], x)[1].size for x in (threshold, beyond))
     if near > inside:
         warn(
             f"{after - first:,} of {len(scores):,} calibration scores tie at the threshold, and labels of new rows "

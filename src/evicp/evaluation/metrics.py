@@ -287,11 +287,8 @@ def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes
     array: Any = (validate.as_device_logits if there else validate.as_logits)(logits, n_classes, row_allowed=True)
     if len(array) != len(truth):
         raise LogitsError(f"logits must have one row per set; got {len(array)} rows for {len(truth)} sets.")
-    if there:
-        from evicp.calibration import device
-
-        return device.label_ranks(array, truth)
-    same_labels(logits, labels, array, truth)
+    if not there:
+        same_labels(logits, labels, array, truth)
     return kernels.label_ranks(array, truth)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration import limits
+from evicp.calibration.laws.marginal import threshold as threshold_of
 from evicp.calibration.ranks import conformal_rank
 from evicp.calibration.ties import is_tied
 from evicp.errors import InputError
@@ -92,6 +93,6 @@ def _thresholds(split: Split, true_scores: F64, *, warn: bool) -> list[tuple[flo
     n, found = len(ascending), []
     for coverage in split.coverages:
         k = conformal_rank(n, coverage)
-        threshold = limits.threshold(ascending, coverage) if warn else (ascending[k - 1] if k <= n else np.inf)
+        threshold = threshold_of(ascending, coverage) if warn else (ascending[k - 1] if k <= n else np.inf)
         found.append((float(threshold), is_tied(ascending, k)))
     return found

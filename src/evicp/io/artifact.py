@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.laws.groups import GROUPS, Groups, Partition
-from evicp.calibration.laws.weighted import Weights, as_weights
+from evicp.calibration.laws import LAWS
 from evicp.calibration.origin import ORIGIN, Origin
+from evicp.calibration.stored import canonical, named_parameters
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
@@ -52,11 +52,6 @@ _MOST_GROUPS = LARGEST_HEADER // 60
 _PARTS_OF_A_GROUP = {"[": 2, "{": 1, ":": 4}
 
 
-def _canonical(content: Any) -> str:
-    """JSON text that is the same whenever the content is."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
 def _description(calibration: Calibration) -> str:
     """What is known of a calibration, as canonical JSON."""
     content = {
@@ -66,10 +61,7 @@ def _description(calibration: Calibration) -> str:
         "n_classes": calibration.n_classes,
         "class_names": calibration.class_names,
     }
-    if calibration.groups is not None:
-        content["groups"] = _describe_groups(calibration.groups.by)
-    if calibration.weights is not None:
-        content["weights"] = "rows" if calibration.weights.classes is None else "classes"
+    content |= calibration.law.description()
     for name in _OPTIONAL:
         value = getattr(calibration, name)
         if value is not None and value is not False:
@@ -77,7 +69,7 @@ def _description(calibration: Calibration) -> str:
     if calibration.origin is not None:
         content |= calibration.origin.to_dict()
     try:
-        return _canonical(content)
+        return canonical(content)
     except (TypeError, ValueError) as error:
         raise ScoreError(f"the parameters of {calibration.score} cannot be stored as JSON: {error}.") from error
 
@@ -87,22 +79,9 @@ def _name_of(score: Score) -> str:
     return score.name if SCORES.get(score.name, type(score)) is type(score) else CUSTOM
 
 
-def _describe_groups(by: Groups) -> dict[str, Any]:
-    return {"by": by.kind, "parameters": dataclasses.asdict(by)}
-
-
 def _tensors(calibration: Calibration) -> dict[str, F64]:
     """A calibration's arrays, in the order in which its file holds them."""
-    groups, weights = calibration.groups, calibration.weights
-    if groups is not None:
-        parts = np.split(calibration.scores, np.cumsum(groups.counts)[:-1])
-        return {f"scores.{number}": part for number, part in enumerate(parts)}
-    tensors = {"scores": calibration.scores}
-    if weights is not None:
-        tensors["weights"] = weights.rows
-        if weights.classes is not None:
-            tensors["class_weights"] = weights.classes
-    return tensors
+    return calibration.law.tensors(calibration.scores)
 
 
 def _digest(description: str, tensors: dict[str, F64]) -> str:
@@ -123,7 +102,7 @@ def save(calibration: Calibration, path: str | PathLike[str]) -> None:
     description, tensors = _description(calibration), _tensors(calibration)
     metadata = {"evicp": description, "sha256": _digest(description, tensors)}
     lengths = {name: len(tensor) for name, tensor in tensors.items()}
-    header = _canonical({"__metadata__": metadata, **dict(_layout(lengths))}).encode()
+    header = canonical({"__metadata__": metadata, **dict(_layout(lengths))}).encode()
     header += b" " * (-len(header) % 8)  # so that the scores are aligned
     if len(header) > LARGEST_HEADER:
         raise _too_long(len(header), len(description.encode()), len(tensors))
@@ -218,18 +197,13 @@ def _read_artifact(path: Path) -> tuple[dict[str, str], dict[str, F64]]:
 
 def _laid_out(header: dict[str, Any], lengths: dict[str, int]) -> bool:
     """Whether a header says what ours would; tensor by tensor, so that no second header is made."""
-    same = (_canonical(header[name]) == _canonical(tensor) for name, tensor in _layout(lengths))
+    same = (canonical(header[name]) == canonical(tensor) for name, tensor in _layout(lengths))
     return len(header) == len(lengths) and all(same)
 
 
 def _lengths(tensors: dict[str, Any]) -> dict[str, int]:
     """How many numbers each tensor of a header claims to hold, in the order of the file; {} if it is not ours."""
-    if "scores" in tensors:
-        names = ["scores", "weights", "class_weights"][: len(tensors)]
-    else:  # no more names than the header has
-        names = [name for number in range(len(tensors)) if (name := f"scores.{number}") in tensors]
-    if set(names) != set(tensors):
-        return {}
+    names = next((names for law in LAWS if (names := law.names_of(set(tensors)))), [])
     shapes: list[Any] = [tensors[name].get("shape") if isinstance(tensors[name], dict) else None for name in names]
     if not all(isinstance(shape, list) and len(shape) == 1 and type(shape[0]) is int for shape in shapes):
         return {}
@@ -270,7 +244,8 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
         raise ArtifactError(
             f"its format is version {content.get('version')!r}; this evicp reads version {FORMAT_VERSION}."
         )
-    special = {"weights"} & set(tensors) if "scores" in tensors else {"groups"}
+    kind = next(law for law in LAWS if law.names_of(set(tensors)))
+    special = {kind.stored_as} - {""}
     if set(content) - {*_OPTIONAL, *ORIGIN} != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
     names = content["class_names"]
@@ -289,16 +264,14 @@ def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score |
     whole = next(iter(tensors.values())).base  # the parts lie in it one after the other: putting them together copies
     scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
     k, names = classes.n_classes, classes.names
-    groups = _rebuild_groups(content["groups"], parts, k, names) if "groups" in special else None
-    weights = _rebuild_weights(content["weights"], tensors, k) if "weights" in special else None
+    law = kind.restored(content.get(kind.stored_as), tensors, k, names)
     chosen_on, folds = (stored_count(content[name], name) if name in content else None for name in _COUNTS)
     return Calibration(
         score,
         convert.frozen(scores),
         k,
         names,
-        groups,
-        weights,
+        law,
         chosen_on=chosen_on,
         origin=Origin.from_dict(content),
         folds=folds,
@@ -314,58 +287,6 @@ def stored_count(value: Any, what: str) -> int:
     return int(value)
 
 
-def _plain(stored: Any, key: str, what: str) -> tuple[str, dict[str, Any]]:
-    """The name and the parameters of a score or of groups; a parameter is one value, or a list of values of one kind.
-
-    NumPy makes strings of numbers beside a string, each as long as the longest: a short list would fill the memory.
-    """
-    if isinstance(stored, dict) and set(stored) == {key, "parameters"}:
-        name, parameters = stored[key], stored["parameters"]
-        if isinstance(name, str) and isinstance(parameters, dict) and all(map(_is_plain, parameters.values())):
-            return name, parameters
-    raise ArtifactError(f"its {what} malformed.")
-
-
-def _is_plain(value: Any) -> bool:
-    kinds = {type(entry) for entry in value} if isinstance(value, list) else {str}
-    return not isinstance(value, dict) and (kinds <= {int, float} or kinds == {str})
-
-
-def _rebuild_groups(stored: Any, parts: list[F64], n_classes: int, class_names: tuple[str, ...] | None) -> Partition:
-    """The groups a file names, if they are those of its tensors."""
-    by_name, parameters = _plain(stored, "by", "groups are")
-    kind = GROUPS.get(by_name)
-    fields = set() if kind is None else {field.name for field in dataclasses.fields(kind)}
-    if kind is None or set(parameters) != fields:
-        raise ArtifactError(f"it names groups by {by_name!r}, which this evicp does not know.")
-    by = kind(**parameters)
-    count = by.count(n_classes) if by.fitted else 0
-    if count != len(parts) or _canonical(_describe_groups(by)) != _canonical(stored):
-        raise ArtifactError(f"it says it has {count:,} groups but holds the scores of {len(parts):,}.")
-    names = by.names(n_classes, class_names)
-    return Partition(by, tuple(names), np.array([len(part) for part in parts]))
-
-
-def _rebuild_weights(stored: Any, tensors: dict[str, F64], n_classes: int) -> Weights:
-    """The weights of a file's scores."""
-    if stored != ("classes" if "class_weights" in tensors else "rows"):
-        raise ArtifactError(f"it says it has weights of {stored!r}, which are not those it holds.")
-    classes = tensors.get("class_weights")
-    return Weights(
-        _stored_weights(tensors["weights"], len(tensors["scores"]), "weights"),
-        None if classes is None else _stored_weights(classes, n_classes, "class_weights"),
-    )
-
-
-def _stored_weights(weights: F64, n: int, what: str, step: int = 1 << 20) -> F64:
-    """Weights as they lie in memory, if they are what `as_weights` takes; in steps, so that none is copied."""
-    if len(weights) != n:
-        raise ArtifactError(f"{what} must be of shape ({n},); got {weights.shape}.")
-    for start in range(0, n, step):
-        as_weights(weights[start : start + step], what=what)
-    return convert.frozen(weights)
-
-
 def _ascending(scores: F64, step: int = 1 << 20) -> bool:
     """Whether no score is NaN or below the one before; in steps, so that no second array of n is made."""
     parts = (scores[start : start + step + 1] for start in range(0, len(scores), step))
@@ -374,7 +295,7 @@ def _ascending(scores: F64, step: int = 1 << 20) -> bool:
 
 def _rebuild_score(stored: Any, supplied: Score | None) -> Score:
     """The score a file names, with the functions the user supplies again."""
-    name, parameters = _plain(stored, "name", "score is")
+    name, parameters = named_parameters(stored, "name", "score is")
     if supplied is not None:
         got = _name_of(supplied), supplied.plain_parameters()
         if got != (name, _retupled(parameters)):

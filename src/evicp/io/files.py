@@ -7,6 +7,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from fractions import Fraction
 from functools import partial
 from os import PathLike
@@ -79,7 +80,7 @@ class SetsWriter:
 
     def append(self, sets: PredictionSets) -> None:
         """Write the sets of the next rows."""
-        if self.summary is not None and self.summary.like != sets[:0]:
+        if self.summary is not None and self.summary.about != sets.about:
             raise InputError(
                 "sets of one file must come from one calibration and one coverage; these differ in either."
             )
@@ -114,7 +115,7 @@ def open_sets(path: str | PathLike[str], more: Mapping[str, SetsFormat] | None =
 
 def _about(sets: PredictionSets) -> dict[str, Any]:
     """What sets remember beside their labels, ready for JSON."""
-    about = {**sets.about(), "coverage": str(sets.coverage)}
+    about = {**asdict(sets.about), "coverage": str(sets.coverage)}
     return {name: value for name, value in about.items() if name not in ("columns", "numbered") or value}
 
 

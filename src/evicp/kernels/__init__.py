@@ -65,8 +65,11 @@ def level() -> str:
 _last: tuple[Any, str, Any] = (None, "", None)
 
 
-def _backend_for(score: Any = None) -> Any:
+def _backend_for(score: Any, logits: Any) -> Any:
+    """The backend for a score and an array, or a tensor on an accelerator, that takes and gives NumPy arrays."""
     global _last  # noqa: PLW0603 - replaced as a whole, so that threads see one or the other
+    if not isinstance(logits, np.ndarray):
+        return import_module("evicp.kernels._tensors").Tensors(on_device(score, logits))
     last, chosen, found = _last
     if score is None or score is not last or _chosen is not chosen:
         found = _find_backend(score)
@@ -112,7 +115,7 @@ def arithmetic(score: Any, logits: Any, precision: str | None = None) -> Arithme
     """What scores these logits. `precision` is that of the logits as they were given, where the array has another."""
     own = precision or precision_of(logits)
     on_cpu = isinstance(logits, np.ndarray)
-    backend = _backend_for(score) if on_cpu else on_device(score, logits)
+    backend = _backend_for(score, logits) if on_cpu else on_device(score, logits)
     return Arithmetic.of(backend.__name__.rpartition("_")[2], backend.precision(logits), own)
 
 
@@ -134,14 +137,37 @@ def comparable(made_by: Arithmetic, score: Any, logits: Any, precision: str) -> 
     return logits, own
 
 
-def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
+def p_values(score: Any, logits: Any, ascending: F64, labels: I64 | None) -> Any:
+    """P-values of a tensor among ascending scores, on its device: (n, K), or (n,) of given labels."""
+    return _backend_for(score, logits).p_values(score, logits, ascending, labels)
+
+
+def logits_at(logits: Any, labels: I64) -> NDArray[Any]:
+    """The logit of each row's given label, (n,)."""
+    if isinstance(logits, np.ndarray):
+        own: NDArray[Any] = logits[np.arange(len(labels)), labels]
+        return own
+    found: F64 = import_module("evicp.kernels._tensors").logits_at(logits, labels)
+    return found
+
+
+def largest_logits(logits: Any, rows: I64) -> NDArray[Any]:
+    """The largest logit of each of some rows."""
+    if isinstance(logits, np.ndarray):
+        largest: NDArray[Any] = logits[rows].max(1)
+        return largest
+    found: F64 = import_module("evicp.kernels._tensors").largest_logits(logits)[rows]
+    return found
+
+
+def dense_scores(score: Any, logits: Any) -> F64:
     """Every label's score, (n, K)."""
-    return _backend_for(score).dense_scores(score, logits)
+    return _backend_for(score, logits).dense_scores(score, logits)
 
 
-def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
+def label_scores(score: Any, logits: Any, labels: I64) -> F64:
     """The score of each row's given label, (n,)."""
-    return _backend_for(score).label_scores(score, logits, labels)
+    return _backend_for(score, logits).label_scores(score, logits, labels)
 
 
 def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32, F64]:
@@ -149,37 +175,37 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
 
     The threshold is one for all, or broadcasts to (n, K): (1, K) for each label, (n, 1) for each row.
     """
-    return _backend_for(score).ragged_sets(score, logits, threshold)
+    return _backend_for(score, logits).ragged_sets(score, logits, threshold)
 
 
-def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32]:
-    """The labels of `ragged_sets` without their scores, as (offsets, labels): less work."""
-    return _backend_for(score).ragged_labels(score, logits, threshold)
+def ragged_labels(score: Any, logits: Any, threshold: float | F64) -> tuple[Any, Any]:
+    """The labels of `ragged_sets` without scores, as (offsets, labels): less work. Of a tensor they stay there."""
+    return _backend_for(score, logits).ragged_labels(score, logits, threshold)
 
 
-def uncertainties(score: Any, logits: NDArray[Any]) -> F64:
+def uncertainties(score: Any, logits: Any) -> F64:
     """The evidential uncertainty of each row, (n,), with the evidence of the score (relu where it has none)."""
-    known = isinstance(getattr(score, "evidence", "relu"), str)
-    if not isinstance(logits, np.ndarray):
-        return on_device(score, logits).uncertainties(score, logits).cpu().numpy().astype(np.float64)
-    return (_backend_for() if known else _numpy).uncertainties(score, logits)
+    on_cpu = isinstance(logits, np.ndarray)
+    if on_cpu and not isinstance(getattr(score, "evidence", "relu"), str):
+        return _numpy.uncertainties(score, logits)
+    return _backend_for(None if on_cpu else score, logits).uncertainties(score, logits)
 
 
-def top_labels(score: Any, logits: NDArray[Any]) -> I32:
+def top_labels(score: Any, logits: Any) -> Any:
     """Each row's most plausible label."""
-    return _backend_for(score).top_labels(score, logits)
+    return _backend_for(score, logits).top_labels(score, logits)
 
 
-def label_ranks(logits: NDArray[Any], labels: I64) -> I64:
+def label_ranks(logits: Any, labels: I64) -> I64:
     """One plus the number of labels with a strictly larger logit than the given one, (n,)."""
-    return _backend_for().label_ranks(logits, labels)
+    return _backend_for(None, logits).label_ranks(logits, labels)
 
 
 def nll_derivatives(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[float, float, float]:
     """Mean negative log-likelihood of softmax(beta z), its derivative and its curvature in beta."""
-    return _backend_for().nll_derivatives(logits, labels, inverse_temperature)
+    return _backend_for(None, logits).nll_derivatives(logits, labels, inverse_temperature)
 
 
 def top_confidences(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[F64, Bools]:
     """The largest probability of each row and whether its label has it."""
-    return _backend_for().top_confidences(logits, labels, inverse_temperature)
+    return _backend_for(None, logits).top_confidences(logits, labels, inverse_temperature)

@@ -101,7 +101,7 @@ def _restore(calibrator: Calibrator, table: Any) -> None:
     if others:
         raise LogitsError(f"logits must have {first} classes in every batch; got {others[0]}.")
     bits = table["bits"].unique().to_pylist()
-    batch = Batch(table["score"].to_numpy(), keys, None, origin, hashes)
+    batch = Batch(table["score"].to_numpy(), keys, calibrator.kind, origin, hashes)
     calibrator.restore(batch._replace(bits=None if None in bits else reduce(or_, bits)), first)
 
 

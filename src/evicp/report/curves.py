@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import group_thresholds
+from evicp.calibration.ranks import ranks_of
 from evicp.errors import InputError
 from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, Violation, trade_off, violation
 from evicp.input import validate
@@ -161,12 +162,10 @@ def limits_of(method: Method, logits: NDArray[Any], groups: Any) -> Limits:
         return Limits(method, np.array([[float(c)] for c in GRID]), everyone)
     if method.weights is not None:
         raise InputError("a report cannot show a weighted calibration: its thresholds depend on the new rows' weights.")
-    if method.groups is None:
-        counts, numbers = np.array([method.n]), everyone
-    else:
-        given = groups if method.guarantee == "group" else None  # the other calibrations of a report do without
-        counts, numbers = method.groups.counts, method.groups.by.numbers(method.score, logits, given)
-    thresholds = np.array([group_thresholds(method.scores, counts, coverage, None) for coverage in GRID])
+    law, counts = method.law, method.law.group_counts(method.n)
+    given = groups if "groups" in law.needs else None  # the other calibrations of a report do without
+    numbers = law.of_rows(method.score, logits, given, None)
+    thresholds = np.array([group_thresholds(method.scores, counts, ranks_of(counts, coverage)) for coverage in GRID])
     return Limits(method.score, thresholds, numbers)
 
 

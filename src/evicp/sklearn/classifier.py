@@ -20,8 +20,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator, calibrate
+from evicp.calibration.laws import as_by
+from evicp.calibration.laws.by_group import ByGroup
+from evicp.calibration.laws.by_uncertainty import ByUncertainty
 from evicp.calibration.laws.cross import CrossCalibration
-from evicp.calibration.laws.groups import ByGroup, ByUncertainty, as_groups
 from evicp.errors import InputError, LabelsError
 from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
@@ -57,7 +59,7 @@ def logits_of(estimator: Any, X: Any) -> NDArray[Any]:
 def _group_function(by: Any) -> Callable[[Any], Any] | None:
     """The function of X that gives groups; None where `by` is another way to group, or none."""
     if by is None or isinstance(by, str | type) or not callable(by):
-        if isinstance(as_groups(by), ByGroup):
+        if isinstance(as_by(by), ByGroup):
             raise InputError('by="group" needs the group of each row: pass a function of X that gives one per row.')
         return None
     return by
@@ -213,7 +215,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         score, held_out = self._conformal_score(trained), trained.held_out
         logits = [aligned(part.logits, classes_of(part.estimator), classes) for part in held_out]
         labels = [positions(y[part.rows], classes) for part in held_out]
-        warn_of_unseen_classes(held_out, labels, classes, None if group else as_groups(self.by), self.coverage)
+        warn_of_unseen_classes(held_out, labels, classes, None if group else as_by(self.by), self.coverage)
         names = classes.tolist() if classes.dtype.kind in "iuf" else [str(c) for c in classes]
         labels = [ClassAxis.of(names, len(names)).labels(part) for part in labels]
         groups: list[NDArray[Any]] = []
@@ -235,7 +237,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise InputError(
                 'ensemble needs one score for all folds; got "auto". Name it, or choose it with evicp.tune.'
             )
-        if group is None and isinstance(as_groups(self.by), ByUncertainty):
+        if group is None and isinstance(as_by(self.by), ByUncertainty):
             raise InputError(
                 'an ensemble cannot be by="uncertainty": each estimator has its own. Pass a function of X.'
             )

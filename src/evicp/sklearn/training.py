@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_method_params, check_is_fitted
 
-from evicp.calibration.laws.groups import ByClass
+from evicp.calibration.laws.by_class import ByClass
 from evicp.calibration.ranks import conformal_rank
 from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input.messages import some_of

@@ -12,7 +12,7 @@ import pytest
 
 import evicp
 from evicp import APS, ECP, LAC, ByClass, ByGroup, ByUncertainty, Calibrator, calibrate
-from evicp.calibration.laws import clusters, groups
+from evicp.calibration.laws import by_uncertainty, clusters
 from evicp.calibration.ranks import rows_needed
 from evicp.errors import (
     ArtifactError,
@@ -918,7 +918,7 @@ def test_the_thresholds_of_many_levels_are_not_kept():
     first = calibration.thresholds(0.5).copy()
     for i in range(1000):
         calibration.thresholds(Fraction(500 + i % 400, 1000))
-    assert len(calibration.groups._thresholds) <= 64
+    assert len(calibration._levels) <= 64
     np.testing.assert_array_equal(calibration.thresholds(0.5), first)
 
 
@@ -944,16 +944,16 @@ def test_rows_set_aside_by_a_grouping_chose_no_score():
 def test_edges_lie_clear_of_every_value_they_were_found_on():
     rng = np.random.default_rng(0)
     u = rng.choice([0.2, 0.3, 0.30001, 0.5, 1.0], 1000) * (1 - 1e-9 * rng.random(1000))  # rounding of five values
-    edges = groups._edges(u, 4)
+    edges = by_uncertainty._edges(u, 4)
     assert len(edges)
     assert np.all(np.abs(edges[:, None] - u[None, :]) > 4e-6 * u)
-    assert groups._edges(np.full(50, 0.7), 5).size == 0
-    assert groups._edges(np.ones(1), 2).size == 0
+    assert by_uncertainty._edges(np.full(50, 0.7), 5).size == 0
+    assert by_uncertainty._edges(np.ones(1), 2).size == 0
 
 
 def test_thresholds_asked_for_by_many_threads(monkeypatch):
     """What is remembered is forgotten now and then, also between one thread's finding a threshold and returning it."""
     z, y = make(300)
     calibration = calibrate(z, y, "lac", by=groups_of(300, 0))
-    monkeypatch.setattr(type(calibration.groups), "_warn_short", lambda self, *_: self._thresholds.clear())
+    monkeypatch.setattr("evicp.calibration.calibration.warn_of", lambda *_: calibration._levels.clear())
     assert calibration.thresholds(Fraction(999, 1000)).tolist() == [np.inf] * len(calibration.groups.names)

@@ -11,6 +11,7 @@ from hypothesis import given
 
 import evicp
 from evicp import LAC, Calibrator, calibrate, estimate_class_frequencies, label_shift_weights
+from evicp.calibration.laws import label_shift
 from evicp.calibration.laws import weighted as shift
 from evicp.errors import ArtifactError, InputError, InputTypeError, LabelsError, SmallCalibrationWarning
 
@@ -324,7 +325,7 @@ def test_estimated_frequencies_are_frequencies():
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=6))
 def test_the_nearest_frequencies(point):
     """The projection meets its optimality condition: what was taken from each positive coordinate is the same."""
-    found = shift._on_simplex(np.array(point))
+    found = label_shift._on_simplex(np.array(point))
     assert found.sum() == pytest.approx(1)
     assert (found >= 0).all()
     taken = np.array(point) - found

@@ -15,12 +15,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from evicp.calibration import limits
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.laws.groups import ByUncertainty
-from evicp.calibration.ranks import conformal_rank, rows_needed
-from evicp.calibration.suspicious import warn_of_low_coverage
-from evicp.calibration.ties import found_ties, warn_of_ties
+from evicp.calibration.laws.by_uncertainty import ByUncertainty
+from evicp.calibration.ranks import ranks_of, rows_needed
+from evicp.calibration.suspicious import caution_of_low_coverage, warn_of
+from evicp.calibration.ties import caution_of_ties, found_ties
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.input import frames, validate
 from evicp.input.classes import ClassAxis
@@ -159,18 +158,20 @@ class CrossCalibration:
         allow_empty : if False, an empty set gets its top label
         """
         wanted = validate.as_coverages(coverage)
-        warn_of_low_coverage(max(wanted))
+        warn_of(caution_of_low_coverage(max(wanted)))
         validate.as_flag(allow_empty, "allow_empty")
         at_least, n = self._counts(logits, groups)
         for exact in wanted:
-            warn_of_ties(found_ties(*self._pooled, exact), exact, can_smooth=False)
+            scores, counts = self._pooled
+            ties = found_ties(scores, counts, ranks_of(counts, exact))
+            warn_of(caution_of_ties(ties, exact, can_smooth=False))
         below = n - at_least
         mean = np.mean([validate.as_logits(own, self.n_classes, row_allowed=True) for own in logits], axis=0)
         # Along rows: the last key is the first to decide, and equals stay in the order of their numbers.
         order = np.lexsort((-mean, -(1.0 + at_least) / (1.0 + n)), axis=-1)
         results = [self._sets(below < self._ranks(n, exact), order, exact) for exact in wanted]
         if not allow_empty:
-            results = [limits.fill_empty(sets, order[:, 0].astype(np.int32)) for sets in results]
+            results = [sets.filled_with(order[:, 0].astype(np.int32)) for sets in results]
         return results if validate.is_many(coverage) else results[0]
 
     def _sets(self, member: Bools, order: I64, coverage: Fraction) -> PredictionSets:
@@ -228,27 +229,25 @@ class CrossCalibration:
     @cached_property
     def _pooled(self) -> tuple[F64, I64]:
         """The scores of all folds, ascending in each group, group after group, and the rows of each group."""
-        counts = np.array([[one.n] if one.groups is None else one.groups.counts for one in self.folds])
+        counts = np.array([one.law.group_counts(one.n) for one in self.folds])
         group = np.concatenate([np.repeat(np.arange(len(own)), own) for own in counts])
         scores = np.concatenate([one.scores for one in self.folds])
         return scores[np.lexsort((scores, group))], counts.sum(0)
 
     def _group_counts(self) -> list[int]:
         """Rows of each group, or of all, in all folds."""
-        groups = [one.groups for one in self.folds if one.groups is not None]
-        return np.sum([one.counts for one in groups], axis=0).tolist() if groups else [self.n]
+        return np.sum([one.law.group_counts(one.n) for one in self.folds], axis=0).tolist()
 
     def _ranks(self, n: I64, coverage: Fraction) -> I64:
         """The rank of the threshold among so many scores; a warning where they are too few for one."""
-        sizes, which = np.unique(n, return_inverse=True)
-        if np.any(sizes < rows_needed(coverage)):
+        fewest = int(n.min(initial=self.n))
+        if fewest < rows_needed(coverage):
             warn(
-                f"{sizes[0]} calibration row(s) cannot promise coverage {float(coverage):g}: labels that are compared "
+                f"{fewest} calibration row(s) cannot promise coverage {float(coverage):g}: labels that are compared "
                 f"with so few are in every set. Calibrate on at least {rows_needed(coverage)} rows.",
                 SmallCalibrationWarning,
             )
-        ranks = np.array([conformal_rank(size, coverage) for size in sizes.tolist()], np.int64)
-        return ranks[which].reshape(n.shape)
+        return ranks_of(n, coverage)
 
     def __repr__(self) -> str:
         first = self.folds[0]

@@ -94,7 +94,11 @@ def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -
     new = as_features(new_features, "new_features", n_features=old.shape[1], columns=columns)
     if min(len(old), len(new)) < _FEWEST:
         raise InputError(f"a density ratio needs {_FEWEST} old and {_FEWEST} new rows; got {len(old)} and {len(new)}.")
-    rng = np.random.default_rng(validate.as_seed(seed))
+    return _fitted(old, new, columns, np.random.default_rng(validate.as_seed(seed)))
+
+
+def _fitted(old: F64, new: F64, columns: tuple[str, ...] | None, rng: np.random.Generator) -> DensityRatio:
+    """The density ratio that a regression with the best penalty finds; `rng` draws the folds."""
     x, is_new = np.concatenate([old, new]), np.arange(len(old) + len(new)) >= len(old)
     centre, scale = _standard(x)
     x = (x - centre) / scale

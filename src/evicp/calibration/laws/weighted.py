@@ -1,24 +1,33 @@
-"""Known shift: weighted calibration (Tibshirani et al., 2019) and the weights of a label shift."""
+"""Known shift: weighted calibration (Tibshirani et al., 2019)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 import numpy as np
 
-from evicp import kernels
-from evicp.calibration import limits
-from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning, SuspiciousInputWarning
-from evicp.input import convert, validate
-from evicp.input.classes import ClassAxis, in_class_order, labelled
+from evicp.calibration.laws.law import Kind, Law, Thresholds, refuse_weights
+from evicp.calibration.promises import Promise, Target, verdict
+from evicp.calibration.ranks import rows_needed
+from evicp.calibration.reliability import Reliability
+from evicp.calibration.suspicious import caution_of_masked, warn_of
+from evicp.calibration.ties import found_weighted_ties
+from evicp.errors import (
+    ArtifactError,
+    EvicpWarning,
+    InputError,
+    InputTypeError,
+    SmallCalibrationWarning,
+    SuspiciousInputWarning,
+)
+from evicp.input import convert
 from evicp.input.warn import warn
-from evicp.method.scores import LAC
-from evicp.types import F64
-
-__all__ = ["effective_sample_size", "estimate_class_frequencies", "label_shift_weights"]
+from evicp.method.scores import Score
+from evicp.types import F64, I64
 
 
 def as_weights(weights: Any, n: int | None = None, what: str = "weights") -> F64:
@@ -59,8 +68,71 @@ def equal_rows(scores: F64, weights: F64, threshold: float, coverage: float) -> 
     return float(coverage * (1 - coverage) * relative.sum() ** 2 / (distances**2).sum())
 
 
+class _Weighted(Kind):
+    caveat = (
+        "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
+        "densities and were not chosen with the calibration rows. The Beta law is an approximation here: a verdict "
+        "at 95 % calls 1 to 4 % of kept promises broken, and up to 5 % where a few rows have most of the weight."
+    )
+
+
+@dataclass(frozen=True)
+class RowWeights(_Weighted):
+    """Calibration rows with weights of their own."""
+
+    def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> F64:
+        """The weights of the rows."""
+        if weights is None:
+            raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
+        return as_weights(weights, len(labels))
+
+    def law_of(
+        self,
+        scores: F64,
+        keys: Sequence[F64],
+        n_classes: int,
+        class_names: tuple[str, ...] | None,
+    ) -> tuple[F64, Weights]:
+        """The scores, ascending, each with its weight."""
+        warn_of_scales_between(keys)
+        return _in_order(scores, np.concatenate(keys), None)
+
+
 @dataclass(frozen=True, eq=False)
-class Weights:
+class ClassWeights(_Weighted):
+    """Calibration rows with the weights of their classes, (K,)."""
+
+    classes: F64
+
+    def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> F64:
+        """The weights of the rows' classes."""
+        refuse_weights(weights)
+        return as_weights(self.classes, logits.shape[1], "class_weights")[labels]
+
+    def law_of(
+        self,
+        scores: F64,
+        keys: Sequence[F64],
+        n_classes: int,
+        class_names: tuple[str, ...] | None,
+    ) -> tuple[F64, Weights]:
+        """The scores, ascending, each with its weight."""
+        return _in_order(scores, np.concatenate(keys), self.classes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClassWeights) and np.array_equal(self.classes, other.classes)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _in_order(scores: F64, weights: F64, classes: F64 | None) -> tuple[F64, Weights]:
+    """The scores, ascending, each with its weight."""
+    order = np.argsort(scores, kind="stable")
+    return scores[order], Weights(weights[order], classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(Law):
     """The weights of calibration rows, and how new points get theirs.
 
     Parameters
@@ -72,6 +144,23 @@ class Weights:
     rows: F64
     classes: F64 | None = None
 
+    guarantee = "weighted"
+    stored_as = "weights"
+    refusals = MappingProxyType(
+        {
+            "one threshold": "this calibration has weights, not one threshold; use thresholds() or predict().",
+            "confidence": "confidence needs the Beta law, which weighted calibrations do not follow; leave it out.",
+            **dict.fromkeys(
+                ("smoothed p-values", "smoothed sets"),
+                "smoothed p-values need rows that count alike; this calibration is weighted.",
+            ),
+            "online p-values": "online p-values are those of one exchangeable sequence; this calibration is not "
+            "marginal but weighted. Use p_values and extended.",
+            "one law": "this calibration is not marginal but weighted: certificate() has its laws.",
+            "rows": "the law of coverage is not known for weighted calibrations; they cannot be monitored.",
+        }
+    )
+
     def __post_init__(self) -> None:
         if not self.rows.any():
             raise InputError("weights must not all be 0.")
@@ -81,8 +170,26 @@ class Weights:
 
     __setstate__ = convert.restore_frozen
 
-    def of_new(self, n: int, given: Any) -> F64:
-        """The weights of new points: of each label, (1, K), or of each row, (n, 1)."""
+    @property
+    def kind(self) -> RowWeights | ClassWeights:
+        """Where the weights of calibration rows come from."""
+        return RowWeights() if self.classes is None else ClassWeights(self.classes)
+
+    @property
+    def weights(self) -> Weights:
+        """Itself."""
+        return self
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What new rows must come with."""
+        return frozenset({"weights"}) if self.classes is None else frozenset()
+
+    def of_rows(self, score: Score, logits: Any, groups: Any, weights: Any) -> F64:
+        """The weight of each label, (1, K), or of each row, (n, 1)."""
+        return self._of_new(len(logits), weights)
+
+    def _of_new(self, n: int, given: Any) -> F64:
         if self.classes is not None:
             if given is not None:
                 raise InputError("this calibration has class weights; it takes no weights of rows.")
@@ -93,15 +200,110 @@ class Weights:
         warn_of_scales(self.rows, new)
         return new[:, None]
 
-    def limit(self, scores: F64, coverage: Fraction, confidence: float | None, new: F64) -> F64:
-        """The threshold for each new weight, of the shape of `new`."""
-        if confidence is not None:
-            raise InputError("confidence needs the Beta law, which weighted calibrations do not follow; leave it out.")
-        warn_small_effective_size(self.rows, coverage)
-        thresholds = weighted_thresholds(scores, self.rows, new, coverage)
+    # -----------------------------------------------------------------------------------------------------------
+    # Thresholds
+
+    def at(self, scores: F64, coverage: Fraction, confidence: float | None) -> Thresholds:
+        """No thresholds, which new weights decide; the ties at that of a new row of average weight."""
+        ties = found_weighted_ties(scores, self.rows, self._average(scores, coverage), coverage)
+        caution = caution_of_small_size(self.rows, coverage)
+        return Thresholds(np.empty(0), ties, cautions=() if caution is None else (caution,))
+
+    def _average(self, scores: F64, coverage: Fraction) -> float:
+        """The threshold of a new row of average weight."""
+        return float(weighted_thresholds(scores, self.rows, self.rows.mean(keepdims=True), coverage)[0])
+
+    def limit(self, scores: F64, coverage: Fraction, values: F64, of_rows: F64) -> F64:
+        """The threshold for each new weight."""
+        thresholds = weighted_thresholds(scores, self.rows, of_rows, coverage)
         if np.isinf(thresholds).any():
-            limits.warn_of_masked(scores, coverage)
+            warn_of(caution_of_masked(scores, coverage))
         return thresholds
+
+    def listed(self, scores: F64, coverage: Fraction, values: F64) -> F64:
+        """The threshold of each label, where there are class weights."""
+        found: F64 = self.limit(scores, coverage, values, self._of_new(0, None))[0]
+        return found
+
+    def p_values(self, scores: F64, new: F64, of_rows: F64) -> F64:
+        """The weighted p-value of each new score."""
+        return weighted_p_values(scores, self.rows, new, of_rows)
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Promises
+
+    def effective_n(self, n: int) -> float:
+        """(sum w)^2 / sum w^2."""
+        return effective_sample_size(self.rows)
+
+    def promise(self, scores: F64, target: Target) -> Promise:
+        """The law of as many equally weighted rows: an approximation, never of fewer rows than have a threshold.
+
+        Where a new row of average weight has none, lighter ones may have, so that not all sets are full.
+        """
+        coverage, threshold = target.coverage, self._average(scores, target.coverage)
+        if np.isinf(threshold):
+            warn_of(caution_of_masked(scores, coverage))
+        rows = 0 if threshold == np.inf else round(equal_rows(scores, self.rows, threshold, float(coverage)))
+        law = Reliability(max(rows, rows_needed(coverage)), coverage)
+        observed = verdict(law, target.evaluation, weighted_confidence(target.confidence), covers_more=True)
+        return Promise(law, threshold, False, observed, effective_n=self.effective_n(len(scores)))
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Other scores
+
+    def extended(self, scores: F64, new: F64, keys: F64, n_classes: int) -> tuple[F64, Weights]:
+        """The scores with those of more rows, ascending, each with its weight."""
+        if self.classes is None:
+            warn_of_scales_between([self.rows, keys])
+        return _in_order(np.concatenate([scores, new]), np.concatenate([self.rows, keys]), self.classes)
+
+    def raised(self, scores: F64, higher: Callable[[F64], F64]) -> tuple[F64, Weights]:
+        """Higher scores, ascending, each with its weight."""
+        return _in_order(higher(scores), self.rows, self.classes)
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Files and text
+
+    def description(self) -> dict[str, Any]:
+        """Whose weights they are."""
+        return {"weights": "rows" if self.classes is None else "classes"}
+
+    def tensors(self, scores: F64) -> dict[str, F64]:
+        """The scores, their weights, and those of the classes."""
+        classes = {} if self.classes is None else {"class_weights": self.classes}
+        return {"scores": scores, "weights": self.rows, **classes}
+
+    @classmethod
+    def names_of(cls, names: set[str]) -> list[str]:
+        """Those three, or the first two."""
+        found = ["scores", "weights", "class_weights"][: len(names)]
+        return found if len(names) > 1 and set(found) == names else []
+
+    @classmethod
+    def restored(
+        cls,
+        stored: Any,
+        tensors: Mapping[str, F64],
+        n_classes: int,
+        class_names: tuple[str, ...] | None,
+    ) -> Self:
+        """The weights of a file's scores."""
+        if stored != ("classes" if "class_weights" in tensors else "rows"):
+            raise ArtifactError(f"it says it has weights of {stored!r}, which are not those it holds.")
+        classes = tensors.get("class_weights")
+        return cls(
+            _stored_weights(tensors["weights"], len(tensors["scores"]), "weights"),
+            None if classes is None else _stored_weights(classes, n_classes, "class_weights"),
+        )
+
+    def facts(self) -> list[tuple[str, str]]:
+        """How many equally weighted rows say as much."""
+        return [*super().facts(), ("effective rows", f"{self.effective_n(0):.1f}")]
+
+    def summary(self) -> str:
+        """The same."""
+        return f", weighted ({self.effective_n(0):.1f} effective rows)"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Weights):
@@ -110,6 +312,24 @@ class Weights:
         return same_classes and np.array_equal(self.rows, other.rows)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _stored_weights(weights: F64, n: int, what: str, step: int = 1 << 20) -> F64:
+    """Weights as they lie in memory, if they are what `as_weights` takes; in steps, so that none is copied."""
+    if len(weights) != n:
+        raise ArtifactError(f"{what} must be of shape ({n},); got {weights.shape}.")
+    for start in range(0, n, step):
+        as_weights(weights[start : start + step], what=what)
+    return convert.frozen(weights)
+
+
+def weighted_confidence(confidence: float) -> float:
+    """The confidence whose interval keeps the stated one for weighted sets, from below: half of the tails.
+
+    Their law is that of equally weighted rows. A calibration set that lacks the heavy rows it should have covers less,
+    and looks surer: the lower tail of this law is crossed up to twice as often as it says.
+    """
+    return 1 - (1 - confidence) / 2
 
 
 def weighted_thresholds(scores: F64, weights: F64, new_weights: F64, coverage: Fraction) -> F64:
@@ -206,88 +426,14 @@ def warn_of_scales_between(batches: Sequence[F64]) -> None:
         )
 
 
-def warn_small_effective_size(weights: F64, coverage: Fraction) -> None:
+def caution_of_small_size(weights: F64, coverage: Fraction) -> EvicpWarning | None:
     """Few effective rows: coverage given the calibration rows spreads by more than a third of 1 - coverage."""
     needed = 10 / (1 - coverage)
     size = effective_sample_size(weights)
-    if size < needed:
-        warn(
-            f"the weights leave {size:.1f} effective rows of {len(weights)}: coverage {float(coverage):g} holds on "
-            f"average over calibration sets, but varies much between them. {float(needed):.0f} would be enough; "
-            "calibrate on more rows like the new ones.",
-            SmallCalibrationWarning,
-        )
-
-
-def label_shift_weights(labels: Any, frequencies: Any) -> F64:
-    """The weight of each class, (K,), where class frequencies have changed and nothing else.
-
-    w_k = (new frequency of k) / (frequency of k among the calibration labels).
-
-    Parameters
-    ----------
-    labels : (n,) calibration labels
-    frequencies : (K,) class frequencies among new rows, known or from `estimate_class_frequencies`; of a mapping or a
-        Series, such as `value_counts` gives, by class number
-
-    >>> label_shift_weights([0, 0, 0, 1], [0.5, 0.5]).round(3)
-    array([0.667, 2.   ])
-    """
-    wanted = as_weights(in_class_order(frequencies, "frequencies"), what="frequencies")
-    if wanted.size < 2 or not wanted.any():
-        raise InputError("frequencies must hold one number per class, not all of them 0.")
-    truth = validate.as_labels(labels, convert.as_array(labels, "labels").size, len(wanted))
-    seen = np.bincount(truth, minlength=len(wanted)) / max(1, len(truth))
-    missing = np.flatnonzero((seen == 0) & (wanted > 0))
-    if missing.size:
-        raise InputError(
-            f"class {missing[0]} has new frequency {wanted[missing[0]]:g} but no calibration rows: no weight can make "
-            "up for them. Calibrate with rows of this class."
-        )
-    share = wanted / wanted.max()  # the sum of numbers near the largest would be infinite
-    return np.divide(share / share.sum(), seen, out=np.zeros(len(wanted)), where=seen > 0)
-
-
-def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64:
-    """The class frequencies of unlabelled rows, (K,), from how often each class is predicted.
-
-    Under label shift the classifier errs within each class as before: P(predicted i) = sum_k P(predicted i | k) q_k
-    (Lipton et al., 2018). Solved for q by least squares, then made non-negative with sum 1. Use other labelled rows
-    than those to be calibrated on: the guarantee holds for weights chosen without them.
-
-    Parameters
-    ----------
-    logits, labels : (n, K) and (n,) labelled rows from before the shift, each class among them
-    new_logits : (m, K) rows from after it
-    """
-    array, truth = labelled(logits, labels)
-    n_classes = array.shape[1]
-    new = validate.as_logits(new_logits, n_classes)
-    ClassAxis(n_classes).learned(logits).check(new_logits)
-    counts = np.bincount(truth, minlength=n_classes)
-    if not len(new) or (counts == 0).any():
-        raise InputError(
-            "class frequencies need new rows, and labelled rows of every class; "
-            f"got {len(new)} new rows and no rows of {np.sum(counts == 0)} class(es)."
-        )
-    confusion = np.zeros((n_classes, n_classes))
-    np.add.at(confusion, (kernels.top_labels(LAC(), array), truth), 1.0)
-    predicted = np.bincount(kernels.top_labels(LAC(), new), minlength=n_classes) / len(new)
-    solution, _, rank, _ = np.linalg.lstsq(confusion / counts, predicted, rcond=None)
-    if rank < n_classes:
-        never = np.flatnonzero(confusion.sum(1) == 0)
-        named = f" ({len(never)} of them never predicted, such as {never[0]})" if never.size else ""
-        warn(
-            f"predictions cannot tell all {n_classes} classes apart{named}: among those that look alike, frequencies "
-            "are a guess. Pass more labelled rows, or known frequencies.",
-            SuspiciousInputWarning,
-        )
-    return _on_simplex(np.asarray(solution, np.float64))
-
-
-def _on_simplex(point: F64) -> F64:
-    """The nearest point whose coordinates are >= 0 and sum to 1."""
-    descending = np.sort(point)[::-1]
-    excess = (np.cumsum(descending) - 1.0) / np.arange(1, len(point) + 1)
-    used = np.flatnonzero(descending > excess)[-1]
-    return np.maximum(point - excess[used], 0.0)
+    if size >= needed:
+        return None
+    return SmallCalibrationWarning(
+        f"the weights leave {size:.1f} effective rows of {len(weights)}: coverage {float(coverage):g} holds on "
+        f"average over calibration sets, but varies much between them. {float(needed):.0f} would be enough; "
+        "calibrate on more rows like the new ones."
+    )

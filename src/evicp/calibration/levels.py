@@ -1,0 +1,74 @@
+"""What follows from a calibration at one coverage, whatever the new rows: worked out once."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+from evicp.calibration.suspicious import caution_of_low_confidence, caution_of_low_coverage, warn_of
+from evicp.calibration.ties import Ties, caution_of_ties
+from evicp.errors import EvicpWarning
+from evicp.sets import AboutSets
+from evicp.types import F64
+
+if TYPE_CHECKING:
+    from evicp.calibration.calibration import Calibration
+
+
+class Level(NamedTuple):
+    """What follows from a calibration at one coverage."""
+
+    coverage: Fraction
+    #: Of training-conditional sets; None of others.
+    confidence: float | None
+    #: The thresholds, as the law has them.
+    values: F64
+    #: What sets at this level remember.
+    about: AboutSets
+    #: Calibration scores that tie at the threshold.
+    ties: Ties
+    #: What there is to warn of where the thresholds are used.
+    cautions: tuple[EvicpWarning, ...]
+    #: Whether there is more to warn of, for what was asked (see `warn_of_request`).
+    is_suspicious: bool
+
+
+def prepare(calibration: Calibration, coverage: Fraction, confidence: float | None) -> Level:
+    """What follows from a calibration at one coverage, of what has been checked."""
+    own = calibration
+    values, ties, tied, cautions = own.law.at(own.scores, coverage, confidence)
+    if own.n_classes == 2 and own.score.name == "ecp":  # calibrating has said what these do
+        ties = Ties(0, own.n, float(coverage), float(coverage))
+    about = AboutSets(
+        n_classes=own.n_classes,
+        coverage=coverage,
+        score=own.score.name,
+        n_calibration=own.n if own.folds is None else None,
+        class_names=own.class_names,
+        confidence=confidence,
+        guarantee=own.guarantee,
+        tied=tied,
+        columns=own.columns,
+        numbered=own.numbered,
+    )
+    low = caution_of_low_coverage(coverage) or caution_of_low_confidence(confidence)
+    return Level(coverage, confidence, values, about, ties, cautions, low is not None or ties.matter)
+
+
+def warn_of_request(levels: list[Level], *, ties: bool = True, can_smooth: bool = True) -> None:
+    """Warn of coverages and a confidence that are hardly meant, and of ties at the thresholds.
+
+    Parameters
+    ----------
+    levels : all that is asked for
+    ties : whether they matter, as to plain sets
+    can_smooth : whether sets could be smoothed instead
+    """
+    if not any(level.is_suspicious for level in levels):
+        return
+    confidence = levels[0].confidence
+    warn_of(
+        caution_of_low_coverage(max(level.coverage for level in levels)),
+        caution_of_low_confidence(confidence),
+        *(caution_of_ties(level.ties, level.coverage, can_smooth=can_smooth) for level in levels if ties),
+    )

@@ -1,0 +1,93 @@
+"""Tensors on an accelerator: the functions of every backend, where one of `_triton` and `_torch` computes.
+
+With built-in scores the logits stay where they are. Sets stay there, too; what is needed of calibration rows, and
+scores that are looked up, are NumPy arrays, as of every backend. CUDA tensors go through the fused Triton kernels where
+Triton is installed, other devices through plain torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from evicp.errors import unusable
+from evicp.types import F64, I64
+
+try:
+    import torch
+    from torch import Tensor
+
+    from evicp.kernels._torch import offsets_of, sets_within, working_type
+except ImportError as error:
+    raise unusable("torch", "torch", "torch", "scoring on an accelerator", error) from error
+
+
+class Tensors:
+    """A backend of tensors as one like the others.
+
+    Parameters
+    ----------
+    backend : the module that computes: its functions take tensors, and return tensors on the same device
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+
+    def dense_scores(self, score: Any, logits: Tensor) -> F64:
+        """Every label's score, (n, K)."""
+        parts = [part.cpu().numpy() for _, part in self.backend.dense_blocks(score, logits)]
+        return np.concatenate([np.empty((0, logits.shape[1])), *parts], dtype=np.float64)
+
+    def label_scores(self, score: Any, logits: Tensor, labels: I64) -> F64:
+        """The score of each row's given label, (n,)."""
+        truth = torch.tensor(labels, device=logits.device)
+        scores = self.backend.label_scores(score, logits, truth, settled=False).cpu().numpy()
+        if np.isnan(scores).any():  # a row that cannot be scored, or one that takes longer
+            scores = self.backend.label_scores(score, logits, truth).cpu().numpy()
+        return scores.astype(np.float64)
+
+    def ragged_labels(self, score: Any, logits: Tensor, threshold: float | F64) -> tuple[Tensor, Tensor]:
+        """Offsets and labels within thresholds: those within the loosest, of which the others are left out."""
+        limit = np.asarray(threshold)
+        if limit.size <= 1:
+            offsets, labels, _ = self.backend.ragged_sets(score, logits, float(limit.max(initial=-np.inf)))
+            return offsets, labels
+        own = torch.tensor(limit, dtype=working_type(logits.device), device=logits.device)
+        if np.isinf(limit).any():  # what is always in, of few labels or rows, would make all sets full at first
+            return sets_within(logits, own, self.backend.dense_blocks(score, logits))[:2]
+        offsets, labels, scores = self.backend.ragged_sets(score, logits, float(limit.max()))
+        of_each = own[0, labels.long()] if limit.shape[1] > 1 else own[:, 0].repeat_interleave(offsets.diff())
+        kept = scores <= of_each
+        return offsets_of(kept.long())[offsets], labels[kept]
+
+    def top_labels(self, score: Any, logits: Tensor) -> Tensor:
+        """Each row's most plausible label."""
+        top: Tensor = self.backend.top_labels(score, logits)
+        return top
+
+    def p_values(self, score: Any, logits: Tensor, ascending: F64, labels: I64 | None) -> Tensor:
+        """P-values among ascending scores, (n, K) or, of given labels, (n,)."""
+        known = torch.tensor(ascending, dtype=working_type(logits.device), device=logits.device)
+        truth = None if labels is None else torch.tensor(labels, device=logits.device)
+        result: Tensor = self.backend.p_values(score, logits, known, truth)
+        return result
+
+    def uncertainties(self, score: Any, logits: Tensor) -> F64:
+        """The evidential uncertainty of each row, (n,)."""
+        return self.backend.uncertainties(score, logits).cpu().numpy().astype(np.float64)
+
+    def label_ranks(self, logits: Tensor, labels: I64) -> I64:
+        """The rank of each row's given label, from 1."""
+        return self.backend.label_ranks(logits, torch.tensor(labels, device=logits.device)).cpu().numpy()
+
+
+def logits_at(logits: Tensor, labels: I64) -> F64:
+    """The logit of each row's given label, (n,)."""
+    own = logits.gather(1, torch.tensor(labels, device=logits.device)[:, None])
+    return own[:, 0].cpu().double().numpy()
+
+
+def largest_logits(logits: Tensor) -> F64:
+    """The largest logit of each row, (n,)."""
+    return logits.amax(1).cpu().double().numpy()
