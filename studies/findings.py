@@ -21,6 +21,7 @@ from evicp.io.atomic import write_whole
 from evicp.io.paths import read_text
 from evidence_parts import base_rates, evidence_functions, parts, uncertainty, utilities
 from published_arithmetic import arithmetic
+from released_code import released_protocol, released_score
 from scores_compared import against_lac, levels, reliability, temperature, ties
 from stabilizer import stabilizer, stabilizer_scale
 from study import Finding, Logits, embedded, into, read
@@ -57,6 +58,8 @@ FINDINGS: Mapping[str, Callable[[Sequence[Logits]], Finding]] = MappingProxyType
         "by_size": by_size,
         "by_difficulty": by_difficulty,
         "best_of_raps": best_of_raps,
+        "released": released_protocol,
+        "released_score": released_score,
     }
 )
 

@@ -8,6 +8,8 @@ import json
 import re
 import warnings
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+from fractions import Fraction
 from html.parser import HTMLParser
 
 import numpy as np
@@ -15,12 +17,25 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from commands import evicp_process
+from evicp.calibration.ranks import conformal_rank
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError, SuspiciousInputWarning
 from evicp.paper import figures as drawing
 from evicp.paper.published import NETWORKS, TABLES, figures, lookup, paper_name
+from evicp.paper.rankings import Ranking, _is_noise
 from evicp.paper.reproduction import _warn_of_other_networks, as_network, refuse_existing, reproduce
-from evicp.paper.trials import LEAKS, RAPS_GRID, Method, Network, run_trials
+from evicp.paper.trials import (
+    DIFFERENCES,
+    LEAKS,
+    RAPS_GRID,
+    TO_THE_LETTER,
+    Method,
+    Network,
+    Released,
+    released_temperature,
+    run_trials,
+    sgd_temperature,
+)
 from oracles import reference_murmur_uniform
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -145,10 +160,12 @@ def independent_scores(
     return score
 
 
-def independent_figures(scores, labels, calibration, test, coverage, *, base: bool) -> dict[str, float]:
+def independent_figures(
+    scores, labels, calibration, test, coverage, *, base: bool, offset: int = 0
+) -> dict[str, float]:
     """Coverage, size, SSCV and SAT of one split, by counting."""
     true = scores[np.arange(len(labels)), labels]
-    rank = -((-(len(calibration) + 1) * round(coverage * 100)) // 100)
+    rank = -((-(len(calibration) + 1) * round(coverage * 100)) // 100) + offset
     threshold = coverage if base else np.sort(true[calibration])[rank - 1]
     members = scores[test] <= threshold
     size, hit = members.sum(1), true[test] <= threshold
@@ -202,6 +219,53 @@ def test_the_released_protocol_has_the_leaks_it_names():
     own_rows = np.random.default_rng([0, 0, 0]).permutation(400)[:120]
     tested = np.random.default_rng([0, 0, 1]).permutation(400)[120:]
     assert np.isin(own_rows, tested).any()
+
+
+def test_the_rank_of_the_released_code_is_one_more_than_needed():
+    """Its quantile, as its code takes it, is the calibration score of rank k + 1, but never beyond the last one."""
+    for n, delta in ((10, 0.1), (19, 0.05), (120, 0.1), (1500, 0.05), (1501, 0.01), (15_000, 0.1)):
+        theirs = np.quantile(np.arange(1, n + 1), np.ceil((n + 1) * (1 - delta)) / n, method="higher")
+        target = 1 - Fraction(str(delta))
+        assert conformal_rank(n, TO_THE_LETTER.coverage(n, target)) == theirs
+        assert Released().coverage(n, target) == target
+    assert TO_THE_LETTER.coverage(8, Fraction(9, 10)) == Fraction(9, 10)  # no rank will do: sets are full
+
+
+def test_what_the_released_code_does_is_measured_as_it_does_it():
+    network, n = small_network(200), 200
+    z, labels = network.logits.astype(np.float64), network.labels
+    results = run_trials(network, "as released", trials=1, seed=5, released=TO_THE_LETTER)
+    own = np.random.default_rng([5, 0, 0]).permutation(n)[:60]
+    temperature = sgd_temperature(network.logits[own], labels[own])
+    assert released_temperature(network, 0, 5, TO_THE_LETTER) == temperature
+    soft = independent_softmax(z, temperature)
+    calibration, test = np.split(np.random.default_rng([5, 0, 5]).permutation(n), [60])
+    expected = independent_figures(1 - soft, labels, calibration, test, 0.9, base=False, offset=1)
+    outcome = results[Method("LAS"), 0.9][0]
+    for metric, attribute in _MEASURED.items():
+        assert getattr(outcome.evaluation, attribute) == pytest.approx(expected[metric], abs=1e-9), metric
+    assert outcome.evaluation.target == Fraction(9, 10)
+    assert outcome.guaranteed == Fraction(56, 61)
+    assert results[Method("Base"), 0.9][0].guaranteed == Fraction(9, 10)
+    assert len(DIFFERENCES) == 4
+
+
+def test_the_released_temperature_is_that_of_torchs_gradient_descent():
+    torch = pytest.importorskip("torch")
+    sample = load_imagenet_sample()
+    z, labels = sample.logits[:500].astype(np.float64), sample.labels[:500]
+    parameter = torch.nn.Parameter(torch.tensor([1.3], dtype=torch.float64))
+    optimizer = torch.optim.SGD([parameter], lr=0.01)
+    for _ in range(10):
+        before = parameter.item()
+        for start in range(0, 500, 128):
+            optimizer.zero_grad()
+            scaled = torch.from_numpy(z[start : start + 128]) / parameter
+            torch.nn.functional.cross_entropy(scaled, torch.from_numpy(labels[start : start + 128])).backward()
+            optimizer.step()
+        if abs(before - parameter.item()) < 0.01:
+            break
+    assert sgd_temperature(z, labels) == pytest.approx(parameter.item(), abs=1e-9)
 
 
 def test_the_clean_protocol_chooses_lambda_without_the_rows_it_reports():
@@ -306,6 +370,39 @@ def test_rankings_follow_from_the_tables(reproduction):
     assert by_key[5, "ResNet152"].published == ("ECP", "RAPS (best)", "APS")
     assert ranking.trials == 2
     assert "ranking" in str(ranking)
+
+
+def test_a_swap_within_the_noise_of_the_trials_does_not_undo_a_ranking():
+    swapped = Ranking(
+        1,
+        "x",
+        "size",
+        ("ECP", "RAPS", "APS"),
+        ("ECP", "RAPS", "APS"),
+        ("RAPS", "ECP", "APS"),
+        "RAPS",
+        0.01,
+        0.02,
+        4,
+        10,
+    )
+    assert swapped.swaps == (("ECP", "RAPS"),)
+    assert not swapped.survives
+    assert "best first: published ECP, RAPS, APS; as released ECP, RAPS, APS; clean RAPS, ECP, APS." in str(swapped)
+    near = replace(swapped, within_noise=frozenset({frozenset({"RAPS", "ECP"})}))
+    assert near.survives
+    assert "survives: ECP and RAPS swap, but differ by one standard error or less" in str(near)
+    assert near.to_dict()["swaps"] == [{"methods": ["ECP", "RAPS"], "within_noise": True}]
+    assert not replace(near, within_noise=frozenset({frozenset({"APS", "ECP"})})).survives
+
+
+def test_the_noise_is_one_standard_error_of_the_mean_difference():
+    values = {"a": np.array([1.0, 2.0, 3.0, np.nan]), "b": np.array([0.5, 2.5, 2.7, 1.0]), "c": np.zeros(4)}
+    difference = np.array([0.5, -0.5, 0.3])
+    assert abs(difference.mean()) < difference.std(ddof=1) / 3**0.5
+    assert _is_noise(values, ("a", "b"))
+    assert not _is_noise(values, ("a", "c"))
+    assert not _is_noise({"a": np.array([1.0]), "b": np.array([1.0])}, ("a", "b"))  # one trial cannot tell
 
 
 class _Page(HTMLParser):
@@ -438,6 +535,9 @@ def test_the_command_reads_wildcards_and_writes_a_directory(tmp_path):
     assert again.code == 2
     assert "exists already" in again.err
     assert len(again.err.strip().splitlines()) == 1
+    forced = evicp_process(["reproduce", "val=other.npz", *few, "--to-the-letter", "--force"], tmp_path)
+    assert forced.code == 0, forced.err
+    assert "the temperature is fitted by the paper's gradient descent" in forced.out
 
 
 @pytest.mark.parametrize(

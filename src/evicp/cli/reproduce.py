@@ -41,17 +41,21 @@ def reproduce(
     trials: Annotated[int, typer.Option(help="Random splits per method.", min=1)] = 10,
     seed: Annotated[int, typer.Option(help="Which random splits.", min=0)] = 0,
     reference: Reference = None,
+    to_the_letter: Annotated[
+        bool, typer.Option(help="As released: also take the released code's rank k + 1 and its gradient descent for T.")
+    ] = False,
     figures: Annotated[bool, typer.Option(help="Draw the figures (needs matplotlib).")] = True,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Reproduce the paper's Tables 1 to 8 and Figures 2 and 3 under its released protocol and a clean one."""
     from evicp.paper import reproduction
+    from evicp.paper.trials import LEAKS_ONLY, TO_THE_LETTER
 
     if figures:
         _require_matplotlib()
     reproduction.refuse_existing(output, force=force)
-    networks = []
+    networks, released = [], TO_THE_LETTER if to_the_letter else LEAKS_ONLY
     for dataset, path in _expand(logits or []):
         rows = inputs.read_rows(path, labelled=True)
         networks.append(reproduction.as_network(Path(path).stem, dataset, rows.logits, inputs.labels_of(rows)))
@@ -59,7 +63,9 @@ def reproduce(
         note("No files were given: reproducing on the embedded sample, a network the paper does not have.")
     output.mkdir(parents=True, exist_ok=True)  # before the work, of hours, that is to be written there
     with progress_bars() as started:
-        result = reproduction.reproduce(networks, trials=trials, seed=seed, reference=reference, started=started)
+        result = reproduction.reproduce(
+            networks, trials=trials, seed=seed, reference=reference, released=released, started=started
+        )
     written = result.write(output, force=force, draw=figures)
     if as_json:
         print_json({**result.to_dict(), "files": written})

@@ -8,7 +8,7 @@ from html import escape
 from evicp.paper.figures import Drawing
 from evicp.paper.rankings import Ranking
 from evicp.paper.tables import PaperTable
-from evicp.paper.trials import LEAKS
+from evicp.paper.trials import DIFFERENCES, LEAKS
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1b1f24; --faint: #6a737d; --line: #d8dee4; --own: #fff3ec; }
@@ -47,6 +47,7 @@ def render(
         f"<h2>Does the ranking survive an honest protocol?</h2><p class=verdict>{escape(verdict)}</p>"
         f"{_list([str(r) for r in rankings])}"
         f"<h2>What the released protocol leaks</h2>{_list(LEAKS)}"
+        f"<h2>What else the released code does</h2>{_list(DIFFERENCES)}"
         "<p>The clean protocol tunes temperature and lambda on a tenth of the rows, calibrates on three tenths and "
         "tests on the rest; all methods see the same splits.</p>"
         f"<h2>Figures</h2>{''.join(map(_figure, drawings)) or '<p>None were drawn.</p>'}{sections}</html>\n"
