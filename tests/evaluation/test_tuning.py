@@ -427,3 +427,11 @@ def test_low_coverages_are_tuned_for_too(coverage, rows):
 def test_seeds_that_are_none_are_refused(seed, error, rows):
     with pytest.raises(error, match=r"^seed must be"):
         evicp.tune(*rows, "lac", seed=seed)
+
+
+def test_two_tuned_variants_of_a_score_have_names_of_their_own():
+    variants = [
+        evicp.Tuned(evicp.ECP(stabilizer=stabilizer), temperature=[0.5, 1.0]) for stabilizer in (1e-8, "scaled")
+    ]
+    names = [variant.describe() for variant in variants]
+    assert names == ["ecp (tuned temperature by sat)", "ecp(stabilizer=scaled) (tuned temperature by sat)"]

@@ -319,7 +319,7 @@ class Tuned:
 
     def describe(self) -> str:
         """The score's name with what is tuned."""
-        return f"{self.score.name} (tuned {', '.join(self.grid)} by {self.by})"
+        return f"{self.score.describe()} (tuned {', '.join(self.grid)} by {self.by})"
 
 
 @dataclass(frozen=True)
