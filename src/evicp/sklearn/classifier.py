@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils import _safe_indexing, indexable
+from sklearn.utils import indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -41,7 +41,7 @@ from evicp.sklearn.estimators import (
     same_columns,
     same_order,
 )
-from evicp.sklearn.training import Trained, train, warn_of_unseen_classes
+from evicp.sklearn.training import Trained, rows_of, train, warn_of_unseen_classes
 from evicp.types import F64, I64, Coverage, Coverages
 
 
@@ -220,7 +220,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         labels = [ClassAxis.of(names, len(names)).labels(part) for part in labels]
         groups: list[NDArray[Any]] = []
         if group is not None:
-            groups = [_groups_of(group, _safe_indexing(X, part.rows), len(part.rows)) for part in held_out]
+            groups = [_groups_of(group, rows_of(X, part.rows), len(part.rows)) for part in held_out]
         if self.ensemble:
             return self._cross_calibrated(logits, labels, groups, score, names)
         by = np.concatenate(groups) if groups else self.by

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import _check_method_params, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from evicp.calibration.laws.by_class import ByClass
 from evicp.calibration.ranks import conformal_rank
@@ -60,6 +59,27 @@ def train(
     return Trained(estimator, reading, [HeldOut(np.arange(len(y)), logits, estimator)])
 
 
+def rows_of(values: Any, rows: I64) -> Any:
+    """Some rows of anything scikit-learn takes: an array, a sparse matrix, a frame, a list."""
+    if hasattr(values, "iloc"):
+        return values.iloc[rows]
+    if type(values).__module__.partition(".")[0] == "pyarrow":
+        return values.take(rows)
+    return values[rows] if hasattr(values, "shape") else [values[row] for row in rows.tolist()]
+
+
+def _params_of(params: dict[str, Any], rows: I64, n: int) -> dict[str, Any]:
+    """What `fit` is given for some of n rows: the entries of these rows where there is one for each of all rows."""
+
+    def has_one_for_each(value: Any) -> bool:
+        shape = getattr(value, "shape", None)
+        return (
+            bool(shape) and shape[0] == n if shape is not None else isinstance(value, list | tuple) and len(value) == n
+        )
+
+    return {name: rows_of(value, rows) if has_one_for_each(value) else value for name, value in params.items()}
+
+
 def _by_splits(
     estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any], found: list[tuple[I64, I64]]
 ) -> Trained:
@@ -67,7 +87,7 @@ def _by_splits(
     held_out: list[HeldOut] = []
     reading: Reading | None = None
     for training, rest in found:
-        fitted, rows = _fitted(estimator, X, y, params, training), _safe_indexing(X, rest)
+        fitted, rows = _fitted(estimator, X, y, params, training), rows_of(X, rest)
         if reading is None:
             logits, reading = read(fitted, rows)
         else:
@@ -81,8 +101,9 @@ def _by_splits(
 
 def _fitted(estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any], rows: I64 | None = None) -> Any:
     """A clone fitted on some rows, or on all."""
-    own = _check_method_params(X, params, rows)
-    part, labels = (X, y) if rows is None else (_safe_indexing(X, rows), y[rows])
+    part, labels, own = (
+        (X, y, params) if rows is None else (rows_of(X, rows), y[rows], _params_of(params, rows, len(y)))
+    )
     try:
         return clone(estimator).fit(part, labels, **own)
     except ValueError as error:
@@ -104,7 +125,7 @@ def _out_of_bag(estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any])
         )
     if options.get("bootstrap") is False:
         raise InputError('cv="oob" needs an estimator that draws bags: pass bootstrap=True to it, or use folds: cv=5.')
-    estimator.set_params(oob_score=True).fit(X, y, **_check_method_params(X, params))
+    estimator.set_params(oob_score=True).fit(X, y, **params)
     probabilities = np.asarray(estimator.oob_decision_function_, np.float64)
     rows = np.flatnonzero(np.nan_to_num(probabilities).sum(1) > 0)  # the others are in every bag
     if not rows.size:
