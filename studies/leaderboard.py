@@ -118,7 +118,7 @@ def winners(found: Sequence[Cell]) -> Finding:
         rows.append(
             (cell.network, f"{cell.coverage:g}", cell.mode, names[first], f"{means[first]:.3f}", names[second], lead)
         )
-    head = ("network", "coverage", "temperature", "first", "SAT", "second", "lead (standard error)")
+    head = ("network", "coverage", "temperature", "first", "SAT", "best other score", "lead (standard error)")
     return Finding("winners", "Who has the largest SAT, and by how much", head, tuple(rows))
 
 
