@@ -179,7 +179,7 @@ template <class T> struct Batch {
     void turn(int64_t i, T *to) const {
         const T *rows[kLanes];
         for (int r = 0; r < kLanes; r++) rows[r] = raw(i + r < stop ? i + r : stop - 1);
-        constexpr int64_t kBlock = 16 / sizeof(T);
+        [[maybe_unused]] constexpr int64_t kBlock = 16 / sizeof(T);
         int64_t k = 0;
 #if defined(__x86_64__)
         for (int64_t next = 0; n_classes >= kBlock && k < n_classes; next += kBlock) {
