@@ -113,8 +113,8 @@ def warn_of_near_ties(score: Score, scores: F64, threshold: float, logits: Any) 
     scores, threshold : of the calibration, ascending, and the k-th of them; +inf where there is none
     logits : of the new rows
     """
-    if not np.isfinite(threshold):
-        return
+    if not np.isfinite(threshold) or score.adds_up or score.name == "margin":
+        return  # equal sums and differences of probabilities are not the same to the last bit
     beyond = threshold + _NEAR * max(1.0, abs(threshold))
     first, after = (int(np.searchsorted(scores, threshold, side)) for side in ("left", "right"))
     if after - first < max(_PILE, len(scores) // 100) or np.searchsorted(scores, beyond, "right") > after:
