@@ -72,10 +72,11 @@ def labelled_rows(
     n_classes : K; None where the first rows tell
     learned : what is known of the classes with these logits, and so many of them
     """
-    frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
-    validate.same_device(logits, labels)
-    stays = kernels.on_device(score, logits) is not None
-    if stays:
+    plain = type(logits) is type(labels) is np.ndarray and groups is weights is None
+    if not plain:  # arrays say nothing of rows and devices
+        frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+        validate.same_device(logits, labels)
+    if not plain and kernels.on_device(score, logits) is not None:
         array: Any = validate.as_device_logits(logits, n_classes)
     else:
         array = validate.as_logits(logits, n_classes, keep_bfloat16=True)

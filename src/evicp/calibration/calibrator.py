@@ -126,8 +126,10 @@ class Calibrator:
         self.by = as_by(by)
         self.n_classes: int | None = None
         self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
-        in_order = in_class_order(class_weights, "class_weights", self._class_names)
-        self._class_weights = None if class_weights is None else as_weights(in_order, what="class_weights")
+        self._class_weights = None
+        if class_weights is not None:
+            in_order = in_class_order(class_weights, "class_weights", self._class_names)
+            self._class_weights = as_weights(in_order, what="class_weights")
         self._classes: ClassAxis | None = None
         self._batches: list[Batch] = []
         if self.by is not None and class_weights is not None:
@@ -243,7 +245,7 @@ class Calibrator:
         """Group and sort the scores."""
         if self.n_classes is None or self.n == 0:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
-        classes = self.learned(None, self.n_classes)
+        classes = self._classes or self.learned(None, self.n_classes)
         scores = np.concatenate([batch.scores for batch in self._batches])
         warn_of_seconds_of_two(self.score, sum(batch.second_of_two for batch in self._batches) / len(scores))
         warn_of_masked_labels(self._batches)
