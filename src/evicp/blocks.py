@@ -214,7 +214,7 @@ def _pairs(
     if isinstance(sets, Calibration):
         if coverage is None:
             raise InputError("coverage must be given to evaluate what a calibration predicts.")
-        return predict_blocks(sets, rows, coverage, groups=groups if sets.guarantee == "group" else None, **how)
+        return predict_blocks(sets, rows, coverage, groups=groups if "groups" in sets.law.needs else None, **how)
     if coverage is not None or how["weights"] is not None or how["confidence"] is not None or not how["allow_empty"]:
         raise InputError(
             "coverage, weights, target_confidence and allow_empty are for a calibration; sets were predicted with "

@@ -125,7 +125,7 @@ def evaluate(
     _check_calibration(calibration, of_batches=True)
     exact, evaluator = as_coverage(coverage), Evaluator(min_count=min_count)
     with _evaluating(model):
-        for logits, labels, given in _batches(model, loader, device, grouped=calibration.guarantee == "group"):
+        for logits, labels, given in _batches(model, loader, device, grouped="groups" in calibration.law.needs):
             sets = calibration.predict(logits, exact, confidence=confidence, groups=given, allow_empty=allow_empty)
             groups = calibration.groups_of(logits, given) if calibration.has_row_groups else None
             evaluator.update(sets, labels, logits, groups=groups)
@@ -153,7 +153,7 @@ def _check_calibration(calibration: Any, *, of_batches: bool = False) -> None:
             f"calibration must be a Calibration; got a {type(calibration).__name__}. evicp.load reads one from a file."
         )
 
-    if of_batches and calibration.weights is not None and calibration.weights.classes is None:
+    if of_batches and "weights" in calibration.law.needs:
         raise InputError(
             "batches have no weights, which this calibration needs of new rows; predict(logits, coverage, weights=) "
             "each batch and update an evicp.evaluation.metrics.Evaluator with the sets."

@@ -106,7 +106,7 @@ def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
 
 def require_groups(path: str, calibration: Calibration, groups: str | None) -> None:
     """Raise where a calibration by group gets no groups."""
-    if calibration.guarantee == "group" and groups is None:
+    if "groups" in calibration.law.needs and groups is None:
         raise InputError(f"{path} is by group: give the group of each row with --groups FILE.")
 
 

@@ -95,7 +95,7 @@ def _load(paths: list[str], groups: str | None, rows: Rows) -> list[Calibration]
     calibrations = [inputs.load_calibration(path) for path in paths]
     for path, loaded in zip(paths, calibrations, strict=True):
         inputs.require_groups(path, loaded, groups)
-    if groups is not None and not any(loaded.guarantee == "group" for loaded in calibrations):
+    if groups is not None and not any("groups" in loaded.law.needs for loaded in calibrations):
         raise InputError("--groups is for calibrations by group, and none of those given with --load is.")
     for path, loaded in zip(paths, calibrations, strict=True):
         same_names(loaded, rows, path)

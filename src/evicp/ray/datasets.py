@@ -143,7 +143,7 @@ def predict(
 
 def _refuse_early(dataset: Any, calibration: Calibration, coverage: Coverage, how: dict[str, Any], used: str) -> None:
     """Refuse and warn of, here and once, what does not depend on the rows."""
-    none, by_group = np.empty((0, calibration.n_classes)), calibration.guarantee == "group"
+    none, by_group = np.empty((0, calibration.n_classes)), "groups" in calibration.law.needs
     calibration.predict(none, coverage, groups=np.empty(0, np.int64) if by_group else None, **how)
     known = dataset.schema(fetch_if_missing=False) if isinstance(dataset, ray.data.Dataset) else None
     if known is not None:
