@@ -67,6 +67,7 @@ def warn_of_request(levels: list[Level], *, ties: bool = True, can_smooth: bool 
     if not any(level.is_suspicious for level in levels):
         return
     confidence = levels[0].confidence
+    can_smooth = can_smooth and confidence is None  # smoothed sets do not follow the Beta law
     warn_of(
         caution_of_low_coverage(max(level.coverage for level in levels)),
         caution_of_low_confidence(confidence),
