@@ -553,7 +553,7 @@ def test_tune_ends_with_a_call_that_works(runs: dict[str, Run], folder: Path, tm
 def test_comparison_csv_has_every_score_and_metric(runs: dict[str, Run], folder: Path) -> None:
     rows = list(csv.DictReader(io.StringIO((folder / "made-comparison.csv").read_text())))
     assert {row["score"] for row in rows} == {"ecp", "lac", "aps", "raps", "base"}
-    assert {row["metric"] for row in rows} == {"coverage", "mean_size", "sscv", "sat"}
+    assert {row["metric"] for row in rows} == {"coverage", "mean_size", "sscv", "sscv_count", "sat"}
 
 
 def test_rows_to_calibrate_on_are_a_share_or_a_count(runs: dict[str, Run]) -> None:

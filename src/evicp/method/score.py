@@ -37,6 +37,7 @@ class Score:
     def scores(self, logits: Any) -> F64:
         """The dense (n, K) scores of logits; lower is more conforming.
 
+        >>> from evicp import LAC
         >>> LAC().scores([[2.0, 1.0, -1.0]]).round(3)
         array([[0.349, 1.349, 3.349]])
         """
