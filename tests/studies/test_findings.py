@@ -16,6 +16,7 @@ from evicp.errors import InputError
 from findings import FINDINGS
 from leaderboard import COVERAGES, MODES, cells, details, overall, winners
 from lengths import usually
+from pages_apart import is_rounding_apart
 from places import DOCS
 from stabilizer import restrict
 from study import Finding, Logits, auroc_interval, into, paired, read
@@ -52,19 +53,8 @@ def test_the_page_of_findings_shows_what_the_command_prints(name, shared_data):
     shown = [line for line in page.splitlines() if line.startswith("|")]
     for line in FINDINGS[name](networks).to_markdown().splitlines():
         tolerance = 0.1 if name == "trained" else 2e-3  # training gives other figures on other machines
-        if line.startswith("|") and not any(_is_rounding_apart(line, other, tolerance) for other in shown):
+        if line.startswith("|") and not any(is_rounding_apart(line, other, tolerance) for other in shown):
             pytest.fail(f"docs/findings.md does not show\n{line}")
-
-
-def _is_rounding_apart(line: str, other: str, tolerance: float) -> bool:
-    """Whether two lines are the same but for the last digits of their numbers, which another machine may change."""
-    if line == other:
-        return True
-    number = re.compile(r"[-+]?[0-9][0-9.]*(?:e-?[0-9]+)?")
-    if number.sub("#", line) != number.sub("#", other):
-        return False
-    ours, theirs = (np.array(number.findall(text), float) for text in (line, other))
-    return bool(np.allclose(ours, theirs, rtol=tolerance, atol=tolerance))
 
 
 @pytest.mark.parametrize("loss", ["softmax", "squared_error"])

@@ -7,7 +7,7 @@ of their own and gives every method the same splits. Rows, shares and randomisat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
@@ -23,7 +23,7 @@ from evicp.errors import InputError
 from evicp.evaluation.result import Evaluation
 from evicp.evaluation.splits import Split, run_splits
 from evicp.evaluation.tuning import tune
-from evicp.method.scores import APS, ECP, LAC, RAPS, Score
+from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Score
 from evicp.method.temperature import fit_temperature
 from evicp.paper.published import Lam, paper_name
 from evicp.types import I64
@@ -107,7 +107,7 @@ def sgd_temperature(logits: NDArray[Any], labels: I64, *, batch: int = 128) -> f
 
 @dataclass(frozen=True)
 class Method:
-    """A column of the paper's tables: its name and, for RAPS, lambda ("best": the one of least SSCV).
+    """A column of the paper's tables, or SAPS: its name and, for RAPS, lambda ("best": the one of least SSCV).
 
     >>> str(Method("RAPS", 0.1)), str(Method("ECP"))
     ('RAPS (0.1)', 'ECP')
@@ -128,6 +128,8 @@ class Method:
             return RAPS(self.lam, 5, randomize_penalty=randomize_penalty, temperature=temperature, seed=seed)
         if self.name in ("APS", "Base"):
             return APS(temperature=temperature, seed=seed)
+        if self.name == "SAPS":
+            return SAPS(temperature=temperature, seed=seed)
         return {"ECP": ECP, "LAS": LAC}[self.name](temperature=temperature)
 
 
@@ -194,6 +196,7 @@ def run_trials(
     trials: int = 10,
     seed: int = 0,
     reference: bool = False,
+    extra: Sequence[Method] = (),
     released: Released = LEAKS_ONLY,
     advance: Callable[[], None] = lambda: None,
 ) -> Trials:
@@ -205,6 +208,7 @@ def run_trials(
     protocol : "as released" or "clean"
     trials, seed : how many random splits, and which
     reference : also what only the paper's base classifier is used for (Tables 3 and 4, Figure 2)
+    extra : methods that are measured at every coverage, too
     released : what the protocol "as released" takes over from the paper's code beyond its leaks
     advance : called after every trial
     """
@@ -212,7 +216,7 @@ def run_trials(
     difficulty = kernels.label_ranks(network.logits, network.labels)
     results: dict[tuple[Method, float], list[Outcome]] = {}
     for trial in range(trials):
-        for key, outcome in one_trial(network, difficulty, trial, seed, reference).items():
+        for key, outcome in one_trial(network, difficulty, trial, seed, reference, extra).items():
             results.setdefault(key, []).append(outcome)
         advance()
     return {key: tuple(outcomes) for key, outcomes in results.items()}
@@ -227,12 +231,18 @@ def released_temperature(network: Network, trial: int, seed: int, released: Rele
 
 
 def _released_trial(
-    released: Released, network: Network, difficulty: I64, trial: int, seed: int, reference: bool
+    released: Released,
+    network: Network,
+    difficulty: I64,
+    trial: int,
+    seed: int,
+    reference: bool,
+    extra: Sequence[Method],
 ) -> dict[tuple[Method, float], Outcome]:
     n = len(network.labels)
     n_holdout = round(HOLDOUT * n)
     temperature = released_temperature(network, trial, seed, released)
-    wanted, splits = _wanted(RAPS_GRID, reference), {}
+    wanted, splits = _wanted(RAPS_GRID, reference, extra), {}
     for number, (method, targets) in enumerate(wanted.items(), start=1):
         order = np.random.default_rng([seed, trial, number]).permutation(n)
         coverages = targets if method == BASE else tuple(released.coverage(n_holdout, target) for target in targets)
@@ -244,7 +254,7 @@ def _released_trial(
 
 
 def _clean_trial(
-    network: Network, difficulty: I64, trial: int, seed: int, reference: bool
+    network: Network, difficulty: I64, trial: int, seed: int, reference: bool, extra: Sequence[Method]
 ) -> dict[tuple[Method, float], Outcome]:
     n = len(network.labels)
     order = np.random.default_rng([seed, trial]).permutation(n)
@@ -255,7 +265,7 @@ def _clean_trial(
     best = tune(logits, labels, raps, by="sscv", coverage=0.9, grid={"lam": RAPS_GRID}, seed=trial).best
     lam = float(best.parameters()["lam"])
     lams = {lam, 0.001, 0.01, 1.0} if reference else {lam}
-    wanted = _wanted(sorted(lams), reference)
+    wanted = _wanted(sorted(lams), reference, extra)
     splits = {m: Split(calibration, test, targets, m != BASE) for m, targets in wanted.items()}
     outcomes = _outcomes(network, difficulty, wanted, splits, temperature, trial, randomize_penalty=False)
     outcomes[BEST_RAPS, 0.9] = outcomes[Method("RAPS", lam), 0.9]
@@ -265,13 +275,13 @@ def _clean_trial(
     return outcomes
 
 
-def _wanted(lams: Iterable[float], reference: bool) -> dict[Method, tuple[Fraction, ...]]:
-    """The coverages of each method, RAPS at the given lambdas."""
+def _wanted(lams: Iterable[float], reference: bool, extra: Sequence[Method]) -> dict[Method, tuple[Fraction, ...]]:
+    """The coverages of each method, RAPS at the given lambdas; what is extra comes last and moves no other split."""
     coverages = tuple(Fraction(share, 100) for share in ((90, 95, 99) if reference else (90, 95)))
     wanted = dict.fromkeys((BASE, PLAIN_APS, BENCHMARK_RAPS, EVIDENTIAL), coverages)
     for method in (LEAST, *(Method("RAPS", lam) for lam in lams)):
         wanted.setdefault(method, coverages[:1])
-    return wanted
+    return wanted | dict.fromkeys(extra, coverages)
 
 
 def _outcomes(
