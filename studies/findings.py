@@ -22,7 +22,7 @@ from evicp.io.paths import read_text
 from evidence_parts import base_rates, evidence_functions, parts, uncertainty, utilities
 from published_arithmetic import arithmetic
 from released_code import released_protocol, released_score
-from scores_compared import against_lac, levels, reliability, temperature, ties
+from scores_compared import against_lac, clean_protocol, levels, reliability, temperature, ties
 from stabilizer import stabilizer, stabilizer_scale
 from study import Finding, Logits, embedded, into, read
 from unknown_input import far, outliers
@@ -58,6 +58,7 @@ FINDINGS: Mapping[str, Callable[[Sequence[Logits]], Finding]] = MappingProxyType
         "by_size": by_size,
         "by_difficulty": by_difficulty,
         "best_of_raps": best_of_raps,
+        "clean": clean_protocol,
         "released": released_protocol,
         "released_score": released_score,
     }
