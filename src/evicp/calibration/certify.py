@@ -42,7 +42,7 @@ def certify(
 def _of(calibration: Calibration, promise: Promise, target: Target, date: str | None) -> Certificate:
     from evicp import __version__
 
-    law, groups = promise.law, calibration.groups
+    law = promise.law
     return Certificate(
         coverage=float(law.coverage),
         n=calibration.n,
@@ -60,7 +60,7 @@ def _of(calibration: Calibration, promise: Promise, target: Target, date: str | 
         version=__version__,
         date=date or datetime.now(UTC).strftime("%Y-%m-%d"),
         observed=promise.observed,
-        by=None if groups is None else groups.by.kind,
+        by=None if calibration.guarantee in ("marginal", "weighted") else calibration.guarantee,
         groups=promise.groups,
         effective_n=promise.effective_n,
         pac=law.confidence,

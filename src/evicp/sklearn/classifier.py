@@ -22,8 +22,8 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator, calibrate
 from evicp.calibration.laws import as_by
 from evicp.calibration.laws.by_group import ByGroup
-from evicp.calibration.laws.by_uncertainty import ByUncertainty
 from evicp.calibration.laws.cross import CrossCalibration
+from evicp.calibration.laws.groups import ByGroups
 from evicp.errors import InputError, LabelsError
 from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
@@ -237,10 +237,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise InputError(
                 'ensemble needs one score for all folds; got "auto". Name it, or choose it with evicp.tune.'
             )
-        if group is None and isinstance(as_by(self.by), ByUncertainty):
-            raise InputError(
-                'an ensemble cannot be by="uncertainty": each estimator has its own. Pass a function of X.'
-            )
+        by = None if group is not None else as_by(self.by)
+        if isinstance(by, ByGroups) and by.of_logits:
+            raise InputError(f'an ensemble cannot be by="{by.kind}": each estimator has its own. Pass a function of X.')
 
     def _cross_calibrated(
         self, logits: list[F64], labels: list[I64], groups: list[NDArray[Any]], score: Any, names: list[Any]

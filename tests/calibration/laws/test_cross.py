@@ -179,6 +179,12 @@ def test_impossible_labels_stay_outside() -> None:
     assert not cross.predict(new, 0.9).mask()[::2, 1].any()
 
 
+class ByDoubt(ByUncertainty):
+    """Another way to group rows by the logits of a model."""
+
+    kind = "doubt"
+
+
 def test_folds_that_do_not_belong_together() -> None:
     logits, labels, _ = problem(60)
     z, one = logits[0], calibrate(logits[0], labels, "lac")
@@ -191,6 +197,7 @@ def test_folds_that_do_not_belong_together() -> None:
         ([one, calibrate(z, labels, "lac", by="class")], "same groups"),
         ([calibrate(z, labels, "lac", by=np.arange(60) % m) for m in (2, 3)], r"same groups.*ByGroup\(groups\)"),
         ([calibrate(z, labels, "lac", by=ByUncertainty([0.4]))] * 2, "cannot be by uncertainty"),
+        ([calibrate(z, labels, "lac", by=ByDoubt([0.4])) for _ in range(2)], "cannot be by doubt"),
         ([calibrate(z, labels, "lac", weights=np.ones(60))] * 2, "cannot be weighted"),
     ]:
         with pytest.raises(InputError, match=message):

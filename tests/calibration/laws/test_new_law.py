@@ -22,6 +22,7 @@ K = 4
 class ByParity(Kind):
     """A threshold of their own for rows whose number in some list is odd; all in one array, sorted as they come."""
 
+    guarantee = "parity"
     where = " among odd rows and among even ones"
     caveat = "Holds for rows like these."
 
@@ -124,6 +125,8 @@ def test_it_is_merged_extended_raised_and_certified(problem, calibration):
     certificate = calibration.certificate(0.8, evicp.evaluate(narrow, labels[400:]))
     assert certificate.observed["compatible"]
     assert certificate.threshold == calibration.thresholds(0.8).max()
+    assert "0.8 among odd rows and among even ones" in str(certificate)
+    assert "Holds for rows like these." in str(certificate)
 
 
 def test_what_it_does_not_answer_is_refused_in_its_name(problem, calibration, tmp_path):

@@ -11,7 +11,7 @@ from evicp.calibration.laws.by_group import ByGroup
 from evicp.calibration.laws.by_uncertainty import ByUncertainty
 from evicp.calibration.laws.groups import Partition
 from evicp.calibration.laws.law import Kind, Law
-from evicp.calibration.laws.marginal import ALL_ROWS, AllRows, Marginal
+from evicp.calibration.laws.marginal import ALL_ROWS, Marginal
 from evicp.calibration.laws.weighted import ClassWeights, RowWeights, Weights
 from evicp.errors import InputError, InputTypeError
 from evicp.types import F64
@@ -53,10 +53,6 @@ def kind_of(by: Kind | None, class_weights: F64 | None, weights: Any) -> Kind:
     return RowWeights()
 
 
-#: What certificates say of a guarantee is what its kind says.
-_WORDS: Mapping[str, type[Kind]] = MappingProxyType({"marginal": AllRows, "weighted": RowWeights, **KINDS})
-
-
 def words_of(guarantee: str) -> type[Kind]:
     """The kind that has the words (`where`, `caveat`) for a guarantee."""
-    return _WORDS.get(guarantee, Kind)
+    return Kind.named.get(guarantee, Kind)

@@ -52,6 +52,7 @@ class ByClass(ByGroups):
     seed: int = 0
 
     kind: ClassVar[str] = "class"
+    of_logits: ClassVar[bool] = False
     where: ClassVar[str] = " in every class or cluster"
     outcome: ClassVar[str] = "their labels are in every set"
     of_rows_alone: ClassVar[bool] = False

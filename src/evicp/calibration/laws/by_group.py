@@ -32,6 +32,7 @@ class ByGroup(ByGroups):
     groups: tuple[int, ...] | tuple[str, ...] | None = None
 
     kind: ClassVar[str] = "group"
+    of_logits: ClassVar[bool] = False
     where: ClassVar[str] = " in every group"
     needs: ClassVar[frozenset[str]] = frozenset({"groups"})
 

@@ -16,7 +16,6 @@ from typing import Any, overload
 import numpy as np
 
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.laws.by_uncertainty import ByUncertainty
 from evicp.calibration.ranks import ranks_of, rows_needed
 from evicp.calibration.suspicious import caution_of_low_coverage, warn_of
 from evicp.calibration.ties import caution_of_ties, found_ties
@@ -91,8 +90,8 @@ class CrossCalibration:
         if one.weights is not None:
             raise InputError("folds cannot be weighted: their rows would not count alike.")
         by = [None if fold.groups is None else fold.groups.by for fold in (first, one)]
-        if isinstance(by[1], ByUncertainty):
-            raise InputError("folds cannot be by uncertainty: each model has its own. Calibrate by class or group.")
+        if by[1] is not None and by[1].of_logits:
+            raise InputError(f"folds cannot be by {by[1].kind}: each model has its own. Calibrate by class or group.")
         if by[0] != by[1]:
             raise InputError(
                 f"all folds must have the same groups; got {by[0]} and {by[1]}. Give them: ByGroup(groups), or "

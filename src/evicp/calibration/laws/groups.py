@@ -43,17 +43,20 @@ class ByGroups(Kind):
     """A way to group rows or labels, each group with a threshold of its own."""
 
     kind: ClassVar[str]
+    #: Whether groups are made of the logits: then each model has its own, and folds of several models have none.
+    of_logits: ClassVar[bool] = True
     #: Whether each row, not each label, is in a group.
     of_rows_alone: ClassVar[bool] = True
     #: Which of "groups" new rows must come with.
     needs: ClassVar[frozenset[str]] = frozenset()
     #: What comes of a threshold of +inf.
     outcome: ClassVar[str] = "their sets are full"
-
     #: Those of evicp, by name: a file can name them.
     known: ClassVar[dict[str, type[ByGroups]]] = {}
 
     def __init_subclass__(cls) -> None:
+        cls.guarantee = cls.kind
+        super().__init_subclass__()
         cls.caveat = (
             f"Holds{cls.where} if calibration and new rows of it are exchangeable and the calibration rows "
             "chose neither the model, nor the score, nor the temperature, nor the coverage, nor the groups. It "

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 class Kind(ABC):
     """What a guarantee needs of calibration rows; users name it, or pass an instance, as `by=`."""
 
+    #: What is guaranteed, by name, as `Law.guarantee` has it; certificates find the two texts below by it.
+    guarantee: ClassVar[str] = ""
+    #: All kinds by that name.
+    named: ClassVar[dict[str, type[Kind]]] = {}
     #: For certificates: where coverage holds, as the end of a sentence; and on what that rests, what it does not say.
     where: ClassVar[str] = ""
     caveat: ClassVar[str] = (
@@ -40,13 +44,18 @@ class Kind(ABC):
         "about shifted data."
     )
 
+    def __init_subclass__(cls) -> None:
+        if cls.guarantee:
+            Kind.named.setdefault(cls.guarantee, cls)
+
     @abstractmethod
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """What is kept of each labelled row beside its score, (n,); empty for nothing.
 
         Parameters
         ----------
-        score, logits, labels : of the calibration, and the rows, checked
+        score, labels : of the calibration, and of the rows, checked
+        logits : checked: a NumPy array, or a tensor on an accelerator; what is returned is NumPy in any case
         groups, weights : of the rows, as they were given; refused where the guarantee takes none
         """
 

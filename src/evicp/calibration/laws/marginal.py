@@ -32,6 +32,8 @@ _ONE_GROUP = convert.frozen(np.zeros((1, 1), np.int64))
 class AllRows(Kind):
     """All calibration rows together, of which nothing is needed but their scores."""
 
+    guarantee = "marginal"
+
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """Nothing."""
         refuse_weights(weights)

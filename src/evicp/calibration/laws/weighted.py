@@ -69,6 +69,7 @@ def equal_rows(scores: F64, weights: F64, threshold: float, coverage: float) -> 
 
 
 class _Weighted(Kind):
+    guarantee = "weighted"
     caveat = (
         "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
         "densities and were not chosen with the calibration rows. The Beta law is an approximation here: a verdict "
