@@ -478,7 +478,7 @@ def test_tables_come_with_what_their_columns_are(runs: dict[str, Run]) -> None:
 
 
 def test_evaluate_says_which_interval_is_which(runs: dict[str, Run]) -> None:
-    assert "of the coverage, from these rows alone\n" in runs["evaluate"].out
+    assert "], a confidence interval from these rows\n" in runs["evaluate"].out
     assert runs["evaluate"].out.endswith("], which at least 95 % of runs at the promised coverage give\n")
 
 

@@ -370,7 +370,7 @@ def test_it_prints_as_tables(evaluation: evicp.Evaluation) -> None:
     text = repr(evaluation)
     assert f"{evaluation.coverage:.4f}, asked 0.9\n" in text
     low, high = evaluation.coverage_interval
-    assert f"95 % interval     [{low:.4f}, {high:.4f}] of the coverage, from these rows alone\n" in text
+    assert f"95 % interval     [{low:.4f}, {high:.4f}], a confidence interval from these rows\n" in text
     assert f" ({evaluation.singleton_coverage:.2%} of these right)" in text
     assert text.count("\n\n") == 2
     assert max(map(len, text.splitlines())) < 100

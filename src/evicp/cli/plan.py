@@ -50,14 +50,14 @@ def plan(
         for law in table
     ]
     print_text(
-        f"{rows:,} calibration rows: from there on, coverage lies within {tolerance:g} of {coverage:g} for at least "
-        f"{confidence:g} of calibration sets.\n"
+        f"With {rows:,} or more calibration rows, coverage is within {tolerance:g} of {coverage:g} for at least "
+        f"{central} of calibration sets.\n"
     )
     print_table(["rows", f"within {tolerance:g}", f"{central} from", f"{central} to"], lines, bold=f"{rows:,}")
     print_text(
-        f"\nwithin {tolerance:g}: the share of calibration sets whose coverage is that near to {coverage:g}.\n"
-        f"from, to: where the middle {central} of them lie, as many below as above; an end may lie outside the "
-        f"tolerance.\nBelow {smallest:,} rows no finite threshold can promise {coverage:g}: every set would be full."
+        f"\nwithin {tolerance:g}: the share of calibration sets with coverage within {tolerance:g} of {coverage:g}.\n"
+        f"from, to: an equal-tailed interval of the coverage; it may extend beyond the tolerance.\n"
+        f"With fewer than {smallest:,} rows no finite threshold guarantees {coverage:g}: every set is full."
     )
 
 

@@ -226,7 +226,7 @@ class Evaluation:
             ["coverage", f"{self.coverage:.4f}, asked {float(self.target):g}"],
             [
                 f"{100 * self.confidence:g} % interval",
-                f"[{low:.4f}, {high:.4f}] of the coverage, from these rows alone",
+                f"[{low:.4f}, {high:.4f}], a confidence interval from these rows",
             ],
             ["mean size", f"{self.mean_size:.3f}"],
             [
