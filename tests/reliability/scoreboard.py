@@ -271,6 +271,7 @@ ROWS: dict[str, Row] = {
                 "tests/project/test_examples.py",
                 "tests/paper/test_experiments.py",
                 "tests/studies/test_findings.py",
+                "tests/studies/test_reproduction.py",
                 "tests/report/test_report.py",
                 "tests/calibration/laws/test_density.py",
                 "tests/calibration/test_limits.py",
