@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -86,6 +87,15 @@ LANES_BINARY(/)
 LANES_BINARY(&)
 LANES_BINARY(|)
 LANES_BINARY(^)
+
+// Whole numbers with their bits one place further to the left; the sum of a number and itself may overflow.
+template <class T, int N> INLINE Lanes<T, N> shifted_left(const Lanes<T, N> &x) {
+    constexpr int kParts = Lanes<T, N>::kParts;
+    typedef std::make_unsigned_t<T> Bits __attribute__((vector_size(Lanes<T, N>::kBytes)));
+    Lanes<T, N> r;
+    EACH_PART r.part[i] = (typename Lanes<T, N>::Part)((Bits)x.part[i] << 1);
+    return r;
+}
 
 // Comparisons give all bits of a whole number set where they hold, none elsewhere.
 template <class T, int N> using Mask = Lanes<Whole<T>, N>;

@@ -310,7 +310,7 @@ template <class T> void flag_candidates(Batch<T> &b) {
         for (int64_t from = 0; from < b.n_classes; from += kFlags) {
             Counts<T> flags(0);
             for (int64_t k = smaller(from + kFlags, b.n_classes) - 1; k >= from; k--)
-                flags = flags + flags, count_if<T>(flags, Row16<T>::load(columns + k * kLanes) >= cut);
+                flags = shifted_left(flags), count_if<T>(flags, Row16<T>::load(columns + k * kLanes) >= cut);
             alignas(64) decltype(flags.first()) each[kLanes];
             flags.store(each);
             for (int r = 0; r < kLanes; r++) b.flags[from / kFlags * kBatch + j + r] = uint32_t(each[r]);
