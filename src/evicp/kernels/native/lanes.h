@@ -6,7 +6,6 @@
 
 #include <stdint.h>
 #include <string.h>
-#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -66,12 +65,18 @@ template <class T, int N> struct Lanes {
     INLINE T first() const { return part[0][0]; }
 };
 
+// Sums and products of whole numbers keep their lowest bits: they are those of unsigned numbers, which may overflow.
+template <class T> struct Wrapping { using type = T; };
+template <> struct Wrapping<int32_t> { using type = uint32_t; };
+template <> struct Wrapping<int64_t> { using type = uint64_t; };
+
 #define LANES_BINARY(OPERATOR)                                                     \
     template <class T, int N>                                                      \
     INLINE Lanes<T, N> operator OPERATOR(const Lanes<T, N> &x, const Lanes<T, N> &y) { \
         constexpr int kParts = Lanes<T, N>::kParts;                                \
+        typedef typename Wrapping<T>::type Part __attribute__((vector_size(Lanes<T, N>::kBytes))); \
         Lanes<T, N> r;                                                             \
-        EACH_PART r.part[i] = x.part[i] OPERATOR y.part[i];                        \
+        EACH_PART r.part[i] = (typename Lanes<T, N>::Part)((Part)x.part[i] OPERATOR (Part)y.part[i]); \
         return r;                                                                  \
     }                                                                              \
     template <class T, int N> INLINE Lanes<T, N> operator OPERATOR(const Lanes<T, N> &x, T y) { \
@@ -87,15 +92,6 @@ LANES_BINARY(/)
 LANES_BINARY(&)
 LANES_BINARY(|)
 LANES_BINARY(^)
-
-// Whole numbers with their bits one place further to the left; the sum of a number and itself may overflow.
-template <class T, int N> INLINE Lanes<T, N> shifted_left(const Lanes<T, N> &x) {
-    constexpr int kParts = Lanes<T, N>::kParts;
-    typedef std::make_unsigned_t<T> Bits __attribute__((vector_size(Lanes<T, N>::kBytes)));
-    Lanes<T, N> r;
-    EACH_PART r.part[i] = (typename Lanes<T, N>::Part)((Bits)x.part[i] << 1);
-    return r;
-}
 
 // Comparisons give all bits of a whole number set where they hold, none elsewhere.
 template <class T, int N> using Mask = Lanes<Whole<T>, N>;

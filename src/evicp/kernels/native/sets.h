@@ -310,7 +310,7 @@ template <class T> void flag_candidates(Batch<T> &b) {
         for (int64_t from = 0; from < b.n_classes; from += kFlags) {
             Counts<T> flags(0);
             for (int64_t k = smaller(from + kFlags, b.n_classes) - 1; k >= from; k--)
-                flags = shifted_left(flags), count_if<T>(flags, Row16<T>::load(columns + k * kLanes) >= cut);
+                flags = flags + flags, count_if<T>(flags, Row16<T>::load(columns + k * kLanes) >= cut);
             alignas(64) decltype(flags.first()) each[kLanes];
             flags.store(each);
             for (int r = 0; r < kLanes; r++) b.flags[from / kFlags * kBatch + j + r] = uint32_t(each[r]);
@@ -391,8 +391,8 @@ template <class T> INLINE bool append_small_set(Batch<T> &b, int64_t j, Sets &ou
 // Append the set of row i, in `members` and `scores`, to those before; false where there is no memory.
 template <class T> bool append_set(const Batch<T> &b, int64_t i, int64_t size, Sets &out) {
     if (out.used + size > out.size && !out.make_room(size, b.job.is_scored)) return false;
-    memcpy(out.labels + out.used, b.members, size_t(size) * sizeof(int32_t));
-    if (b.job.is_scored) memcpy(out.scores + out.used, b.scores, size_t(size) * sizeof(double));
+    if (size) memcpy(out.labels + out.used, b.members, size_t(size) * sizeof(int32_t));  // there may be no labels yet
+    if (size && b.job.is_scored) memcpy(out.scores + out.used, b.scores, size_t(size) * sizeof(double));
     b.job.ends[i] = out.used += size;
     return true;
 }
