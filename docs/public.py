@@ -9,19 +9,11 @@ import griffe
 
 #: By class, what is public to evicp only. All else of the classes that a module's `__all__` names is shown.
 INNER: Mapping[str, tuple[str, ...]] = {
-    "evicp.calibration.calibration.Calibration": (
-        "classes",
-        "comparable",
-        "compared_with",
-        "level",
-        "raised",
-    ),
     "evicp.calibration.calibrator.Calibrator": ("called", "content", "empty", "kind", "learned", "restore"),
     "evicp.calibration.laws.by_class.ByClass": ("count", "fit", "fitted", "keys", "names", "numbers", "of_labels"),
     "evicp.calibration.laws.by_group.ByGroup": ("count", "fit", "fitted", "keys", "names", "numbers"),
     "evicp.calibration.laws.by_uncertainty.ByUncertainty": ("count", "fit", "fitted", "keys", "names", "numbers"),
     "evicp.method.ecp.ECP": ("epsilon", "evidence_of", "log_utility_of", "monotone", "rates"),
-    "evicp.sets.PredictionSets": ("about", "filled_with", "holds", "numbers"),
     "evicp.torch.SetPredictor": ("get_extra_state", "set_extra_state"),
     "evicp.evaluation.tuning.Auto": ("choose",),
     "evicp.evaluation.tuning.Tuned": ("choose",),

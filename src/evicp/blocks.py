@@ -290,9 +290,10 @@ def monitor(
     same_names(calibration, rows, "the calibration")
 
     def show(block: Block, groups: Any) -> None:
-        array, truth = calibration.classes.labelled(block.logits, block.labels)
+        classes = ClassAxis.known_to(calibration)
+        array, truth = classes.labelled(block.logits, block.labels)
         wanted = _of_group(calibration, array, truth, groups, group)
-        known, own = calibration.classes.labels(truth[wanted]), None if groups is None else groups[wanted]
+        known, own = classes.labels(truth[wanted]), None if groups is None else groups[wanted]
         if p_values:
             watch.update_p_values(calibration.p_values(array[wanted], known, groups=own))
         else:
@@ -346,7 +347,7 @@ def same_names(known: Calibration | PredictionSets, rows: Rows, what: str) -> No
         return
     difference = f"they have {known.n_classes} and {len(theirs)}"
     if len(theirs) == known.n_classes:
-        mine = known.classes.misplaced(theirs)
+        mine = ClassAxis.known_to(known).misplaced(theirs)
         if mine is None:
             return
         difference = _first_difference(mine, theirs)

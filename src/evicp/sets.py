@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames
+from evicp.input.lists import labels_of, repeated_label, rows_of
 from evicp.input.messages import some_of
 from evicp.tables import html_table, rows_text
 from evicp.types import I32, I64, Bools, Coverage
@@ -40,17 +41,6 @@ class AboutSets:
     tied: bool = False
     columns: tuple[str, ...] | None = field(default=None, compare=False)  # where sets come from is not theirs
     numbered: bool = False
-
-    @property
-    def classes(self) -> ClassAxis:
-        """What is known of the classes: their names, and the columns they came in."""
-        return ClassAxis(self.n_classes, self.class_names, self.columns, self.numbered)
-
-    def of_rows(self, offsets: I64, labels: I32) -> PredictionSets:
-        """Sets of rows that remember this; `dataclasses.replace` takes longer than to score a row."""
-        made = object.__new__(PredictionSets)
-        made.__dict__.update(self.__dict__, offsets=convert.frozen(offsets), labels=convert.frozen(labels))
-        return made
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,7 +115,7 @@ class PredictionSets(AboutSets):
         offsets = np.concatenate([[0], np.cumsum(array.sum(1))])
         classes = ClassAxis.of(class_names, array.shape[1]).learned(mask, "mask")
         about = _about(coverage, classes, score, n_calibration)
-        return about.of_rows(offsets, np.nonzero(array)[1].astype(np.int32))
+        return sets_of(about, offsets, np.nonzero(array)[1].astype(np.int32))
 
     @classmethod
     def from_lists(
@@ -152,13 +142,13 @@ class PredictionSets(AboutSets):
         """
         classes = ClassAxis.of(class_names, validate.as_n_classes(n_classes))
         about = _about(coverage, classes, score, n_calibration)
-        rows = _rows_of(lists)
+        rows = rows_of(lists)
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
-        labels = _labels_of(rows, classes)
+        labels = labels_of(rows, classes)
         again = repeated_label(offsets, labels, n_classes)
         if again is not None:
             raise LabelsError(f"lists must hold a label once per row; got {again[1]} twice in row {again[0]}.")
-        return about.of_rows(offsets, labels.astype(np.int32))
+        return sets_of(about, offsets, labels.astype(np.int32))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -183,7 +173,7 @@ class PredictionSets(AboutSets):
             start, stop, _ = index.indices(len(self))
             stop = max(start, stop)
             first, last = self.offsets[start], self.offsets[stop]
-            return self.of_rows(self.offsets[start : stop + 1] - first, self.labels[first:last])
+            return sets_of(self, self.offsets[start : stop + 1] - first, self.labels[first:last])
         return self._take(self._row_numbers(index))
 
     def _row_numbers(self, index: Any) -> I64:
@@ -204,28 +194,14 @@ class PredictionSets(AboutSets):
         sizes = self.sizes[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
-        return self.of_rows(offsets, self.labels[np.repeat(self.offsets[:-1][rows], sizes) + within])
+        return sets_of(self, offsets, self.labels[np.repeat(self.offsets[:-1][rows], sizes) + within])
 
     def __iter__(self) -> Iterator[I32]:
         return (self.labels[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True))
 
     def contains(self, labels: Any) -> Bools:
         """Whether each row's set holds the given label, (n,): a number, or a name where the sets have class names."""
-        return self.holds(self.numbers(labels))
-
-    def numbers(self, labels: Any) -> I64:
-        """One label per row as its number, (n,), checked."""
-        return self.classes.numbers(labels, len(self))
-
-    def holds(self, numbers: I64) -> Bools:
-        """`contains` of labels that have been checked."""
-        wanted = numbers.astype(np.int32)
-        result = np.zeros(len(self), bool)
-        filled = np.flatnonzero(self.sizes)  # between the starts of non-empty rows lie exactly their own labels
-        if filled.size:
-            hits = self.labels == np.repeat(wanted, self.sizes)
-            result[filled] = np.logical_or.reduceat(hits, self.offsets[filled])
-        return result
+        return holds(self, label_numbers(self, labels))
 
     def mask(self) -> Bools:
         """Membership as a dense (n, K) matrix."""
@@ -238,10 +214,6 @@ class PredictionSets(AboutSets):
         if self.class_names is None:
             raise InputError("these sets have no class names; give class_names to calibrate.")
         return [self.class_names[label] for label in self[row]]
-
-    def listed(self, row: int | np.integer[Any]) -> str:
-        """One row's set for people: its first labels, by name where names are known, and how many more."""
-        return some_of(self[row].tolist() if self.class_names is None else self.names(row)) or "(empty)"
 
     @overload
     def to_lists(self, *, names: Literal[False] = ...) -> list[list[int]]: ...
@@ -283,23 +255,11 @@ class PredictionSets(AboutSets):
             columns["names"] = self.to_lists(names=True)
         return pd.DataFrame(columns, index=pd.RangeIndex(len(self), name="row"))
 
-    @property
-    def about(self) -> AboutSets:
-        """What the sets remember beside their labels."""
-        return AboutSets(**{part.name: getattr(self, part.name) for part in fields(AboutSets)})
-
-    def filled_with(self, top: I32) -> PredictionSets:
-        """The sets with the top label of each row, (n,), in those that are empty."""
-        empty = self.sizes == 0
-        offsets = np.concatenate([[0], np.cumsum(np.where(empty, 1, self.sizes))])
-        labels = np.insert(self.labels, self.offsets[:-1][empty], top[empty])
-        return replace(self, offsets=offsets, labels=labels, filled=True)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PredictionSets):
             return NotImplemented
         same = np.array_equal(self.offsets, other.offsets) and np.array_equal(self.labels, other.labels)
-        return same and self.about == other.about
+        return same and about_of(self) == about_of(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -307,38 +267,50 @@ class PredictionSets(AboutSets):
         return f"PredictionSets({SetsSummary.of(self)})"
 
     def _repr_html_(self, shown: int = 10) -> str:
-        rows = [[str(row), f"{len(self[row]):,}", self.listed(row)] for row in range(min(shown, len(self)))]
+        rows = [[str(row), f"{len(self[row]):,}", set_text(self, row)] for row in range(min(shown, len(self)))]
         rest = [[f"and {len(self) - shown:,} more", "", ""]] if len(self) > shown else []
         return html_table(["row", "size", "set"], [*rows, *rest], caption=str(SetsSummary.of(self)), left=(2,))
 
 
-def repeated_label(offsets: I64, labels: NDArray[Any], n_classes: int) -> tuple[int, int] | None:
-    """The first row with a label twice, and that label; None where every label is there once, as in any set.
-
-    Some rows at a time are marked in a table of (rows, K), or sorted where such a table would be nearly empty.
-    """
-    sizes = np.diff(offsets)
-    dense = _SPARSE * len(labels) >= len(sizes) * n_classes and n_classes <= _MARKS
-    step = _MARKS // n_classes if dense else _MARKS // _SPARSE
-    table = np.empty(step * n_classes if dense else 0, bool)
-    for start in range(0, len(sizes), step):
-        own = sizes[start : start + step]
-        places = np.repeat(np.arange(len(own)) * n_classes, own)
-        places += labels[offsets[start] : offsets[start + len(own)]]
-        if dense:
-            table[:] = False
-            table[places] = True
-        if not dense or np.count_nonzero(table) < len(places):
-            places.sort()
-            twice = np.flatnonzero(places[1:] == places[:-1])
-            if twice.size:
-                row, label = divmod(int(places[twice[0]]), n_classes)
-                return start + row, label
-    return None
+def sets_of(about: AboutSets, offsets: I64, labels: I32) -> PredictionSets:
+    """Sets of rows that remember this; `dataclasses.replace` takes longer than to score a row."""
+    made = object.__new__(PredictionSets)
+    made.__dict__.update(about.__dict__, offsets=convert.frozen(offsets), labels=convert.frozen(labels))
+    return made
 
 
-#: Marks in a table at a time, which fits the cache; and labels are sorted if fewer than one mark in so many is set.
-_MARKS, _SPARSE = 1 << 22, 256
+def about_of(sets: PredictionSets) -> AboutSets:
+    """What sets remember beside their labels."""
+    return AboutSets(**{part.name: getattr(sets, part.name) for part in fields(AboutSets)})
+
+
+def label_numbers(sets: PredictionSets, labels: Any) -> I64:
+    """One label per row as its number, (n,), checked."""
+    return ClassAxis.known_to(sets).numbers(labels, len(sets))
+
+
+def holds(sets: PredictionSets, numbers: I64) -> Bools:
+    """`PredictionSets.contains` of labels that have been checked."""
+    wanted = numbers.astype(np.int32)
+    result = np.zeros(len(sets), bool)
+    filled = np.flatnonzero(sets.sizes)  # between the starts of non-empty rows lie exactly their own labels
+    if filled.size:
+        hits = sets.labels == np.repeat(wanted, sets.sizes)
+        result[filled] = np.logical_or.reduceat(hits, sets.offsets[filled])
+    return result
+
+
+def set_text(sets: PredictionSets, row: int | np.integer[Any]) -> str:
+    """One row's set for people: its first labels, by name where names are known, and how many more."""
+    return some_of(sets[row].tolist() if sets.class_names is None else sets.names(row)) or "(empty)"
+
+
+def filled_with(sets: PredictionSets, top: I32) -> PredictionSets:
+    """The sets with the top label of each row, (n,), in those that are empty."""
+    empty = sets.sizes == 0
+    offsets = np.concatenate([[0], np.cumsum(np.where(empty, 1, sets.sizes))])
+    labels = np.insert(sets.labels, sets.offsets[:-1][empty], top[empty])
+    return replace(sets, offsets=offsets, labels=labels, filled=True)
 
 
 def _about(coverage: Any, classes: ClassAxis, score: Any, n_calibration: Any) -> AboutSets:
@@ -356,42 +328,13 @@ def _about(coverage: Any, classes: ClassAxis, score: Any, n_calibration: Any) ->
     )
 
 
-def _rows_of(lists: Any) -> list[list[Any]]:
-    """One list of labels per row, of anything that holds one collection of labels per row."""
-    if isinstance(lists, str | bytes | Mapping) or not isinstance(lists, Iterable):
-        raise InputTypeError(f"lists must be a list of labels per row; got a {type(lists).__name__}.")
-    rows = []
-    for number, row in enumerate(lists.to_pylist() if hasattr(lists, "to_pylist") else lists):  # of Arrow
-        if isinstance(row, str | bytes | Mapping) or not isinstance(row, Iterable):
-            raise InputTypeError(f"lists must hold one list of labels per row; got {row!r} at row {number}.")
-        rows.append(row.tolist() if hasattr(row, "tolist") else sorted(row) if isinstance(row, Set) else list(row))
-        if any(isinstance(label, bool | np.bool_) for label in rows[-1]):
-            raise InputTypeError(f"lists must hold labels; got True or False in row {number}. Use from_mask.")
-    return rows
-
-
-def _labels_of(rows: list[list[Any]], classes: ClassAxis) -> I64:
-    """The labels of all rows, one after the other; what is no label is named with its row."""
-    try:
-        flat = [label for row in rows for label in row]
-        return classes.numbers(flat, len(flat))
-    except (LabelsError, InputTypeError):
-        for number, row in enumerate(rows):
-            try:
-                classes.numbers(row, len(row))
-            except (LabelsError, InputTypeError) as error:
-                where = str(error).replace(" at row ", " at position ")
-                raise type(error)(f"lists must hold labels; in row {number}, {where}") from None
-        raise
-
-
 def join_sets(parts: Sequence[PredictionSets]) -> PredictionSets:
     """The sets of consecutive blocks of rows as one."""
     if len(parts) == 1:
         return parts[0]
     sizes = np.concatenate([part.sizes for part in parts])
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return parts[0].of_rows(offsets, np.concatenate([part.labels for part in parts]))
+    return sets_of(parts[0], offsets, np.concatenate([part.labels for part in parts]))
 
 
 @dataclass(frozen=True, repr=False)
@@ -413,7 +356,7 @@ class SetsSummary:
         """The summary of sets at hand, and of those before them."""
         sizes = sets.sizes
         empty, single = (int(np.sum(sizes == size)) for size in (0, 1))
-        own = cls(sets.about, len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
+        own = cls(about_of(sets), len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
         return own if before is None else before + own
 
     def __add__(self, other: SetsSummary) -> SetsSummary:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from fractions import Fraction
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,11 +13,12 @@ from evicp import kernels
 from evicp.calibration.batches import labelled_rows, origin_of, score_batch, warn_of_masked_labels
 from evicp.calibration.certificate import Certificate
 from evicp.calibration.certify import certify
+from evicp.calibration.comparing import raised
 from evicp.calibration.laws.groups import Partition
 from evicp.calibration.laws.law import Law
 from evicp.calibration.laws.marginal import MARGINAL
 from evicp.calibration.laws.weighted import Weights
-from evicp.calibration.levels import Level, prepare, warn_of_request
+from evicp.calibration.levels import as_confidence, level_of, levels_of, require_law, warn_of_request
 from evicp.calibration.memory import Memory
 from evicp.calibration.origin import UNKNOWN, Origin
 from evicp.calibration.p_values import online_p_values, p_values
@@ -26,7 +26,6 @@ from evicp.calibration.prediction import new_rows, sets_at
 from evicp.calibration.prepared import Prepared
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.suspicious import warn_of, warn_of_new_rows
-from evicp.errors import InputError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
 from evicp.kernels.arithmetic import Arithmetic, precision_of, precision_of_new
@@ -94,11 +93,6 @@ class Calibration:
     __setstate__ = convert.restore_frozen
 
     @property
-    def classes(self) -> ClassAxis:
-        """What is known of the classes: their names, and the columns they came in."""
-        return ClassAxis(self.n_classes, self.class_names, self.columns, self.numbered)
-
-    @property
     def n(self) -> int:
         """Calibration rows."""
         return len(self.scores)
@@ -133,23 +127,7 @@ class Calibration:
         ----------
         coverage, confidence : as for `threshold`
         """
-        return Prepared(self, self.level(validate.as_coverage(coverage), self._as_confidence(confidence)))
-
-    def level(self, coverage: Fraction, confidence: float | None) -> Level:
-        """What follows at one coverage, of what has been checked."""
-        return self._levels.made((coverage, confidence), lambda: prepare(self, coverage, confidence))
-
-    def _levels_of(self, coverage: Any, confidence: Any) -> list[Level]:
-        """The levels of one coverage or several, as they were given."""
-        # A server asks for the same all day. A float is not the fraction it is equal to: 0.9 means 9/10.
-        plain = type(coverage) is float and (confidence is None or type(confidence) is float)
-        key = float, coverage, confidence
-        known = self._levels.get(key) if plain else None
-        if known is not None:
-            return known
-        wanted, confidence = validate.as_coverages(coverage), self._as_confidence(confidence)
-        levels = [self.level(exact, confidence) for exact in wanted]
-        return self._levels.made(key, lambda: levels) if plain else levels
+        return Prepared(self, level_of(self, validate.as_coverage(coverage), as_confidence(self, confidence)))
 
     def threshold(self, coverage: Coverage, confidence: float | None = None) -> float:
         """The k-th smallest calibration score, k = ceil((n + 1) coverage); +inf (with a warning) if k > n.
@@ -187,7 +165,7 @@ class Calibration:
         if precision is not None:
             # A graph cannot look whether doubles hold single precision, as `predict` does.
             graph = Arithmetic.of("graph", "float64", "float32" if precision == "float64" else precision)
-            return self.raised(self.origin or UNKNOWN, graph).label_thresholds(coverage, confidence)
+            return raised(self, self.origin or UNKNOWN, graph).label_thresholds(coverage, confidence)
         of_labels, level = self.law.of_labels(self.n_classes), self.at(coverage, confidence).level
         warn_of_request([level], can_smooth=False)
         warn_of(*level.cautions)
@@ -249,49 +227,9 @@ class Calibration:
             generator, or (n,) random numbers in [0, 1], in place of the numbers made from each row's logits and the
             calibration rows, which rows of equal logits share. Smoothed sets are made on the CPU
         """
-        levels = self._levels_of(coverage, confidence)
+        levels = levels_of(self, coverage, confidence)
         results = sets_at(self, levels, logits, groups, weights, allow_empty, smoothed)
         return results[0] if type(coverage) is float or not validate.is_many(coverage) else results
-
-    # -----------------------------------------------------------------------------------------------------------
-    # Scores of several backends and precisions
-
-    def comparable(self, array: Any, precision: str) -> tuple[Calibration, Any]:
-        """The calibration, and checked logits given in a precision, such that their scores can be compared."""
-        if self.origin is None:
-            return self, array
-        made_by = self.origin.arithmetic
-        array, new = kernels.comparable(made_by, self.score, array, precision_of_new(made_by, precision, array))
-        return self.compared_with(new), array
-
-    def compared_with(self, new: Arithmetic) -> Calibration:
-        """The calibration with scores raised past the rounding of another arithmetic that scores new rows."""
-        origin = self.origin
-        if origin is None or new is origin.arithmetic or new == origin.arithmetic:
-            return self
-        origin.warn_of_coarse_rows(self.score, new)
-        return self._others.made(new, lambda: self.raised(origin, new))
-
-    def raised(self, origin: Origin, new: Arithmetic) -> Calibration:
-        """The calibration with raised scores, which are compared as they are."""
-        scores, law = self.law.raised(self.scores, lambda part: origin.raised(part, self.score, self.n_classes, new))
-        return replace(self, scores=convert.frozen(scores), law=law, origin=None)
-
-    def _as_confidence(self, confidence: Any) -> float | None:
-        if confidence is None:
-            return None
-        self.require_law("confidence")
-        confidence = validate.as_probability(confidence, "confidence")
-        self.law.require("confidence")
-        return confidence
-
-    def require_law(self, what: str) -> None:
-        """Refuse what rests on the law of coverage given the calibration rows, where these do not have it."""
-        if self.folds is not None:
-            raise InputError(
-                f"{what} needs the law of coverage given the calibration rows, which is not known here: they were "
-                f"scored in {self.folds:,} folds, by other models than the one that predicts. Hold out a share of them."
-            )
 
     # -----------------------------------------------------------------------------------------------------------
     # P-values
@@ -356,9 +294,10 @@ class Calibration:
         logits, labels : (m, K) and (m,)
         groups, weights : (m,) of the rows, where the calibration has such; groups among those it has
         """
-        self.classes.check(logits)
+        known = ClassAxis.known_to(self)
+        known.check(logits)
         rows, classes = labelled_rows(
-            self.score, logits, labels, groups, weights, self.n_classes, lambda logits, _: self.classes.learned(logits)
+            self.score, logits, labels, groups, weights, self.n_classes, lambda logits, _: known.learned(logits)
         )
         origin = self.origin or UNKNOWN
         precision = precision_of(logits, rows.array if isinstance(rows.array, np.ndarray) else None)
@@ -398,7 +337,7 @@ class Calibration:
         coverage, confidence : as for `threshold`
         """
         self.law.require("one law")
-        self.require_law("reliability")
+        require_law(self, "reliability")
         return Reliability(self.n, coverage, confidence)
 
     def certificate(

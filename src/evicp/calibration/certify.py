@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from evicp.calibration.certificate import Certificate
+from evicp.calibration.levels import level_of, require_law
 from evicp.calibration.promises import Promise, Target
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.suspicious import warn_of
@@ -30,9 +31,9 @@ def certify(
     """The certificate of a calibration; see `Calibration.certificate`."""
     whole = Reliability(calibration.n, coverage, pac)
     if pac is not None or evaluation is not None:
-        calibration.require_law("a promise with confidence, or a verdict on what was observed,")
+        require_law(calibration, "a promise with confidence, or a verdict on what was observed,")
     _check_same(calibration, whole, evaluation)
-    level = calibration.level(whole.coverage, whole.confidence)
+    level = level_of(calibration, whole.coverage, whole.confidence)
     warn_of(*level.cautions)
     target = Target(whole.coverage, whole.confidence, confidence, evaluation, level.values, calibration.n_classes)
     promise = calibration.law.promise(calibration.scores, target)

@@ -9,7 +9,8 @@ from typing import Any, overload
 import numpy as np
 
 from evicp.errors import InputTypeError, RowError, unusable
-from evicp.sets import AboutSets, PredictionSets
+from evicp.input.classes import ClassAxis
+from evicp.sets import AboutSets, PredictionSets, sets_of
 
 try:
     import torch
@@ -81,7 +82,7 @@ class DeviceSets:
 
     def contains(self, labels: Tensor) -> Tensor:
         """Whether each row's set holds the given label, (n,) bool, on the device."""
-        truth = self.about.classes.numbers(labels, len(self))
+        truth = ClassAxis.known_to(self.about).numbers(labels, len(self))
         wanted = torch.tensor(truth, device=self.labels.device).repeat_interleave(self.sizes)
         running = offsets_of((self.labels == wanted).long())
         return running[self.offsets[1:]] > running[self.offsets[:-1]]
@@ -95,7 +96,7 @@ class DeviceSets:
 
     def cpu(self) -> PredictionSets:
         """The same sets as NumPy arrays."""
-        return self.about.of_rows(self.offsets.cpu().numpy(), self.labels.cpu().numpy())
+        return sets_of(self.about, self.offsets.cpu().numpy(), self.labels.cpu().numpy())
 
     def filled_with(self, top: Tensor) -> DeviceSets:
         """The sets with the top label of each row, (n,), in those that are empty."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evicp.calibration.suspicious import caution_of_low_confidence, caution_of_low_coverage, warn_of
 from evicp.calibration.ties import Ties, caution_of_ties
-from evicp.errors import EvicpWarning
+from evicp.errors import EvicpWarning, InputError
+from evicp.input import validate
 from evicp.sets import AboutSets
 from evicp.types import F64
 
@@ -33,8 +34,44 @@ class Level(NamedTuple):
     is_suspicious: bool
 
 
-def prepare(calibration: Calibration, coverage: Fraction, confidence: float | None) -> Level:
+def levels_of(calibration: Calibration, coverage: Any, confidence: Any) -> list[Level]:
+    """The levels of one coverage or several, as they were given."""
+    # A server asks for the same all day. A float is not the fraction it is equal to: 0.9 means 9/10.
+    plain = type(coverage) is float and (confidence is None or type(confidence) is float)
+    key = float, coverage, confidence
+    known = calibration._levels.get(key) if plain else None
+    if known is not None:
+        return known
+    wanted, confidence = validate.as_coverages(coverage), as_confidence(calibration, confidence)
+    levels = [level_of(calibration, exact, confidence) for exact in wanted]
+    return calibration._levels.made(key, lambda: levels) if plain else levels
+
+
+def as_confidence(calibration: Calibration, confidence: Any) -> float | None:
+    """The confidence of training-conditional sets, refused where a calibration has none."""
+    if confidence is None:
+        return None
+    require_law(calibration, "confidence")
+    confidence = validate.as_probability(confidence, "confidence")
+    calibration.law.require("confidence")
+    return confidence
+
+
+def require_law(calibration: Calibration, what: str) -> None:
+    """Refuse what rests on the law of coverage given the calibration rows, where these do not have it."""
+    if calibration.folds is not None:
+        raise InputError(
+            f"{what} needs the law of coverage given the calibration rows, which is not known here: they were scored "
+            f"in {calibration.folds:,} folds, by other models than the one that predicts. Hold out a share of them."
+        )
+
+
+def level_of(calibration: Calibration, coverage: Fraction, confidence: float | None) -> Level:
     """What follows from a calibration at one coverage, of what has been checked."""
+    return calibration._levels.made((coverage, confidence), lambda: _prepare(calibration, coverage, confidence))
+
+
+def _prepare(calibration: Calibration, coverage: Fraction, confidence: float | None) -> Level:
     own = calibration
     values, ties, tied, cautions = own.law.at(own.scores, coverage, confidence)
     if own.n_classes == 2 and own.score.name == "ecp":  # calibrating has said what these do

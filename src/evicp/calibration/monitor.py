@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from evicp.calibration.calibration import Calibration
+from evicp.calibration.levels import require_law
 from evicp.calibration.monitor_state import MonitorState, as_coverage_text, as_state, refuse_impossible
 from evicp.calibration.prediction import sets_at_levels
 from evicp.calibration.ranks import rows_needed
@@ -349,7 +350,7 @@ def _rows_of(calibration: Calibration | int, group: str | int | None) -> int:
             raise InputError("group names a group of a calibration; pass the calibration, not its number of rows.")
         return validate.as_count(calibration, "n")
     calibration.law.require("rows")
-    calibration.require_law("a monitor")
+    require_law(calibration, "a monitor")
     return calibration.law.rows_behind(calibration.n, group)
 
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evicp import kernels
+from evicp.calibration.comparing import raised
 from evicp.calibration.laws.law import at_labels
 from evicp.calibration.prediction import new_rows
 from evicp.calibration.smoothing import is_smoothed, steps_of, warn_of_lost_ties
 from evicp.input import frames, validate
+from evicp.input.classes import ClassAxis
 from evicp.kernels.arithmetic import precision_of, precision_of_new
 from evicp.types import F64
 
@@ -21,7 +23,7 @@ def p_values(calibration: Calibration, logits: Any, labels: Any, groups: Any, we
     """See `Calibration.p_values`."""
     score, smooth = calibration.score, is_smoothed(calibration.law, smoothed)
     own, array, of_rows = new_rows(calibration, logits, groups, weights, here=smooth, labels=labels, smoothed=smoothed)
-    truth = None if labels is None else calibration.classes.row_labels(labels, logits, array)
+    truth = None if labels is None else ClassAxis.known_to(calibration).row_labels(labels, logits, array)
     if not smooth:
         p: F64 = own.law.p_values_of(score, own.scores, array, truth, of_rows)
         return p
@@ -39,8 +41,9 @@ def online_p_values(calibration: Calibration, logits: Any, labels: Any) -> F64:
     score, n_classes, origin = calibration.score, calibration.n_classes, calibration.origin
     frames.same_rows(logits=logits, labels=labels)
     array = validate.as_logits(logits, n_classes, row_allowed=True, keep_bfloat16=True)
-    calibration.classes.check(logits)
-    truth = calibration.classes.row_labels(labels, logits, array)
+    classes = ClassAxis.known_to(calibration)
+    classes.check(logits)
+    truth = classes.row_labels(labels, logits, array)
     if origin is None:
         scores = kernels.label_scores(score, array, truth)
         return calibration.law.online_p_values(calibration.scores, scores, scores)
@@ -50,5 +53,5 @@ def online_p_values(calibration: Calibration, logits: Any, labels: Any) -> F64:
     if new == origin.arithmetic:
         return calibration.law.online_p_values(calibration.scores, scores, scores)
     both = replace(origin, arithmetic=origin.arithmetic | new)  # as `extended` makes it
-    own, joining = calibration.raised(both, new), both.raised(scores, score, n_classes, new)
+    own, joining = raised(calibration, both, new), both.raised(scores, score, n_classes, new)
     return calibration.law.online_p_values(own.scores, scores, joining)

@@ -11,15 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration.levels import Level, warn_of_request
+from evicp.calibration.comparing import comparable
+from evicp.calibration.levels import Level, level_of, warn_of_request
 from evicp.calibration.limits import ragged_within
 from evicp.calibration.smoothing import is_smoothed, steps_of, warn_of_lost_ties
 from evicp.calibration.suspicious import warn_of, warn_of_new_rows
 from evicp.calibration.ties import warn_of_near_ties
 from evicp.errors import InputError
 from evicp.input import frames, validate
+from evicp.input.classes import ClassAxis
 from evicp.kernels.arithmetic import precision_of
-from evicp.sets import AboutSets, PredictionSets
+from evicp.sets import AboutSets, PredictionSets, filled_with, sets_of
 from evicp.types import F64
 
 if TYPE_CHECKING:
@@ -53,11 +55,11 @@ def new_rows(
         array: Any = validate.as_logits(logits, n_classes, row_allowed=True, keep_bfloat16=True)
         precision = precision_of(logits, array)
         if not on_cpu:
-            calibration.classes.check(logits)
+            ClassAxis.known_to(calibration).check(logits)
     else:
         array = validate.as_device_logits(logits, n_classes, row_allowed=True)
         precision = precision_of(array)
-    own, array = calibration.comparable(array, precision)
+    own, array = comparable(calibration, array, precision)
     return own, array, own.law.of_rows(score, array, groups, weights)
 
 
@@ -80,7 +82,7 @@ def sets_at(
     for level in levels:
         abouts.append(level.about)
         same = own is calibration
-        limits.append(_limit(own, level if same else own.level(level.coverage, level.confidence), of_rows))
+        limits.append(_limit(own, level if same else level_of(own, level.coverage, level.confidence), of_rows))
         if level.about.tied and same and isinstance(array, np.ndarray):
             warn_of_near_ties(own.score, own.scores, level.values.item(), array)
     return _within(calibration, array, limits, abouts, allow_empty)
@@ -155,10 +157,10 @@ def _within(
     warn_of_new_rows(calibration.score, array)
     results: list[Any] = []
     for about, ragged in zip(abouts, ragged_within(calibration.score, array, limits), strict=True):
-        results.append(about.of_rows(*ragged) if isinstance(array, np.ndarray) else _there(about, *ragged))
+        results.append(sets_of(about, *ragged) if isinstance(array, np.ndarray) else _there(about, *ragged))
     if not allow_empty:
         top = kernels.top_labels(calibration.score, array)
-        results = [sets.filled_with(top) for sets in results]
+        results = [filled_with(sets, top) for sets in results]
     return results
 
 

@@ -19,7 +19,7 @@ from evicp.io.atomic import write_whole
 from evicp.io.paths import open_file
 from evicp.method.scores import USUAL, Score
 from evicp.progress import progress
-from evicp.sets import PredictionSets
+from evicp.sets import PredictionSets, set_text
 
 _PAGE = "evicp-demo/report.html"
 _SCORES: tuple[str | Score, ...] = (USUAL[0], evicp.ECP(stabilizer=0), *USUAL[1:], "base")
@@ -122,6 +122,6 @@ def _print_sets(sets: PredictionSets, sample: LogitsSample, rows: Any, shown: in
     lines = []
     for i in by_size[np.linspace(0, len(sets) * 0.97, shown).astype(int)].tolist():
         truth = sample.labels[rows[i]]
-        lines.append([sample.class_names[truth], "yes" if truth in sets[i] else "no", sets.listed(i)])
+        lines.append([sample.class_names[truth], "yes" if truth in sets[i] else "no", set_text(sets, i)])
     head = ["true label", "covered", "prediction set"]
     print_table(head, lines, title="A few sets, most plausible label first", left=(1, 2))

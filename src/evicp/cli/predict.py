@@ -21,7 +21,7 @@ from evicp.io.files import SETS, set_lines, write_set_lines
 from evicp.io.rows import DEFAULT_MEMORY
 from evicp.io.set_texts import TEXT_SETS
 from evicp.progress import progress
-from evicp.sets import PredictionSets, SetsSummary, join_sets
+from evicp.sets import PredictionSets, SetsSummary, join_sets, set_text
 
 #: So many sets are shown where none are written.
 _SHOWN = 10
@@ -109,7 +109,7 @@ def _print_sets(pairs: Iterator[tuple[Block, PredictionSets]], n: int, as_json: 
     if as_json:
         print_json({**summary.to_dict(), "sets": list(set_lines(sets))})
         return
-    lines = [[str(row), str(len(sets[row])), sets.listed(row)] for row in range(len(sets))]
+    lines = [[str(row), str(len(sets[row])), set_text(sets, row)] for row in range(len(sets))]
     print_table(["row", "size", "set"], lines, left=(2,))
     if summary.rows > len(sets):
         print_text(f"... and {summary.rows - len(sets):,} more rows; give --output to write them all\n")

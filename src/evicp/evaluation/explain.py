@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.calibration.calibration import Calibration
+from evicp.calibration.comparing import comparable
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order
@@ -247,9 +248,9 @@ def explain_set(
             f"only marginal calibrations and those by class can be explained; this one is {kind}, and its threshold "
             "depends on the row."
         )
-    calibration.classes.check(logits_row)
+    ClassAxis.known_to(calibration).check(logits_row)
     array = validate.as_logits(logits_row, calibration.n_classes, row_allowed=True)
-    own, row = calibration.comparable(array, precision_of(logits_row, array))
+    own, row = comparable(calibration, array, precision_of(logits_row, array))
     limits, names = own.label_thresholds(coverage, confidence), calibration.class_names
     return explain(row, calibration.score, threshold=limits, class_names=names)  # type: ignore[arg-type]
 

@@ -16,9 +16,9 @@ from evicp.evaluation.counts import QUANTILES, Counts, Tally
 from evicp.evaluation.result import ClassCoverage, Evaluation, GroupCoverage, Stratum
 from evicp.evaluation.strata import SIZE_ENDS, intervals
 from evicp.input import convert, validate
-from evicp.input.classes import labelled
+from evicp.input.classes import ClassAxis, labelled
 from evicp.input.frames import same_labels, same_rows
-from evicp.sets import PredictionSets
+from evicp.sets import PredictionSets, holds, label_numbers
 from evicp.types import I64, Bools
 
 __all__ = [
@@ -121,8 +121,8 @@ def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | Non
 
 def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
     """Coverage of each class, and the mean size of its rows' sets."""
-    truth = _some(as_sets(sets)).numbers(labels)
-    by_class = Counts.of(truth, sets.holds(truth), sets.sizes, sets.n_classes)
+    truth = label_numbers(_some(as_sets(sets)), labels)
+    by_class = Counts.of(truth, holds(sets, truth), sets.sizes, sets.n_classes)
     return by_class.class_coverage(sets.coverage, sets.class_names)
 
 
@@ -225,11 +225,11 @@ class Evaluator:
         if hasattr(sets, "cpu"):  # sets that stayed on a device
             sets = sets.cpu()
         same_rows(logits=logits, labels=labels, difficulty=difficulty, groups=groups)
-        truth = as_sets(sets).numbers(labels)
-        sets.classes.check(logits)
+        truth = label_numbers(as_sets(sets), labels)
+        ClassAxis.known_to(sets).check(logits)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
         of_row = None if groups is None else validate.as_groups(groups, len(sets)).astype(str)
-        return self._add(Tally.of(sets.sizes, sets.holds(truth), truth, ranks, of_row, sets.n_classes), sets[:0])
+        return self._add(Tally.of(sets.sizes, holds(sets, truth), truth, ranks, of_row, sets.n_classes), sets[:0])
 
     def merge(self, *others: Evaluator) -> Evaluator:
         """Add what other evaluators have seen."""
@@ -250,7 +250,7 @@ class Evaluator:
         if self._like is not None and self._like != like:
             raise InputError("batches must come from one calibration and one coverage; these sets differ in either.")
         known = None if self._like is None else self._like.columns
-        if known is not None and like.columns is not None and like.classes.misplaced(known):
+        if known is not None and like.columns is not None and ClassAxis.known_to(like).misplaced(known):
             raise InputError("batches must come from one calibration; these sets are of columns in another order.")
         self._tally = tally if self._tally is None else self._tally + tally
         self._like = like if like.columns is not None or self._like is None else self._like

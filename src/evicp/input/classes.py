@@ -63,6 +63,11 @@ class ClassAxis:
         return cls(n_classes, names, numbered=are_numbers and numbers != list(range(n_classes)))
 
     @classmethod
+    def known_to(cls, result: Any) -> ClassAxis:
+        """What a calibration, or sets, know of their classes: the names, and the columns they came in."""
+        return cls(result.n_classes, result.class_names, result.columns, result.numbered)
+
+    @classmethod
     def stored(cls, content: Mapping[str, Any]) -> ClassAxis:
         """Classes as a file describes them, checked."""
         n_classes = validate.as_n_classes(content["n_classes"])

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from evicp.errors import EvicpError, FileError, InputError
 from evicp.input import columns, validate
 from evicp.input.classes import ClassAxis
+from evicp.input.lists import repeated_label
 from evicp.io.arrays import Stacked, open_npz, write_npz
 from evicp.io.artifact import stored_count, strict_json
 from evicp.io.atomic import atomic_path
@@ -29,7 +30,7 @@ from evicp.io.parquet import parquet_file
 from evicp.io.paths import as_path, parsed, typed
 from evicp.io.rows import LogitsFile
 from evicp.io.stored import Checksum, RawArray
-from evicp.sets import PredictionSets, SetsSummary, join_sets, repeated_label
+from evicp.sets import PredictionSets, SetsSummary, about_of, join_sets
 from evicp.types import I64
 
 __all__ = ["LogitsFile", "open_sets", "read_logits", "read_sets", "scan_sets", "write_sets"]
@@ -80,7 +81,7 @@ class SetsWriter:
 
     def append(self, sets: PredictionSets) -> None:
         """Write the sets of the next rows."""
-        if self.summary is not None and self.summary.about != sets.about:
+        if self.summary is not None and self.summary.about != about_of(sets):
             raise InputError(
                 "sets of one file must come from one calibration and one coverage; these differ in either."
             )
@@ -115,7 +116,7 @@ def open_sets(path: str | PathLike[str], more: Mapping[str, SetsFormat] | None =
 
 def _about(sets: PredictionSets) -> dict[str, Any]:
     """What sets remember beside their labels, ready for JSON."""
-    about = {**asdict(sets.about), "coverage": str(sets.coverage)}
+    about = {**asdict(about_of(sets)), "coverage": str(sets.coverage)}
     return {name: value for name, value in about.items() if name not in ("columns", "numbered") or value}
 
 

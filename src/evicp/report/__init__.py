@@ -243,7 +243,7 @@ def _named(calibrations: Any, n_classes: int) -> dict[str, Method]:
 def _classes_of(class_names: Any, named: Mapping[str, Method], logits: Any, n_classes: int) -> ClassAxis:
     """The classes under the page's names, if no calibration, and no column of the logits, has one elsewhere."""
     calibrations = {name: method for name, method in named.items() if isinstance(method, Calibration)}
-    first = next((method.classes for method in calibrations.values()), ClassAxis(n_classes))
+    first = next((ClassAxis.known_to(method) for method in calibrations.values()), ClassAxis(n_classes))
     classes = first if class_names is None else ClassAxis.of(class_names, n_classes)
     for method, calibration in calibrations.items():
         own, names = calibration.class_names, classes.names
@@ -255,7 +255,7 @@ def _classes_of(class_names: Any, named: Mapping[str, Method], logits: Any, n_cl
             )
     classes = classes.learned(logits)
     for calibration in calibrations.values():
-        calibration.classes.check(logits)
+        ClassAxis.known_to(calibration).check(logits)
     return classes
 
 

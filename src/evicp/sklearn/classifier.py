@@ -390,13 +390,13 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """
         same_order(X, y=y)
         logits, groups = self._outputs(X)
-        truth = positions(as_column(y), self.classes_)
         sets = self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
+        truth = ClassAxis.known_to(sets).labels(positions(as_column(y), self.classes_))
         if isinstance(self.calibration_, CrossCalibration):
             logits = self._logits(self.estimator_, X)
         elif self.calibration_.has_row_groups:
             groups = self.calibration_.groups_of(logits, groups)
-        return Evaluator(min_count=min_count).update(sets, sets.classes.labels(truth), logits, groups=groups).finish()
+        return Evaluator(min_count=min_count).update(sets, truth, logits, groups=groups).finish()
 
     def predict_p(self, X: Any, *, smoothed: Any = False) -> F64:
         """Conformal p-values of every class, (n, K); among rows of the class or the row's group, where `by` says so.

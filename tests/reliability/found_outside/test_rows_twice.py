@@ -148,7 +148,7 @@ def test_a_label_that_is_in_a_set_twice(tmp_path: Path, suffix: str, compressed:
 @pytest.mark.parametrize("n_classes", [5, 1000, 10**6, 2**31 - 1])
 def test_a_repeated_label_is_found_by_marks_and_by_sorting(n_classes: int) -> None:
     """Against a plain search, over sets of all sizes."""
-    from evicp.sets import repeated_label
+    from evicp.input.lists import repeated_label
 
     rng = np.random.default_rng(0)
     for trial in range(200):

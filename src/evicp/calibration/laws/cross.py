@@ -24,7 +24,7 @@ from evicp.input import frames, validate
 from evicp.input.classes import ClassAxis
 from evicp.input.messages import some_of
 from evicp.input.warn import warn
-from evicp.sets import PredictionSets
+from evicp.sets import PredictionSets, filled_with
 from evicp.types import F64, I64, Bools, Coverage, Coverages
 
 __all__ = ["CrossCalibration"]
@@ -67,7 +67,7 @@ class CrossCalibration:
                 raise InputTypeError(f"folds must be calibrations, one of each model; got a {type(one).__name__}.")
         if len(self.folds) < 2:
             raise InputError(f"folds must be two or more; got {len(self.folds)}. Use the calibration itself.")
-        known = self.folds[0].classes
+        known = ClassAxis.known_to(self.folds[0])
         for one in self.folds:
             self._check(one, known)
             known = replace(known, columns=known.columns or one.columns)
@@ -102,7 +102,7 @@ class CrossCalibration:
     def _classes(self) -> ClassAxis:
         """What the folds know of the classes together."""
         known = next((one.columns for one in self.folds if one.columns is not None), None)
-        return replace(self.folds[0].classes, columns=known)
+        return replace(ClassAxis.known_to(self.folds[0]), columns=known)
 
     @property
     def n(self) -> int:
@@ -170,7 +170,7 @@ class CrossCalibration:
         order = np.lexsort((-mean, -(1.0 + at_least) / (1.0 + n)), axis=-1)
         results = [self._sets(below < self._ranks(n, exact), order, exact) for exact in wanted]
         if not allow_empty:
-            results = [sets.filled_with(order[:, 0].astype(np.int32)) for sets in results]
+            results = [filled_with(sets, order[:, 0].astype(np.int32)) for sets in results]
         return results if validate.is_many(coverage) else results[0]
 
     def _sets(self, member: Bools, order: I64, coverage: Fraction) -> PredictionSets:
