@@ -160,7 +160,8 @@ def _within(
         results.append(sets_of(about, *ragged) if isinstance(array, np.ndarray) else _there(about, *ragged))
     if not allow_empty:
         top = kernels.top_labels(calibration.score, array)
-        results = [filled_with(sets, top) for sets in results]
+        here = isinstance(array, np.ndarray)
+        results = [filled_with(sets, top) if here else sets.filled_with(top) for sets in results]
     return results
 
 
