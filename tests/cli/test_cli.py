@@ -179,6 +179,17 @@ GOOD: dict[str, list[str]] = {
     "explain": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7"],
     "explain json": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7", "--json", "--top", "3"],
     "explain class": ["explain", "class.safetensors", "unlabelled.npz", "--row", "7"],
+    "explain lac json": ["explain", "lac.safetensors", "unlabelled.npz", "--row", "7", "--json"],
+    "explain by group": [
+        "explain",
+        "group.safetensors",
+        "test.npz",
+        "--row",
+        "7",
+        "--groups",
+        "test-groups.npy",
+        "--json",
+    ],
     "explain class json": ["explain", "class.safetensors", "unlabelled.npz", "--row", "7", "--json"],
     "demo json": ["demo", "--trials", "2", "--json"],
     "tune": ["tune", "val.npz", "--score", "raps", "--grid", "lam=0.01,0.1", "--json"],
@@ -306,8 +317,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "plan tolerance": (["plan", "--tolerance", "-1"], "tolerance must be"),
     "plan confidence": (["plan", "--confidence", "95"], "confidence must be"),
     "explain row": (["explain", "cal.safetensors", "unlabelled.npz", "--row", "50"], "row 50 does not exist"),
-    "explain score": (["explain", "lac.safetensors", "unlabelled.npz"], "only the evidential score"),
-    "explain group": (["explain", "group.safetensors", "unlabelled.npz"], "this one is by group"),
+    "explain group": (["explain", "group.safetensors", "unlabelled.npz"], "each row with --groups FILE"),
     "explain classes": (["explain", "cal.safetensors", "narrow.npz"], "must have 5 classes"),
     "explain directory": (["explain", ".", "unlabelled.npz"], "it is a directory"),
     "demo coverage": (["demo", "--coverage", "nan"], "coverage must be strictly between"),
@@ -529,6 +539,22 @@ def test_plan_and_explain_say_what_the_library_says(runs: dict[str, Run], folder
     assert [label["label"] for label in got] == expected.order[:3].tolist()
     assert got[0]["belief"] == pytest.approx(expected.belief[got[0]["label"]])
     assert [label["label"] for label in got if label["in_set"]] == members[:3].tolist()
+
+
+def test_explain_agrees_with_predict_for_every_score_and_law(runs: dict[str, Run], folder: Path) -> None:
+    with np.load(folder / "unlabelled.npz") as data:
+        row = data["logits"][7]
+    with np.load(folder / "test.npz") as data:
+        grouped = data["logits"][7]
+    lac, by_group = (evicp.load(folder / f"{name}.safetensors") for name in ("lac", "group"))
+    of_row = np.load(folder / "test-groups.npy")[7:8]
+    for name, members in {
+        "explain lac json": lac.predict(row, 0.9)[0],
+        "explain by group": by_group.predict(grouped, 0.9, groups=of_row)[0],
+    }.items():
+        found = runs[name].json["labels"]
+        assert {label["label"] for label in found if label["in_set"]} == set(members.tolist()), name
+    assert runs["explain lac json"].json["labels"][0].keys() >= {"probability", "score", "threshold"}
 
 
 def test_explain_uses_the_thresholds_of_the_classes(runs: dict[str, Run], folder: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import ECP, LAC, explain, kernels
+from evicp import ECP, explain, kernels
 from evicp.errors import EvicpError, InputError, InputTypeError, LogitsError
 from evicp.evaluation.explain import explain_set
 from oracles import FAMILIES, adversarial_row, reference_mpmath_ecp
@@ -140,12 +140,81 @@ def test_every_label_may_have_its_threshold():
     assert explain([2.0, 1.0, -1.0]).in_set is None
 
 
-@pytest.mark.parametrize(("how", "message"), [({"by": np.arange(60) % 2}, "by group"), ({"by": "uncertainty"}, "by u")])
-def test_thresholds_that_depend_on_the_row_are_not_explained(how, message):
-    rng = np.random.default_rng(5)
-    calibration = evicp.calibrate(rng.normal(size=(60, 3)), rng.integers(0, 3, 60), **how)
-    with pytest.raises(InputError, match=f"this one is {message}"):
-        explain_set(calibration, [1.0, 2.0, 3.0], 0.5)
+SCORES_TO_EXPLAIN = [
+    "ecp",
+    "lac",
+    "aps",
+    "topk",
+    evicp.APS(randomized=False),
+    evicp.RAPS(lam=0.2, k_reg=1, randomize_penalty=True),
+    evicp.SAPS(lam=0.3),
+    evicp.Margin(temperature=1.7),
+    lambda z: z.max(1, keepdims=True) - z,
+]
+#: The formula of each score, of its ingredients.
+FORMULAS = {
+    "lac": lambda e: -np.log(e.probability),
+    "aps": lambda e: e.mass_above + e.v * e.probability,
+    "raps": lambda e: e.mass_above + e.v * e.probability + e.penalty,
+    "saps": lambda e: e.top_share + e.penalty,
+    "topk": lambda e: e.rank - 1 + e.v,
+    "margin": lambda e: e.best_other - e.probability,
+}
+
+
+@pytest.mark.parametrize("score", SCORES_TO_EXPLAIN, ids=str)
+def test_every_score_is_made_of_its_ingredients_and_agrees_with_predict(score):
+    rng = np.random.default_rng(6)
+    labels = rng.integers(0, 6, 200)
+    logits = (rng.normal(size=(200, 6)) + 2 * np.eye(6)[labels]).astype(np.float32)
+    calibration = evicp.calibrate(logits[:150], labels[:150], score)
+    for coverage in (0.9, 0.6):
+        for row, members in zip(logits[150:], calibration.predict(logits[150:], coverage), strict=True):
+            found = calibration.explain(row, coverage)
+            assert np.flatnonzero(found.in_set).tolist() == sorted(members.tolist())
+    formula = FORMULAS.get(calibration.score.name)
+    if formula is not None:
+        assert np.allclose(found.score, formula(found), atol=1e-5)
+        assert f"score = {calibration.score.equation}." in repr(found)
+    assert calibration.score.describe() in found.to_dict()["score"]
+
+
+def _laws(logits, labels):
+    groups = np.where(logits[:, 0] > 0, "wet", "dry")
+    weights = 0.5 + rng_of(8).random(len(labels))
+    return {
+        "class": (evicp.calibrate(logits, labels, "lac", by="class"), {}),
+        "group": (evicp.calibrate(logits, labels, "aps", by=groups), {"groups": groups}),
+        "uncertainty": (evicp.calibrate(logits, labels, "raps", by="uncertainty"), {}),
+        "weighted": (evicp.calibrate(logits, labels, "lac", weights=weights), {"weights": weights}),
+        "class weights": (evicp.calibrate(logits, labels, class_weights=[1.0, 2.0, 0.5, 1.0]), {}),
+        "smoothed": (evicp.calibrate(logits.round(), labels, "topk"), {"smoothed": rng_of(9).random(len(labels))}),
+    }
+
+
+def rng_of(seed):
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("law", ["class", "group", "uncertainty", "weighted", "class weights", "smoothed"])
+def test_every_law_is_explained_as_predict_decides(law):
+    """Thresholds that depend on the row, too: its group, its band of uncertainty, its weight."""
+    rng = rng_of(7)
+    labels = rng.integers(0, 4, 300)
+    logits = rng.normal(size=(300, 4)) + 2 * np.eye(4)[labels]
+    calibration, of_rows = _laws(logits, labels)[law]
+    for i in range(40):
+        how = {name: values[i : i + 1] for name, values in of_rows.items()}
+        found = calibration.explain(logits[i], 0.8, **how)
+        assert np.flatnonzero(found.in_set).tolist() == sorted(calibration.predict(logits[i], 0.8, **how)[0].tolist())
+
+
+def test_what_an_explanation_does_not_have_is_said():
+    with pytest.raises(AttributeError, match="no 'evidence'; its ingredients are probability"):
+        explain([2.0, 1.0], "lac").evidence  # noqa: B018
+    with pytest.raises(InputError, match="needs the group of each row"):
+        evicp.calibrate(2 * np.eye(3)[[0, 1, 2, 0]], [0, 1, 2, 0], by=[0, 0, 1, 1]).explain([1.0, 0.0, 0.0])
+    assert "a function of the user's own" in repr(explain([2.0, 1.0], np.negative))
 
 
 def test_class_names_are_shown():
@@ -197,7 +266,7 @@ def test_one_row_of_either_shape():
         (([[1.0, 2.0], [3.0, 4.0]],), {}, LogitsError, "one row of logits; got 2"),
         ((np.empty((0, 3)),), {}, LogitsError, "one row of logits; got 0"),
         (([1.0, np.nan],), {}, LogitsError, "NaN"),
-        (([1.0, 2.0], LAC()), {}, InputTypeError, "only the evidential score can be explained"),
+        (([1.0, 2.0], 3), {}, InputTypeError, "score must be a name"),
         (([1.0, 2.0],), {"class_names": ["a"]}, EvicpError, "one name per class"),
         (([1.0, 2.0], ECP()), {"threshold": [1.0, 2.0, 3.0]}, EvicpError, "one number, or one per class"),
         (([1.0, 2.0], ECP()), {"threshold": np.nan}, InputError, "not NaN; got nan"),

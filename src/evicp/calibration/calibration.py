@@ -36,6 +36,7 @@ from evicp.tables import html_table
 from evicp.types import F64, I64, Coverage, Coverages
 
 if TYPE_CHECKING:
+    from evicp.evaluation.explain import Explanation
     from evicp.evaluation.result import Evaluation
 
 __all__ = ["Calibration"]
@@ -230,6 +231,25 @@ class Calibration:
         levels = levels_of(self, coverage, confidence)
         results = sets_at(self, levels, logits, groups, weights, allow_empty, smoothed)
         return results[0] if type(coverage) is float or not validate.is_many(coverage) else results
+
+    def explain(
+        self,
+        logits_row: Any,
+        coverage: Coverage = 0.9,
+        *,
+        confidence: float | None = None,
+        groups: Any = None,
+        weights: Any = None,
+        smoothed: Any = False,
+    ) -> Explanation:
+        """Why each label of one row, (K,), is in the set or not: the ingredients of its score, and the threshold.
+
+        Parameters
+        ----------
+        coverage, confidence, groups, weights, smoothed : of the set, as for `predict`
+        """
+        how: dict[str, Any] = {"confidence": confidence, "groups": groups, "weights": weights, "smoothed": smoothed}
+        return outer("explain")(self, logits_row, coverage, **how)
 
     # -----------------------------------------------------------------------------------------------------------
     # P-values

@@ -104,9 +104,7 @@ def _smoothed_sets(
     allow_empty: bool,
     smoothed: Any,
 ) -> list[PredictionSets]:
-    if levels[0].confidence is not None:
-        raise InputError("confidence needs the Beta law, which smoothed sets do not follow; leave one of them out.")
-    calibration.law.require("smoothed sets")
+    _check_smoothed(calibration, levels)
     warn_of_request(levels, ties=False)
     own, array, of_rows = new_rows(calibration, logits, groups, weights, here=True, smoothed=smoothed)
     warn_of_lost_ties(calibration, own)
@@ -117,6 +115,38 @@ def _smoothed_sets(
     limits = [own.law.smoothed_limit(own.scores, level.coverage, of_rows, steps) for level in levels]
     abouts = [replace(level.about, smoothed=True, tied=False) for level in levels]
     return _within(calibration, array, limits, abouts, allow_empty)
+
+
+def _check_smoothed(calibration: Calibration, levels: list[Level]) -> None:
+    if levels[0].confidence is not None:
+        raise InputError("confidence needs the Beta law, which smoothed sets do not follow; leave one of them out.")
+    calibration.law.require("smoothed sets")
+
+
+def limits_of_row(
+    calibration: Calibration,
+    logits_row: Any,
+    coverage: Any,
+    confidence: float | None,
+    groups: Any,
+    weights: Any,
+    smoothed: Any,
+) -> tuple[NDArray[Any], float | F64]:
+    """One row, checked, and the threshold of each of its labels, as `sets_at` has them.
+
+    Parameters
+    ----------
+    calibration : the calibration
+    logits_row, coverage, confidence, groups, weights, smoothed : as for `Calibration.predict`
+    """
+    level = calibration.at(coverage, confidence).level
+    if smoothed is False or not is_smoothed(calibration.law, smoothed):
+        own, row, of_rows = new_rows(calibration, logits_row, groups, weights, here=True)
+        return row, _limit(own, level_of(own, level.coverage, level.confidence), of_rows)
+    _check_smoothed(calibration, [level])
+    own, row, of_rows = new_rows(calibration, logits_row, groups, weights, here=True, smoothed=smoothed)
+    steps = steps_of(calibration, smoothed, row)
+    return row, own.law.smoothed_limit(own.scores, level.coverage, of_rows, steps)
 
 
 def sets_at_levels(

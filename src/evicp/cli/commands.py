@@ -45,9 +45,7 @@ COMMANDS = MappingProxyType(
         "compare": "Coverage, size, SSCV and SAT of several scores on the same random splits of labelled rows.",
         "tune": "Tune a score on rows of their own: do not calibrate or test on them afterwards.",
         "report": "One self-contained HTML file: a slider of coverages, figures, certificate, classes, single rows.",
-        "explain": (
-            "Evidence, belief, Dirichlet probability, softmax and cost of the best labels of one row, and who is in."
-        ),
+        "explain": "What the scores of the best labels of one row are made of, and which labels are in the set.",
         "plan": "The smallest number of calibration rows from which on coverage stays within the tolerance.",
         "monitor": (
             "Tell whether coverage has broken since the calibration, from labelled rows in the order of their arrival."

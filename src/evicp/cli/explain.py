@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -11,8 +11,6 @@ from evicp.blocks import same_names
 from evicp.cli import inputs, options
 from evicp.cli.printing import print_result
 from evicp.errors import InputError
-from evicp.evaluation.explain import explain_set
-from evicp.method.scores import ECP
 
 
 @options.examples(
@@ -24,21 +22,25 @@ def explain(
     logits: options.LogitsFiles,
     row: Annotated[int, typer.Option("--row", "-r", help="Which row, from 0.")] = 0,
     coverage: options.Coverage = 0.9,
+    confidence: options.SetsConfidence = None,
+    groups: options.Groups = None,
     top: Annotated[int, typer.Option(help="How many labels to show.", min=1)] = 10,
     as_json: options.Json = False,
 ) -> None:
-    """Evidence, belief, Dirichlet probability, softmax and cost of the best labels of one row, and who is in.
+    """What the scores of the best labels of one row are made of, and which labels are in the set.
 
-    The calibration must be of the evidential score, and marginal or by class.
+    Probability, rank and mass above, as the score needs them; of ECP evidence, belief, Dirichlet probability and cost.
     """
     loaded = inputs.load_calibration(calibration)
-    if not isinstance(loaded.score, ECP):
-        raise InputError(f"only the evidential score can be explained; {calibration} is of {loaded.score.name}.")
+    inputs.require_groups(calibration, loaded, groups)
     rows = inputs.read_rows(logits)
     if not 0 <= row < len(rows):
         raise InputError(f"row {row} does not exist; {rows.source} has {len(rows):,} rows, from 0.")
     same_names(loaded, rows, calibration)
-    explanation = explain_set(loaded, np.asarray(rows.logits[row]), coverage)
+    how: dict[str, Any] = {"confidence": confidence}
+    of_rows = inputs.read_groups(groups, len(rows))
+    how["groups"] = None if of_rows is None else of_rows[row : row + 1]
+    explanation = loaded.explain(np.asarray(rows.logits[row]), coverage, **how)
     content = {"row": row, "coverage": coverage, **explanation.to_dict(top)}
     text = f"row {row}, coverage {coverage:g}\n{explanation.headline}\n\n{explanation.table(top)}\n\n{explanation.note}"
     print_result(as_json, content, text)

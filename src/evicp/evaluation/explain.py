@@ -1,66 +1,71 @@
-"""Why is this label in the set? Every ingredient of its cost, label by label."""
+"""Why is this label in the set? Every ingredient of its score, label by label, and the threshold."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from html import escape
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evicp import kernels
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.comparing import comparable
-from evicp.errors import InputError, InputTypeError, LogitsError
+from evicp.calibration.prediction import limits_of_row
+from evicp.errors import InputError, LogitsError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order
-from evicp.kernels.arithmetic import precision_of
-from evicp.method import evidence
-from evicp.method.scores import ECP
+from evicp.method.scores import ECP, Score, ScoreLike, as_score
 from evicp.tables import html_table, text_table
 from evicp.types import F64, I64, Bools, Coverage
 
 __all__ = ["Explanation", "explain", "explain_set"]
 
+#: The columns of tables of the evidential score; those of others are their ingredients.
+_EVIDENTIAL = ("evidence", "belief", "probability", "utility")
+#: What ingredients are called in tables, where that is not their name.
+_TITLES: Mapping[str, str] = MappingProxyType({"uncertainty": "uncertainty u"})
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """The ingredients of each label's cost in one row, (K,) arrays in label order. Prints the best labels first.
+    """The ingredients of each label's score in one row, (K,) arrays in label order. Prints the best labels first.
+
+    The ingredients are attributes, too. Of ECP: `evidence`, e = A(z) (Definition 1); `belief`, b = e / alpha_0 (Eq. 3);
+    `probability`, p = alpha / alpha_0 (Eq. 2); `focal_uncertainty`, U = u pi (Eq. 5); `surprisal`, I = -ln p (Eq. 6);
+    `focal_surprisal`, U I / p (Eq. 7); `utility`, phi, softmax(z / T) unless the score has another;
+    `expected_utility`, phi p (Eq. 8); `rank`, r, how many labels lie strictly above; `uncertainty`, u of the row, one
+    number (Eq. 3). Of other scores, as their formula needs them: `probability`, softmax(z / T); `mass_above`, the
+    probability of all labels above; `rank`, from 1; `penalty`; `top_share`, what the largest probability counts;
+    `best_other`, the largest probability of other labels; `v`, the random number of the row, 1 if there is none.
 
     Attributes
     ----------
+    of : the score
     logit : z
-    evidence : e = A(z) (Definition 1)
-    belief : b = e / alpha_0 (Eq. 3)
-    probability : p = alpha / alpha_0 (Eq. 2)
-    focal_uncertainty : U = u pi, the label's share of the uncertainty (Eq. 5)
-    surprisal : I = -ln p (Eq. 6)
-    focal_surprisal : U I / p (Eq. 7)
-    utility : phi, which is softmax(z / T) unless the score has another
-    expected_utility : phi p (Eq. 8)
-    rank : r, how many labels lie strictly above
-    score : ln S (Eq. 11); lower is more plausible
-    uncertainty : u of the row, one number (Eq. 3)
+    score : of each label; lower is more plausible. Of ECP it is ln S (Eq. 11)
+    ingredients : what the score is made of, by name: (K,) arrays
+    of_row : the ingredients that all labels share, by name: numbers
     threshold : the largest score in the set, one number or one per label; None where it is not known
     class_names : K names, or None
-    utility_name : what the utility is called in tables
     """
 
+    of: Score
     logit: F64
-    evidence: F64
-    belief: F64
-    probability: F64
-    focal_uncertainty: F64
-    surprisal: F64
-    focal_surprisal: F64
-    utility: F64
-    expected_utility: F64
-    rank: I64
     score: F64
-    uncertainty: float
+    ingredients: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))
+    of_row: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     threshold: float | F64 | None = None
     class_names: tuple[str, ...] | None = None
-    utility_name: str = "softmax"
+
+    def __getattr__(self, name: str) -> Any:
+        for values in (vars(self).get("ingredients", {}), vars(self).get("of_row", {})):
+            if name in values:
+                return values[name]
+        known = ", ".join((*vars(self).get("ingredients", ()), *vars(self).get("of_row", ())))
+        raise AttributeError(f"this explanation has no {name!r}; its ingredients are {known or 'not known'}.")
 
     @property
     def in_set(self) -> Bools | None:
@@ -68,13 +73,18 @@ class Explanation:
         return None if self.threshold is None else self.score <= self.threshold
 
     @property
+    def _title(self) -> str:
+        return "ln score" if isinstance(self.of, ECP) else "score"
+
+    @property
     def headline(self) -> str:
-        """The row's uncertainty, and what decides who is in the set."""
-        bound = ""
+        """The score, the numbers of the row, and which labels are in the set."""
+        numbers = [f"{_TITLES.get(name, name)} = {value:.4f}" for name, value in self.of_row.items()]
+        facts = [", ".join(numbers if isinstance(self.of, ECP) else [self.of.describe(), *numbers])]
         if self.threshold is not None:
-            of_all = isinstance(self.threshold, float)
-            bound = f"; in the set if ln score <= {f'{self.threshold:.4f}' if of_all else 'threshold'}"
-        return f"uncertainty u = {self.uncertainty:.4f}{bound}"
+            bound = f"{self.threshold:.4f}" if isinstance(self.threshold, float) else "threshold"
+            facts.append(f"in the set if {self._title} <= {bound}")
+        return "; ".join(facts)
 
     @property
     def order(self) -> I64:
@@ -87,16 +97,24 @@ class Explanation:
 
     @property
     def note(self) -> str:
-        """What the two probabilities of the table are."""
-        own = (
-            "softmax: the network's probability, at the score's temperature.\n"
-            if self.utility_name == "softmax"
-            else ""
-        )
-        return f"{own}Dirichlet p: spread over all {len(self.score):,} labels, so it is small where these are many."
+        """What the probabilities of the table are; how the score is made of its ingredients."""
+        if isinstance(self.of, ECP):
+            own = "" if self.of.utility else "softmax: the network's probability, at the score's temperature.\n"
+            return f"{own}Dirichlet p: spread over all {len(self.score):,} labels, so it is small where these are many."
+        known = "probability: softmax, at the score's temperature.\n" if "probability" in self.ingredients else ""
+        equation = self.of.equation
+        return f"{known}score = {equation}." if equation else f"{known}The score is a function of the user's own."
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """The ingredients that tables show, by title."""
+        if not isinstance(self.of, ECP):
+            return {_TITLES.get(name, name.replace("_", " ")): values for name, values in self.ingredients.items()}
+        utility = "softmax" if self.of.utility is None else "utility"
+        titles = ("evidence", "belief", "Dirichlet p", utility)
+        return {title: self.ingredients[name] for title, name in zip(titles, _EVIDENTIAL, strict=True)}
 
     def _table(self, top: int = 10) -> tuple[list[str], list[list[str]]]:
-        head = ["label", "logit", "evidence", "belief", "Dirichlet p", self.utility_name, "ln score"]
+        head = ["label", "logit", *self._columns(), self._title]
         if isinstance(self.threshold, np.ndarray):
             head.append("threshold")
         if self.threshold is not None:
@@ -105,9 +123,9 @@ class Explanation:
 
     def _row(self, label: int) -> list[str]:
         name = f"{label} {self.class_names[label]}" if self.class_names else str(label)
-        sizes = [_fixed(value[label], 3) for value in (self.logit, self.evidence)]
-        shares = [_fixed(value[label], 5) for value in (self.belief, self.probability, self.utility)]
-        row = [name, *sizes, *shares, f"{self.score[label]:.4f}"]
+        row = [name, _fixed(self.logit[label], 3)]
+        row += [_fixed(values[label], _decimals(title, values)) for title, values in self._columns().items()]
+        row.append(f"{self.score[label]:.4f}")
         if isinstance(self.threshold, np.ndarray):
             row.append(f"{self.threshold[label]:.4f}")
         if self.in_set is not None:
@@ -115,12 +133,13 @@ class Explanation:
         return row
 
     def to_dict(self, top: int | None = None) -> dict[str, Any]:
-        """The row's uncertainty and threshold, and the ingredients of the best `top` labels, or of all, ready for JSON.
+        """The row's numbers and threshold, and the ingredients of the best `top` labels, or of all, ready for JSON.
 
         >>> explain([2.0, 1.0, -1.0], ECP(), threshold=-5.0).to_dict(1)["labels"][0]["in_set"]
         True
         """
-        columns = {name: values.tolist() for name, values in vars(self).items() if isinstance(values, np.ndarray)}
+        arrays = {"logit": self.logit, **self.ingredients, "score": self.score}
+        columns = {name: values.tolist() for name, values in arrays.items()}
         if self.in_set is not None:
             columns["threshold"] = np.broadcast_to(np.asarray(self.threshold), self.score.shape).tolist()
             columns["in_set"] = self.in_set.tolist()
@@ -129,13 +148,18 @@ class Explanation:
         order = self.order[:top].tolist()
         labels = [{"label": label, **{name: values[label] for name, values in columns.items()}} for label in order]
         of_all = self.threshold if isinstance(self.threshold, float) else None
-        return {"threshold": of_all, "uncertainty": self.uncertainty, "labels": labels}
+        return {"score": self.of.describe(), "threshold": of_all, **self.of_row, "labels": labels}
 
     def __repr__(self) -> str:
         return f"{self.headline}\n{self.table()}\n{self.note}"
 
     def _repr_html_(self) -> str:
         return f"{html_table(*self._table(), caption=self.headline)}<p>{escape(self.note)}</p>"
+
+
+def _decimals(title: str, values: NDArray[Any]) -> int:
+    """How many decimals a column has: none of ranks, and more of probabilities than of evidence."""
+    return 0 if values.dtype.kind in "iu" else 3 if title == "evidence" else 5
 
 
 def _fixed(value: float, digits: int) -> str:
@@ -145,20 +169,21 @@ def _fixed(value: float, digits: int) -> str:
 
 def explain(
     logits_row: Any,
-    score: ECP | None = None,
+    score: ScoreLike | None = None,
     *,
     threshold: float | F64 | None = None,
     class_names: ClassNames | None = None,
 ) -> Explanation:
-    """Every ingredient of every label's evidential cost in one row of logits.
+    """Every ingredient of every label's score in one row of logits.
+
+    `Calibration.explain` also says which labels are in the set.
 
     Parameters
     ----------
     logits_row : (K,) or (1, K)
-    score : the ECP whose parameters to use; the default one if None
-    threshold : says which labels are in the set: `calibration.threshold(0.9)`, or one number per label, (K,)
-        It is a threshold of one score, which must then be given: `calibration.score`. `explain_set` takes the
-        calibration itself.
+    score : a name, a score or a callable; ECP if None
+    threshold : says which labels are in the set: one number, or one per label, (K,)
+        It is a threshold of one score, which must then be given. `Calibration.explain` has both from the calibration.
     class_names : K names, optional
 
     >>> explain([2.0, 1.0, -1.0])
@@ -174,85 +199,66 @@ def explain(
     if score is None and threshold is not None:
         raise InputError(
             "a threshold is one of the score it was calibrated with; give that score too: explain(logits_row, "
-            "calibration.score, threshold=...), or use explain_set(calibration, logits_row, coverage)."
+            "calibration.score, threshold=...), or use calibration.explain(logits_row, coverage)."
         )
-    array, score = _one_row(logits_row), _evidential(score)
+    array = _one_row(logits_row)
     names = ClassAxis.of(class_names, array.shape[1]).learned(logits_row).names
-    return _explain(array, score, _as_threshold(threshold, array.shape[1]), names)
+    chosen = ECP() if score is None else as_score(score, conformal=False)
+    return _explain(array, chosen, _as_threshold(threshold, array.shape[1]), names)
 
 
-def _one_row(logits_row: Any) -> NDArray[Any]:
-    array = validate.as_logits(logits_row, row_allowed=True)
+def _one_row(logits_row: Any, n_classes: int | None = None) -> NDArray[Any]:
+    array = validate.as_logits(logits_row, n_classes, row_allowed=True)
     if len(array) != 1:
         raise LogitsError(f"explain takes one row of logits; got {len(array)}. Pass logits[i].")
     return array
 
 
-def _evidential(score: Any) -> ECP:
-    if score is not None and not isinstance(score, ECP):
-        raise InputTypeError(f"only the evidential score can be explained; got {score!r}. Pass ECP(...).")
-    return ECP() if score is None else score
-
-
 def _explain(
-    array: NDArray[Any], score: ECP, threshold: float | F64 | None, names: tuple[str, ...] | None
+    array: NDArray[Any], score: Score, threshold: float | F64 | None, names: tuple[str, ...] | None
 ) -> Explanation:
     ((_, z),) = validate.blocks(array)
-    rates = score.rates(z.shape[1])
-    e = score.evidence_of(z)
-    alpha = evidence.dirichlet(e, rates)
-    p, u = evidence.probability(alpha), evidence.uncertainty(alpha)
-    focal = evidence.focal_uncertainty(u, rates, z.shape[1]) * np.ones_like(p)
-    surprisal = evidence.surprisal(alpha)
-    phi = np.where(z == -np.inf, 0.0, np.exp(score.log_utility_of(z)))
+    found = {name: np.asarray(values) for name, values in score.ingredients(z).items()}
     return Explanation(
+        of=score,
         logit=z[0],
-        evidence=e[0],
-        belief=evidence.belief(e, alpha)[0],
-        probability=p[0],
-        focal_uncertainty=focal[0],
-        surprisal=surprisal[0],
-        focal_surprisal=evidence.focal_surprisal(focal, surprisal, p)[0],
-        utility=phi[0],
-        expected_utility=evidence.expected_utility(phi, p)[0],
-        rank=evidence.evidential_ranks(e, z, rates)[0],
-        score=score.scores(array)[
-            0
-        ],  # by the code that makes a calibration's scores, so that the threshold decides the same
-        uncertainty=float(u[0, 0]),
+        # By the code that makes a calibration's scores, so that the threshold decides the same.
+        score=kernels.dense_scores(score, array)[0],
+        ingredients={name: values[0] for name, values in found.items() if values.shape == z.shape},
+        of_row={name: float(values.item()) for name, values in found.items() if values.size == 1},
         threshold=threshold,
         class_names=names,
-        utility_name="softmax" if score.utility is None else "utility",
     )
 
 
 def explain_set(
-    calibration: Calibration, logits_row: Any, coverage: Coverage, *, confidence: float | None = None
+    calibration: Calibration,
+    logits_row: Any,
+    coverage: Coverage = 0.9,
+    *,
+    confidence: float | None = None,
+    groups: Any = None,
+    weights: Any = None,
+    smoothed: Any = False,
 ) -> Explanation:
     """One row's explanation under a calibration: its labels are in the set exactly when `predict` says so.
 
     Parameters
     ----------
-    calibration : of the evidential score, marginal or by class
+    calibration : of any score and guarantee
     logits_row : (K,) or (1, K)
-    coverage, confidence : of the set, as for `Calibration.predict`
+    coverage, confidence, groups, weights, smoothed : of the set, as for `Calibration.predict`
 
     >>> from evicp import calibrate
     >>> calibration = calibrate([[2.0, 1.0, 0.0], [1.0, 1.5, 0.3], [0.5, 3.0, 1.0], [1.0, 0.8, 0.5]], [0, 1, 1, 1])
     >>> explain_set(calibration, [2.0, 1.0, -1.0], coverage=0.6).in_set.tolist()
     [True, True, False]
     """
-    if calibration.guarantee not in ("marginal", "class"):
-        kind = calibration.guarantee if calibration.guarantee == "weighted" else f"by {calibration.guarantee}"
-        raise InputError(
-            f"only marginal calibrations and those by class can be explained; this one is {kind}, and its threshold "
-            "depends on the row."
-        )
-    ClassAxis.known_to(calibration).check(logits_row)
-    array = validate.as_logits(logits_row, calibration.n_classes, row_allowed=True)
-    own, row = comparable(calibration, array, precision_of(logits_row, array))
-    limits, names = own.label_thresholds(coverage, confidence), calibration.class_names
-    return explain(row, calibration.score, threshold=limits, class_names=names)  # type: ignore[arg-type]
+    _one_row(logits_row, calibration.n_classes)
+    row, limits = limits_of_row(calibration, logits_row, coverage, confidence, groups, weights, smoothed)
+    limit = np.asarray(limits, np.float64).reshape(-1)
+    of_all = float(limit[0]) if limit.size == 1 else limit
+    return _explain(row, calibration.score, of_all, calibration.class_names)
 
 
 def _as_threshold(threshold: Any, n_classes: int) -> float | F64 | None:

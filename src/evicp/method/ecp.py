@@ -13,7 +13,7 @@ from evicp.input import validate
 from evicp.input.classes import in_class_order
 from evicp.kernels.registry import built_in
 from evicp.method import evidence
-from evicp.method.score import Score, non_negative
+from evicp.method.score import Ingredients, Score, non_negative
 from evicp.types import F64
 
 
@@ -109,3 +109,24 @@ class ECP(Score):
             base_rates=rates,
         )
         return evidence.log_score(log_cost, possible=z > -np.inf)
+
+    def ingredients(self, z: F64) -> Ingredients:
+        rates = self.rates(z.shape[1])
+        e = self.evidence_of(z)
+        alpha = evidence.dirichlet(e, rates)
+        p, u = evidence.probability(alpha), evidence.uncertainty(alpha)
+        focal = evidence.focal_uncertainty(u, rates, z.shape[1]) * np.ones_like(p)
+        surprisal = evidence.surprisal(alpha)
+        phi = np.where(z == -np.inf, 0.0, np.exp(self.log_utility_of(z)))
+        return {
+            "evidence": e,
+            "belief": evidence.belief(e, alpha),
+            "probability": p,
+            "focal_uncertainty": focal,
+            "surprisal": surprisal,
+            "focal_surprisal": evidence.focal_surprisal(focal, surprisal, p),
+            "utility": phi,
+            "expected_utility": evidence.expected_utility(phi, p),
+            "rank": evidence.evidential_ranks(e, z, rates),
+            "uncertainty": u,
+        }

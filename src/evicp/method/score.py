@@ -8,11 +8,15 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.errors import InputTypeError, ScoreError
 from evicp.input import validate
 from evicp.types import F64
+
+#: What a formula computes on the way, by name.
+Ingredients = dict[str, NDArray[Any]]
 
 #: What a file says in place of a user's function.
 CUSTOM = "custom"
@@ -24,6 +28,8 @@ class Score:
     name: ClassVar[str]
     #: Whether it needs the total probability of the labels above.
     adds_up: ClassVar[bool] = False
+    #: The formula in words, of the names in `ingredients`; "" where there are none.
+    equation: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -33,6 +39,13 @@ class Score:
     def formula(self, z: F64) -> F64:  # noqa: ARG002
         """The score of every label; z is (n, K) float64, checked."""
         raise TypeError(f"{type(self).__name__} defines no formula")
+
+    def ingredients(self, z: F64) -> Ingredients:  # noqa: ARG002
+        """What the formula computes on the way, by name: of each label, (n, K), or of each row, (n, 1).
+
+        `explain` shows them. A score of one's own may leave them out.
+        """
+        return {}
 
     def scores(self, logits: Any) -> F64:
         """The dense (n, K) scores of logits; lower is more conforming.

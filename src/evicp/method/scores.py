@@ -22,7 +22,7 @@ from evicp.kernels import _numpy as kernel
 from evicp.kernels.registry import built_in
 from evicp.method import evidence
 from evicp.method.ecp import ECP
-from evicp.method.score import CUSTOM, Score, masked
+from evicp.method.score import CUSTOM, Ingredients, Score, masked
 from evicp.sets import PredictionSets
 from evicp.types import F64, Coverage
 
@@ -44,9 +44,13 @@ class LAC(Score):
 
     temperature: float = 1.0
     name: ClassVar[str] = "lac"
+    equation: ClassVar[str] = "-ln(probability)"
 
     def formula(self, z: F64) -> F64:
         return -evidence.log_utility(z, self.temperature)
+
+    def ingredients(self, z: F64) -> Ingredients:
+        return {"probability": _probabilities(z, self.temperature)}
 
 
 def _probabilities(z: F64, temperature: float) -> F64:
@@ -57,6 +61,12 @@ def _accumulated(z: F64, temperature: float, v: F64) -> F64:
     """P + v p: the probability of all labels above, and v times the label's own."""
     up_to_own, own = kernel.accumulated_masses(np.exp(evidence.log_utility_ratio(z, temperature)), z)
     return up_to_own - (1.0 - v) * own
+
+
+def _of_accumulated(z: F64, temperature: float, v: F64) -> Ingredients:
+    """What P + v p is made of."""
+    up_to_own, own = kernel.accumulated_masses(np.exp(evidence.log_utility_ratio(z, temperature)), z)
+    return {"probability": own, "mass_above": up_to_own - own, "v": v}
 
 
 def _v(z: F64, randomized: bool, seed: int) -> F64:
@@ -83,10 +93,14 @@ class APS(Score):
     temperature: float = 1.0
     seed: int = 0
     name: ClassVar[str] = "aps"
+    equation: ClassVar[str] = "mass above + v * probability"
     adds_up: ClassVar[bool] = True
 
     def formula(self, z: F64) -> F64:
         return masked(_accumulated(z, self.temperature, _v(z, self.randomized, self.seed)), z)
+
+    def ingredients(self, z: F64) -> Ingredients:
+        return _of_accumulated(z, self.temperature, _v(z, self.randomized, self.seed))
 
 
 @built_in
@@ -115,14 +129,23 @@ class RAPS(Score):
     temperature: float = 1.0
     seed: int = 0
     name: ClassVar[str] = "raps"
+    equation: ClassVar[str] = "mass above + v * probability + penalty"
     adds_up: ClassVar[bool] = True
 
     def formula(self, z: F64) -> F64:
         v = _v(z, self.randomized, self.seed)
+        return masked(_accumulated(z, self.temperature, v) + self._penalty(z, v), z)
+
+    def _penalty(self, z: F64, v: F64) -> F64:
         excess = np.maximum(kernel.ordinal(z) - float(self.k_reg), 0.0)
         if self.randomize_penalty:
             excess = np.where(excess > 0, excess - 1.0 + v, 0.0)
-        return masked(_accumulated(z, self.temperature, v) + self.lam * excess, z)
+        return self.lam * excess
+
+    def ingredients(self, z: F64) -> Ingredients:
+        v = _v(z, self.randomized, self.seed)
+        made_of = _of_accumulated(z, self.temperature, v)
+        return {**made_of, "rank": kernel.ordinal(z), "penalty": self._penalty(z, v)}
 
 
 @built_in
@@ -147,11 +170,23 @@ class SAPS(Score):
     temperature: float = 1.0
     seed: int = 0
     name: ClassVar[str] = "saps"
+    equation: ClassVar[str] = "top share + penalty"
 
     def formula(self, z: F64) -> F64:
-        o, v = kernel.ordinal(z), _v(z, self.randomized, self.seed)
+        top, penalty = self._terms(z, _v(z, self.randomized, self.seed))
+        return masked(top + penalty, z)
+
+    def _terms(self, z: F64, v: F64) -> tuple[F64, F64]:
+        """What the largest probability counts, and what the ranks after the first cost."""
+        o = kernel.ordinal(z)
         largest = _probabilities(z, self.temperature).max(1, keepdims=True)
-        return masked(np.where(o == 1, v * largest, largest + (o - 2 + v) * self.lam), z)
+        return np.where(o == 1, v * largest, largest), np.where(o == 1, 0.0, (o - 2 + v) * self.lam)
+
+    def ingredients(self, z: F64) -> Ingredients:
+        v = _v(z, self.randomized, self.seed)
+        top, penalty = self._terms(z, v)
+        probability = _probabilities(z, self.temperature)
+        return {"probability": probability, "rank": kernel.ordinal(z), "top_share": top, "penalty": penalty, "v": v}
 
 
 @built_in
@@ -173,9 +208,13 @@ class TopK(Score):
     temperature: float = 1.0
     seed: int = 0
     name: ClassVar[str] = "topk"
+    equation: ClassVar[str] = "rank - 1 + v"
 
     def formula(self, z: F64) -> F64:
         return masked(kernel.ordinal(z) - 1.0 + _v(z, self.randomized, self.seed), z)
+
+    def ingredients(self, z: F64) -> Ingredients:
+        return {"rank": kernel.ordinal(z), "v": _v(z, self.randomized, self.seed)}
 
 
 @built_in
@@ -193,12 +232,17 @@ class Margin(Score):
 
     temperature: float = 1.0
     name: ClassVar[str] = "margin"
+    equation: ClassVar[str] = "best other - probability"
 
     def formula(self, z: F64) -> F64:
+        made_of = self.ingredients(z)
+        return masked(made_of["best_other"] - made_of["probability"], z)
+
+    def ingredients(self, z: F64) -> Ingredients:
         p = _probabilities(z, self.temperature)
         best = p.max(1, keepdims=True)
         second = np.partition(p, -2, axis=1)[:, -2, None]  # equals the best where the top is shared
-        return masked(np.where(p == best, second, best) - p, z)
+        return {"probability": p, "best_other": np.where(p == best, second, best)}
 
 
 @built_in
@@ -222,10 +266,14 @@ class Base(Score):
     temperature: float = 1.0
     seed: int = 0
     name: ClassVar[str] = "base"
+    equation: ClassVar[str] = APS.equation
     adds_up: ClassVar[bool] = True
 
     def formula(self, z: F64) -> F64:
         return APS(self.randomized, self.temperature, self.seed).formula(z)
+
+    def ingredients(self, z: F64) -> Ingredients:
+        return APS(self.randomized, self.temperature, self.seed).ingredients(z)
 
     def predict(self, logits: Any, coverage: Coverage) -> PredictionSets:
         """Sets of labels whose accumulated probability stays within the coverage.

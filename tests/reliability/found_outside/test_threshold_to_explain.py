@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import evicp
-from evicp.errors import InputError, InputTypeError
+from evicp.errors import InputError
 
 pytestmark = pytest.mark.reliability
 
@@ -25,10 +23,7 @@ def test_a_threshold_alone_is_refused(score: str) -> None:
             InputError, match=r"give that score too: explain\(logits_row, calibration\.score, threshold"
         ):
             evicp.explain(LOGITS[0], threshold=threshold)
-    if score == "ecp":
-        found = evicp.explain(LOGITS[0], calibration.score, threshold=calibration.threshold(0.9))
-        assert np.flatnonzero(found.in_set).tolist() == sorted(calibration.predict(LOGITS[:1], 0.9)[0].tolist())
-        return
-    given: Any = calibration.score
-    with pytest.raises(InputTypeError, match="only the evidential score can be explained"):
-        evicp.explain(LOGITS[0], given, threshold=calibration.threshold(0.9))
+    found = evicp.explain(LOGITS[0], calibration.score, threshold=calibration.threshold(0.9))
+    inside = sorted(calibration.predict(LOGITS[:1], 0.9)[0].tolist())
+    assert np.flatnonzero(found.in_set).tolist() == inside
+    assert np.flatnonzero(calibration.explain(LOGITS[0]).in_set).tolist() == inside
