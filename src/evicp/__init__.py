@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evicp.calibration.laws.density import DensityRatio, estimate_density_ratio
     from evicp.calibration.laws.label_shift import estimate_class_frequencies, label_shift_weights
     from evicp.calibration.monitor import AdaptiveLevel, Monitor
-    from evicp.calibration.planning import plan
+    from evicp.calibration.planning import Plan, plan
     from evicp.calibration.ranks import conformal_rank, pac_rank
     from evicp.calibration.reliability import Reliability
     from evicp.errors import EvicpError, EvicpWarning
@@ -61,6 +61,7 @@ __all__ = [
     "Margin",
     "Monitor",
     "Opinion",
+    "Plan",
     "PredictionSets",
     "Reliability",
     "Score",
@@ -101,7 +102,7 @@ _LAZY = {
     "calibration.laws.by_uncertainty": ("ByUncertainty",),
     "calibration.laws.label_shift": ("estimate_class_frequencies", "label_shift_weights"),
     "calibration.monitor": ("AdaptiveLevel", "Monitor"),
-    "calibration.planning": ("plan",),
+    "calibration.planning": ("Plan", "plan"),
     "calibration.ranks": ("conformal_rank", "pac_rank"),
     "calibration.reliability": ("Reliability",),
     "errors": ("EvicpError", "EvicpWarning"),
@@ -120,8 +121,9 @@ _LAZY = {
     "versions": ("show_versions",),
 }
 
-#: Modules that `import evicp` alone makes available.
-_MODULES = ("blocks", "errors", "kernels", "report", "sets", "tables")
+#: Modules that `import evicp` alone makes available; those that few users need are found, and not listed.
+_MODULES = ("blocks", "datasets", "errors", "losses", "onnx", "ray", "report", "sklearn", "torch")
+_INNER_MODULES = ("kernels", "sets", "tables")
 
 
 def __getattr__(name: str) -> "Any":
@@ -132,10 +134,10 @@ def __getattr__(name: str) -> "Any":
             value = getattr(import_module(f"evicp.{module_name}"), name)
             globals()[name] = value
             return value
-    if name in _MODULES:
+    if name in _MODULES or name in _INNER_MODULES:
         return import_module(f"evicp.{name}")
     raise AttributeError(f"module 'evicp' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES} - {"TYPE_CHECKING"})
+    return sorted({*__all__, *_MODULES, "__version__"})

@@ -79,10 +79,16 @@ class PredictionSets(AboutSets):
     labels: I32
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "coverage", validate.as_coverage(self.coverage))
         object.__setattr__(self, "offsets", convert.frozen(self.offsets))
         object.__setattr__(self, "labels", convert.frozen(self.labels))
 
     __setstate__ = convert.restore_frozen
+
+    @property
+    def target_coverage(self) -> Fraction:
+        """The coverage asked for, exactly: `coverage` under the name that evaluations have for it."""
+        return self.coverage
 
     @classmethod
     def from_mask(

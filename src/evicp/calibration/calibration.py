@@ -28,6 +28,7 @@ from evicp.calibration.reliability import Reliability
 from evicp.calibration.suspicious import warn_of, warn_of_new_rows
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
+from evicp.input.messages import refuse_unknown
 from evicp.kernels.arithmetic import Arithmetic, precision_of, precision_of_new
 from evicp.method.scores import Score
 from evicp.outer import outer
@@ -130,7 +131,7 @@ class Calibration:
         """
         return Prepared(self, level_of(self, validate.as_coverage(coverage), as_confidence(self, confidence)))
 
-    def threshold(self, coverage: Coverage, confidence: float | None = None) -> float:
+    def threshold(self, coverage: Coverage = 0.9, confidence: float | None = None, **unknown: Any) -> float:
         """The k-th smallest calibration score, k = ceil((n + 1) coverage); +inf (with a warning) if k > n.
 
         Parameters
@@ -138,6 +139,8 @@ class Calibration:
         coverage : strictly between 0 and 1
         confidence : of training-conditional sets: k is then `pac_rank`
         """
+        if unknown:
+            refuse_unknown("threshold", unknown)
         self.law.require("one threshold")
         return float(self.thresholds(coverage, confidence)[0])
 
@@ -179,7 +182,7 @@ class Calibration:
     def predict(
         self,
         logits: Any,
-        coverage: Coverage,
+        coverage: Coverage = ...,
         *,
         confidence: float | None = ...,
         groups: Any = ...,
@@ -202,13 +205,14 @@ class Calibration:
     def predict(
         self,
         logits: Any,
-        coverage: Coverage | Coverages,
+        coverage: Coverage | Coverages = 0.9,
         *,
         confidence: float | None = None,
         groups: Any = None,
         weights: Any = None,
         allow_empty: bool = True,
         smoothed: Any = False,
+        **unknown: Any,
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows: all labels whose score is at most the threshold.
 
@@ -228,6 +232,8 @@ class Calibration:
             generator, or (n,) random numbers in [0, 1], in place of the numbers made from each row's logits and the
             calibration rows, which rows of equal logits share. Smoothed sets are made on the CPU
         """
+        if unknown:
+            refuse_unknown("predict", unknown)
         levels = levels_of(self, coverage, confidence)
         results = sets_at(self, levels, logits, groups, weights, allow_empty, smoothed)
         return results[0] if type(coverage) is float or not validate.is_many(coverage) else results
@@ -362,12 +368,13 @@ class Calibration:
 
     def certificate(
         self,
-        coverage: Coverage,
+        coverage: Coverage = 0.9,
         evaluation: Evaluation | None = None,
         *,
         confidence: float = 0.95,
         pac: float | None = None,
         date: str | None = None,
+        **unknown: Any,
     ) -> Certificate:
         """What may be promised at this coverage; with an evaluation, whether what was observed is compatible.
 
@@ -379,6 +386,8 @@ class Calibration:
         pac : the confidence of training-conditional sets, as `predict(confidence=...)` had it
         date : of the certificate, today's by default
         """
+        if unknown:
+            refuse_unknown("certificate", unknown)
         return certify(self, coverage, evaluation, confidence=confidence, pac=pac, date=date)
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -21,6 +21,7 @@ from evicp.calibration.suspicious import warn_of_seconds_of_two
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.input import convert, frames
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order, labelled
+from evicp.input.messages import refuse_unknown
 from evicp.method.scores import SCORES, ScoreLike, as_score
 from evicp.outer import outer
 from evicp.types import I64
@@ -37,6 +38,7 @@ def calibrate(
     weights: Any = None,
     class_weights: Any = None,
     class_names: ClassNames | None = None,
+    **unknown: Any,
 ) -> Calibration:
     """Score the true labels of calibration rows; any coverage can be asked for afterwards.
 
@@ -62,6 +64,8 @@ def calibrate(
     >>> calibrate(rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels], labels)
     Calibration(ecp, 500 rows, 4 classes)
     """
+    if unknown:
+        refuse_unknown("calibrate", unknown, "One calibration serves every coverage: ask predict for it, coverage=0.9.")
     given = None if by is None or isinstance(by, str | type | Kind) else by
     own: dict[str, Any] = {"by": by if given is None else ByGroup(), "class_weights": class_weights}
     own["class_names"] = tuple(class_names) if isinstance(class_names, Iterator) else class_names

@@ -93,6 +93,11 @@ class Certificate:
     tied: bool = False
     folds: int | None = None
 
+    @property
+    def target_coverage(self) -> float:
+        """The coverage asked for: `coverage`, by a name that says what it is."""
+        return self.coverage
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON (an infinite threshold as the string "inf")."""
         result = asdict(self)

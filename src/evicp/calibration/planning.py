@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import log
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from evicp.calibration.ranks import rows_needed
 from evicp.calibration.reliability import Reliability
 from evicp.errors import InputError
 from evicp.input import validate
+from evicp.input.messages import refuse_unknown
 from evicp.types import F64, I64, Coverage
 
 __all__ = [
+    "Plan",
     "plan",
     "share_within",
 ]
@@ -22,7 +25,33 @@ __all__ = [
 MOST_PLANNED = 10**9
 
 
-def plan(coverage: Coverage, tolerance: float, confidence: float = 0.95) -> int:
+class Plan(int):
+    """How many calibration rows are enough: a whole number that knows what for.
+
+    Attributes
+    ----------
+    coverage : to be asked for, exactly
+    tolerance : how far the coverage of a calibration may be from it
+    confidence : the share of calibrations for which that must hold
+
+    >>> planned = plan(0.9, tolerance=0.02)
+    >>> planned, planned + 1, planned.tolerance
+    (854, 855, 0.02)
+    """
+
+    coverage: Fraction
+    tolerance: float
+    confidence: float
+
+    @classmethod
+    def of(cls, rows: int, coverage: Fraction, tolerance: float, confidence: float) -> Plan:
+        """So many rows, for this."""
+        made = cls(rows)
+        made.coverage, made.tolerance, made.confidence = coverage, tolerance, confidence
+        return made
+
+
+def plan(coverage: Coverage = 0.9, tolerance: float = 0.01, confidence: float = 0.95, **unknown: Any) -> Plan:
     """The smallest n from which on P(|C - coverage| <= tolerance) >= confidence for every calibration size.
 
     Never fewer rows than a finite threshold needs: full sets keep no promise worth planning for.
@@ -35,12 +64,14 @@ def plan(coverage: Coverage, tolerance: float, confidence: float = 0.95) -> int:
 
     Returns
     -------
-    int
-        How many rows to calibrate on.
+    Plan
+        How many rows to calibrate on, as a whole number.
 
     >>> plan(0.9, tolerance=0.02, confidence=0.95)
     854
     """
+    if unknown:
+        refuse_unknown("plan", unknown)
     exact = validate.as_coverage(coverage)
     tolerance = validate.as_probability(tolerance, "tolerance")
     confidence = validate.as_probability(confidence, "confidence")
@@ -54,7 +85,8 @@ def plan(coverage: Coverage, tolerance: float, confidence: float = 0.95) -> int:
     # From `safe` on, Hoeffding's bound for the Beta law promises it for every n: half of the tolerance is for the mean,
     # which is within 1 / (n + 1) of coverage, half for straying from it.
     safe = int(2 * log(6 / (1 - confidence)) / tolerance**2)
-    return smallest if smallest > safe else _last_missing(smallest, safe, exact, tolerance, confidence) + 1
+    rows = smallest if smallest > safe else _last_missing(smallest, safe, exact, tolerance, confidence) + 1
+    return Plan.of(rows, exact, tolerance, confidence)
 
 
 def share_within(n: int, coverage: Coverage, tolerance: float) -> float:

@@ -146,8 +146,22 @@ def _tidy_up_when_terminated() -> None:
 def _fail_usage(error: Any) -> None:
     """One line for a mistyped command."""
     message, context = error.format_message(), error.ctx
+    if getattr(error, "option_name", "") == "--alpha":  # with what follows it, if that is a number
+        following = sys.argv[sys.argv.index("--alpha") + 1 :][:1] if "--alpha" in sys.argv else []
+        message = f"No such option: --alpha. Did you mean --{_coverage_of(following)}?"
     stop = "" if message.endswith((".", "?")) else "."
     _fail(f"{message}{stop} Try '{context.command_path if context else 'evicp'} --help'.", BAD_INPUT)
+
+
+def _coverage_of(following: list[str]) -> str:
+    """What an alpha is as a coverage, as text."""
+    from evicp.input.messages import as_coverage_argument
+
+    try:
+        value: Any = float(following[0])
+    except (IndexError, ValueError):
+        value = None
+    return as_coverage_argument("alpha", value).replace("=", " ")
 
 
 def _fail(message: object, code: int) -> None:

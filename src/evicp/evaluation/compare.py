@@ -21,6 +21,7 @@ from evicp.evaluation.splits import Split, run_splits
 from evicp.evaluation.tuning import Auto, Tuned, rows_to_choose, with_temperature
 from evicp.input import validate
 from evicp.input.classes import labelled
+from evicp.input.messages import refuse_unknown
 from evicp.input.warn import warn
 from evicp.method.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.method.temperature import fit_temperature
@@ -70,6 +71,11 @@ class Comparison:
     temperatures: tuple[float, ...]
     note: str
     chosen: dict[str, list[Score]]
+
+    @property
+    def target_coverage(self) -> Fraction:
+        """The coverage asked of all of them, exactly: `coverage`, by a name that says what it is."""
+        return self.coverage
 
     def values(self, score: str, metric: str) -> F64:
         """One number per trial, (trials,); NaN where a metric is undefined (SAT, if every set is empty).
@@ -167,6 +173,7 @@ def compare(
     temperature: float | Literal["split", "holdout"] = 1.0,
     tuning: float | int | None = None,
     min_count: int = 1,
+    **unknown: Any,
 ) -> Comparison:
     """Several scores on the same random splits of labelled rows.
 
@@ -188,6 +195,8 @@ def compare(
     >>> abs(comparison.median("ecp", "coverage") - 0.8) < 0.06
     True
     """
+    if unknown:
+        refuse_unknown("compare", unknown)
     rows = _Rows.checked(logits, labels, coverage, seed, min_count)
     methods, trials = _unique_names(scores), validate.as_count(trials, "trials")
     # "auto" sees for itself which scores do well on these logits.

@@ -199,6 +199,16 @@ class Evaluation:
     tied: bool = False
 
     @property
+    def observed_coverage(self) -> float:
+        """The share of rows whose set holds the true label: `coverage`, by a name that says what it is."""
+        return self.coverage
+
+    @property
+    def target_coverage(self) -> Fraction:
+        """The coverage asked for, exactly: `target`."""
+        return self.target
+
+    @property
     def law_is_bound(self) -> bool:
         """Whether the Beta law of coverage is one of at least so much: of filled sets, and where scores are tied."""
         return self.filled or self.tied

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from evicp.errors import InputError
 from evicp.evaluation.judging import Judged, Metric, TuningRows, as_metric
+from evicp.input.messages import refuse_unknown
 from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, ScoreLike, TopK, as_score
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.types import I64, Coverage
@@ -159,6 +160,7 @@ def tune(
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
     seed: int = 0,
+    **unknown: Any,
 ) -> Tuning:
     """The best parameters of a score, on rows that must not be used again.
 
@@ -178,6 +180,8 @@ def tune(
     >>> tuning.best.describe()
     'raps(lam=1, k_reg=2)'
     """
+    if unknown:
+        refuse_unknown("tune", unknown)
     if isinstance(score, str) and score.lower() == "auto":
         if grid is not None:
             raise InputError('"auto" has candidates of its own; pass grid with one score.')

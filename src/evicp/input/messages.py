@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
 
 import numpy as np
+
+from evicp.errors import InputTypeError
+
+#: What other packages call a coverage, and whether it is the share that may be missed.
+OTHER_NAMES: Mapping[str, bool] = MappingProxyType(
+    {
+        **dict.fromkeys(("alpha", "delta", "epsilon", "error_rate", "significance"), True),
+        **dict.fromkeys(("confidence_level", "target_coverage"), False),
+    }
+)
+
+
+def refuse_unknown(function: str, unknown: Mapping[str, Any], hint: str = "") -> NoReturn:
+    """Refuse arguments that a function does not have; one that means a coverage is named as it is called here.
+
+    Parameters
+    ----------
+    function, unknown : its name, and the arguments by name
+    hint : what to do about `coverage`, where the function has none
+    """
+    name, value = next(iter(unknown.items()))
+    if name == "coverage" or name in OTHER_NAMES:
+        question = hint or f"Did you mean {as_coverage_argument(name, value)}?"
+    else:
+        question = ""
+    raise InputTypeError(f"{function}() got an unexpected argument {name!r}. {question}".rstrip())
+
+
+def as_coverage_argument(name: str, value: Any) -> str:
+    """What other packages call alpha, or another thing, as the argument `coverage`.
+
+    >>> as_coverage_argument("alpha", 0.1), as_coverage_argument("confidence_level", 0.9)
+    ('coverage=0.9', 'coverage=0.9')
+    """
+    if not isinstance(value, float | np.floating) or not 0 < value < 1:
+        return "coverage=0.9"
+    return f"coverage={1 - value if OTHER_NAMES.get(name) else value:.10g}"
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 1, show: Callable[[str], str] = str) -> str:

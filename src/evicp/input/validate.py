@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from evicp.errors import CoverageError, InputError, InputTypeError, LabelsError, LogitsError, ScoreError
 from evicp.input.convert import as_array, as_bfloat16, frozen, is_missing, is_torch
-from evicp.types import F64, I64
+from evicp.types import F64, I64, TargetCoverage
 
 #: A block of rows holds about this many logits: small enough for the cache, large enough to hide NumPy's overhead.
 BLOCK_LOGITS = 1 << 17
@@ -253,10 +253,10 @@ def _all_usable(values: F64) -> bool:
 # Numbers and names
 
 
-def as_coverage(coverage: Any, what: str = "coverage") -> Fraction:
+def as_coverage(coverage: Any, what: str = "coverage") -> TargetCoverage:
     """A coverage (or a confidence) as an exact fraction: 0.9 means 9/10, not the double nearest to it."""
     # A server asks for the same few coverages all day: fractions are slow to make, and to compare.
-    if type(coverage) is Fraction and 0 < coverage.numerator < coverage.denominator:
+    if type(coverage) is TargetCoverage and 0 < coverage.numerator < coverage.denominator:
         return coverage
     return _remembered_coverage(coverage, what) if type(coverage) is float else _exact_coverage(coverage, what)
 
@@ -268,7 +268,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, _NUMBER) and not isinstance(value, bool)
 
 
-def _exact_coverage(coverage: Any, what: str) -> Fraction:
+def _exact_coverage(coverage: Any, what: str) -> TargetCoverage:
     if not _is_number(coverage):
         raise InputTypeError(f"{what} must be a number between 0 and 1; got {coverage!r} ({type(coverage).__name__}).")
     value = _as_fraction(coverage)
@@ -276,7 +276,7 @@ def _exact_coverage(coverage: Any, what: str) -> Fraction:
         raise CoverageError(
             f"{what} must be strictly between 0 and 1; got {coverage}.{_coverage_hint(coverage, value)}"
         )
-    return value
+    return TargetCoverage(value)
 
 
 _remembered_coverage = lru_cache(maxsize=1024)(_exact_coverage)
@@ -395,7 +395,7 @@ def is_many(coverage: Any) -> bool:
     return not isinstance(coverage, float) and isinstance(coverage, Sequence) and not isinstance(coverage, str | bytes)
 
 
-def as_coverages(coverage: Any) -> list[Fraction]:
+def as_coverages(coverage: Any) -> list[TargetCoverage]:
     """One coverage or several, as exact fractions."""
     wanted = [as_coverage(c) for c in (coverage if is_many(coverage) else [coverage])]
     if not wanted:

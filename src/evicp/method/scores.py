@@ -275,7 +275,7 @@ class Base(Score):
     def ingredients(self, z: F64) -> Ingredients:
         return APS(self.randomized, self.temperature, self.seed).ingredients(z)
 
-    def predict(self, logits: Any, coverage: Coverage) -> PredictionSets:
+    def predict(self, logits: Any, coverage: Coverage = 0.9) -> PredictionSets:
         """Sets of labels whose accumulated probability stays within the coverage.
 
         Parameters

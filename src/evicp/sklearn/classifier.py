@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import repeat
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis
+from evicp.input.messages import OTHER_NAMES, refuse_unknown
 from evicp.method.scores import ScoreLike, as_score
 from evicp.sets import PredictionSets
 from evicp.sklearn.estimators import (
@@ -72,7 +73,17 @@ def _groups_of(group: Callable[[Any], Any], X: Any, n: int) -> NDArray[Any]:
     return validate.as_groups(given, n)
 
 
-class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+class _KnowsOtherNames:
+    """Says what alpha is called here; not in `__init__`, where scikit-learn takes every argument for a parameter."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        other = {name: value for name, value in given.items() if name in OTHER_NAMES}
+        if other:
+            refuse_unknown(cls.__name__, other)
+        return super().__new__(cls)
+
+
+class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _KnowsOtherNames):
     """A classifier that also predicts sets with a coverage guarantee.
 
     Parameters
@@ -313,6 +324,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         confidence: float | None = None,
         allow_empty: bool = True,
         smoothed: Any = False,
+        **unknown: Any,
     ) -> PredictionSets | list[PredictionSets]:
         """Prediction sets of positions in `classes_`: `classes_[sets[i]]` are a row's classes, `names(i)` their text.
 
@@ -333,6 +345,8 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         smoothed : bool, or random numbers, or a generator
             Ties broken at random, as in `Calibration.predict`: the coverage is the target, not more.
         """
+        if unknown:
+            refuse_unknown("predict_set", unknown)
         logits, groups = self._outputs(X)
         return self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
 

@@ -22,7 +22,7 @@ from evicp.calibration.ties import caution_of_ties, found_ties
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
 from evicp.input import frames, validate
 from evicp.input.classes import ClassAxis
-from evicp.input.messages import some_of
+from evicp.input.messages import refuse_unknown, some_of
 from evicp.input.warn import warn
 from evicp.sets import PredictionSets, filled_with
 from evicp.types import F64, I64, Bools, Coverage, Coverages
@@ -131,7 +131,7 @@ class CrossCalibration:
 
     @overload
     def predict(
-        self, logits: Sequence[Any], coverage: Coverage, *, groups: Any = ..., allow_empty: bool = ...
+        self, logits: Sequence[Any], coverage: Coverage = ..., *, groups: Any = ..., allow_empty: bool = ...
     ) -> PredictionSets: ...
     @overload
     def predict(
@@ -140,10 +140,11 @@ class CrossCalibration:
     def predict(
         self,
         logits: Sequence[Any],
-        coverage: Coverage | Coverages,
+        coverage: Coverage | Coverages = 0.9,
         *,
         groups: Any = None,
         allow_empty: bool = True,
+        **unknown: Any,
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows; within a row by p-value, then by the mean of the models' logits.
 
@@ -156,6 +157,8 @@ class CrossCalibration:
         groups : (n,) groups of the rows, for calibrations by="group"
         allow_empty : if False, an empty set gets its top label
         """
+        if unknown:
+            refuse_unknown("predict", unknown)
         wanted = validate.as_coverages(coverage)
         warn_of(caution_of_low_coverage(max(wanted)))
         validate.as_flag(allow_empty, "allow_empty")

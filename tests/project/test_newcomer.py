@@ -1,0 +1,160 @@
+"""A newcomer tries what other packages have taught: every guess works, or says what to type instead."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import evicp
+from commands import evicp_process
+from evicp.errors import InputTypeError
+from evicp.types import TargetCoverage
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 5, 600)
+LOGITS = RNG.normal(size=(600, 5)) + 2.5 * np.eye(5)[LABELS]
+CALIBRATION = evicp.calibrate(LOGITS[:300], LABELS[:300])
+SETS = CALIBRATION.predict(LOGITS[300:])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is there
+
+
+def test_the_package_shows_its_interface_and_nothing_else() -> None:
+    modules = {"blocks", "datasets", "errors", "losses", "onnx", "ray", "report", "sklearn", "torch"}
+    assert set(dir(evicp)) == {*evicp.__all__, *modules, "__version__"}
+
+
+@pytest.mark.parametrize("name", ["sklearn", "torch", "datasets"])
+def test_modules_need_no_second_import(name: str) -> None:
+    pytest.importorskip(name if name != "datasets" else "evicp")
+    assert getattr(evicp, name) is sys.modules[f"evicp.{name}"]
+
+
+#: What once was a method of these, and is nothing for users.
+INNER = ("alike", "no_sets", "require_law", "holds", "listed", "level", "comparable", "about", "filled_with", "numbers")
+
+
+@pytest.mark.parametrize("thing", [CALIBRATION, SETS], ids=["calibration", "sets"])
+def test_no_inner_method_is_public(thing: Any) -> None:
+    assert not set(INNER) & set(dir(thing))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Coverage: 0.9 unless asked, and one name for each thing
+
+
+def test_sets_are_made_at_coverage_0_9_by_default() -> None:
+    assert CALIBRATION.predict(LOGITS[300:], 0.9) == SETS
+    assert evicp.Base().predict(LOGITS).coverage == 0.9
+    assert CALIBRATION.threshold() == CALIBRATION.threshold(0.9)
+    assert CALIBRATION.certificate(date="today").to_dict() == CALIBRATION.certificate(0.9, date="today").to_dict()
+    folds = evicp.CrossCalibration([evicp.calibrate(LOGITS[i::2], LABELS[i::2]) for i in range(2)])
+    assert folds.predict([LOGITS, LOGITS]).coverage == 0.9
+
+
+@pytest.mark.parametrize("coverage", [0.9, np.float64(0.9), Fraction(9, 10)])
+def test_a_coverage_equals_the_number_it_was_given_as(coverage: Any) -> None:
+    evaluation = evicp.evaluate(SETS, LABELS[300:])
+    for known in (
+        SETS.coverage,
+        evaluation.target,
+        CALIBRATION.at(0.9).coverage,
+        pickle.loads(pickle.dumps(SETS)).coverage,
+    ):
+        assert known == coverage
+        assert coverage == known
+        assert known <= coverage <= known
+        assert not known < coverage
+        assert not known > coverage
+        assert hash(known) == hash(Fraction(9, 10))
+    assert repr(SETS.coverage) == "0.9"
+    assert SETS.coverage != 0.91
+
+
+def test_a_coverage_is_compared_as_it_is_written() -> None:
+    third = TargetCoverage(1, 3)
+    assert third == 1 / 3
+    assert third != 0.333
+    assert third < 0.5 < TargetCoverage(2, 3)
+    assert not third > float("inf")
+    assert 1 - third == Fraction(2, 3)
+
+
+def test_what_is_asked_and_what_is_observed_have_their_own_names() -> None:
+    evaluation = evicp.evaluate(SETS, LABELS[300:])
+    comparison = evicp.compare(LOGITS, LABELS, ["lac"], trials=2)
+    for result in (SETS, evaluation, comparison, CALIBRATION.certificate()):
+        assert result.target_coverage == 0.9
+    assert evaluation.observed_coverage == evaluation.coverage == np.mean(SETS.contains(LABELS[300:]))
+    for asked in (SETS, comparison, CALIBRATION.certificate()):
+        assert not hasattr(asked, "observed_coverage")
+
+
+ALPHA = {
+    "predict": lambda **given: CALIBRATION.predict(LOGITS, **given),
+    "threshold": CALIBRATION.threshold,
+    "certificate": CALIBRATION.certificate,
+    "compare": lambda **given: evicp.compare(LOGITS, LABELS, **given),
+    "tune": lambda **given: evicp.tune(LOGITS, LABELS, **given),
+    "plan": evicp.plan,
+}
+
+
+@pytest.mark.parametrize("call", ALPHA)
+def test_alpha_is_told_what_it_is_called_here(call: str) -> None:
+    with pytest.raises(
+        InputTypeError, match=rf"^{call}\(\) got an unexpected argument 'alpha'. Did you mean coverage=0.9\?$"
+    ):
+        ALPHA[call](alpha=0.1)
+    with pytest.raises(InputTypeError, match=r"'confidence_level'. Did you mean coverage=0.95\?$"):
+        ALPHA[call](confidence_level=0.95)
+    with pytest.raises(InputTypeError, match=r"'alpha'. Did you mean coverage=0.9\?$"):
+        ALPHA[call](alpha="a tenth")
+    with pytest.raises(TypeError, match=r"got an unexpected argument 'covrage'.$"):
+        ALPHA[call](covrage=0.9)
+
+
+def test_calibrate_says_where_a_coverage_belongs() -> None:
+    for name, value in (("alpha", 0.1), ("coverage", 0.9)):
+        with pytest.raises(
+            InputTypeError, match=r"One calibration serves every coverage: ask predict for it, coverage=0.9.$"
+        ):
+            evicp.calibrate(LOGITS, LABELS, **{name: value})
+
+
+def test_the_classifier_knows_alpha_too() -> None:
+    classifier = pytest.importorskip("evicp.sklearn").ConformalClassifier
+    with pytest.raises(InputTypeError, match=r"^ConformalClassifier\(\) .*Did you mean coverage=0.8\?$"):
+        classifier(alpha=0.2)
+    with pytest.raises(InputTypeError, match=r"^predict_set\(\) .*Did you mean coverage=0.8\?$"):
+        classifier().predict_set(LOGITS, alpha=0.2)
+
+
+@pytest.mark.parametrize(("given", "meant"), [("0.05", "0.95"), ("a", "0.9"), ("7", "0.9")])
+def test_the_command_line_knows_alpha(given: str, meant: str, tmp_path: Path) -> None:
+    run = evicp_process(["predict", "cal.safetensors", "new.npz", "--alpha", given], tmp_path)
+    assert run.code == 2
+    assert run.err.startswith(f"error: No such option: --alpha. Did you mean --coverage {meant}? Try ")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Plans
+
+
+def test_a_plan_is_its_number_of_rows() -> None:
+    plan = evicp.plan(0.9, tolerance=0.02)
+    assert plan == 854
+    assert (repr(plan), str(plan), f"{plan:,}") == ("854", "854", "854")
+    assert plan + 1 == 855
+    assert (plan.coverage, plan.tolerance, plan.confidence) == (0.9, 0.02, 0.95)
+    again = pickle.loads(pickle.dumps(plan))
+    assert (again, again.tolerance) == (854, 0.02)
+    assert evicp.plan() == evicp.plan(0.9, 0.01, 0.95)
