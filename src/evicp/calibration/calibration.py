@@ -139,8 +139,7 @@ class Calibration:
         coverage : strictly between 0 and 1
         confidence : of training-conditional sets: k is then `pac_rank`
         """
-        if unknown:
-            refuse_unknown("threshold", unknown)
+        refuse_unknown("threshold", unknown)
         self.law.require("one threshold")
         return float(self.thresholds(coverage, confidence)[0])
 
@@ -386,8 +385,7 @@ class Calibration:
         pac : the confidence of training-conditional sets, as `predict(confidence=...)` had it
         date : of the certificate, today's by default
         """
-        if unknown:
-            refuse_unknown("certificate", unknown)
+        refuse_unknown("certificate", unknown)
         return certify(self, coverage, evaluation, confidence=confidence, pac=pac, date=date)
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -48,8 +48,7 @@ def calibrate(
         Raw classifier outputs. -inf marks a class as impossible.
     labels : (n,) integers in [0, K); or names, where class_names are given
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
-        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": some rows are used up to choose the
-        score with the best SAT at coverage 0.9, the others are calibrated (see `tune`).
+        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": some rows choose it (see `tune`).
     by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or (n,) groups, optional
         Where coverage must hold: in every class, band of uncertainty, or group of rows (given at prediction, too).
     weights : (n,) numbers >= 0, optional
@@ -64,11 +63,9 @@ def calibrate(
     >>> calibrate(rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels], labels)
     Calibration(ecp, 500 rows, 4 classes)
     """
-    if unknown:
-        refuse_unknown("calibrate", unknown, "One calibration serves every coverage: ask predict for it, coverage=0.9.")
+    refuse_unknown("calibrate", unknown, "One calibration serves every coverage: ask predict for it, coverage=0.9.")
     given = None if by is None or isinstance(by, str | type | Kind) else by
-    own: dict[str, Any] = {"by": by if given is None else ByGroup(), "class_weights": class_weights}
-    own["class_names"] = tuple(class_names) if isinstance(class_names, Iterator) else class_names
+    own = {"by": by if given is None else ByGroup(), "class_weights": class_weights, "class_names": class_names}
     if isinstance(score, str) and score.lower() == "auto":
         return _calibrate_best(logits, labels, given, weights, own)
     return Calibrator(score, **own).update(logits, labels, groups=given, weights=weights).finish()
@@ -77,6 +74,8 @@ def calibrate(
 def _calibrate_best(logits: Any, labels: Any, groups: Any, weights: Any, how: dict[str, Any]) -> Calibration:
     """A part of the rows chooses the score, the others are calibrated; `how` is what else a calibrator takes."""
     frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
+    names = how["class_names"]
+    how["class_names"] = tuple(names) if isinstance(names, Iterator) else names
     array, truth = labelled(logits, labels, class_names=how["class_names"])
     if len(truth) < 30:
         raise LogitsError(f'score="auto" needs at least 30 rows, some to choose with; got {len(truth)}. Name a score.')

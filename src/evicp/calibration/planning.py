@@ -70,8 +70,7 @@ def plan(coverage: Coverage = 0.9, tolerance: float = 0.01, confidence: float = 
     >>> plan(0.9, tolerance=0.02, confidence=0.95)
     854
     """
-    if unknown:
-        refuse_unknown("plan", unknown)
+    refuse_unknown("plan", unknown)
     exact = validate.as_coverage(coverage)
     tolerance = validate.as_probability(tolerance, "tolerance")
     confidence = validate.as_probability(confidence, "confidence")

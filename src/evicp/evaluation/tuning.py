@@ -180,8 +180,7 @@ def tune(
     >>> tuning.best.describe()
     'raps(lam=1, k_reg=2)'
     """
-    if unknown:
-        refuse_unknown("tune", unknown)
+    refuse_unknown("tune", unknown)
     if isinstance(score, str) and score.lower() == "auto":
         if grid is not None:
             raise InputError('"auto" has candidates of its own; pass grid with one score.')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +19,18 @@ OTHER_NAMES: Mapping[str, bool] = MappingProxyType(
 )
 
 
-def refuse_unknown(function: str, unknown: Mapping[str, Any], hint: str = "") -> NoReturn:
-    """Refuse arguments that a function does not have; one that means a coverage is named as it is called here.
+def refuse_unknown(function: str, unknown: Mapping[str, Any], hint: str = "") -> None:
+    """Refuse arguments that a function does not have, if there are any; for a coverage it says the name it has here.
 
     Parameters
     ----------
     function, unknown : its name, and the arguments by name
     hint : what to do about `coverage`, where the function has none
     """
-    name, value = next(iter(unknown.items()))
-    if name == "coverage" or name in OTHER_NAMES:
-        question = hint or f"Did you mean {as_coverage_argument(name, value)}?"
-    else:
-        question = ""
-    raise InputTypeError(f"{function}() got an unexpected argument {name!r}. {question}".rstrip())
+    for name, value in unknown.items():
+        is_coverage = name == "coverage" or name in OTHER_NAMES
+        question = (hint or f"Did you mean {as_coverage_argument(name, value)}?") if is_coverage else ""
+        raise InputTypeError(f"{function}() got an unexpected argument {name!r}. {question}".rstrip())
 
 
 def as_coverage_argument(name: str, value: Any) -> str:

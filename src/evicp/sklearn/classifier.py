@@ -345,8 +345,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         smoothed : bool, or random numbers, or a generator
             Ties broken at random, as in `Calibration.predict`: the coverage is the target, not more.
         """
-        if unknown:
-            refuse_unknown("predict_set", unknown)
+        refuse_unknown("predict_set", unknown)
         logits, groups = self._outputs(X)
         return self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
 

@@ -157,8 +157,7 @@ class CrossCalibration:
         groups : (n,) groups of the rows, for calibrations by="group"
         allow_empty : if False, an empty set gets its top label
         """
-        if unknown:
-            refuse_unknown("predict", unknown)
+        refuse_unknown("predict", unknown)
         wanted = validate.as_coverages(coverage)
         warn_of(caution_of_low_coverage(max(wanted)))
         validate.as_flag(allow_empty, "allow_empty")
