@@ -14,7 +14,6 @@ from evicp import calibrate, evaluate
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import InputError
 from findings import FINDINGS
-from leaderboard import COVERAGES, MODES, cells, details, overall, winners
 from lengths import usually
 from pages_apart import is_rounding_apart
 from places import DOCS
@@ -129,16 +128,3 @@ def test_a_restricted_problem_keeps_the_truth_and_its_logit():
     rows = np.arange(100)
     np.testing.assert_array_equal(small.logits[rows, small.labels], data.logits[rows, data.labels])
     assert len(set(small.labels.tolist())) > 5  # the truth has no fixed place
-
-
-def test_the_leaderboard_ranks_scores_and_says_how_sure_it_is():
-    sample = load_imagenet_sample()
-    found = list(cells([restrict(Logits("tiny", sample.logits, sample.labels), 20)], trials=3))
-    assert len(found) == len(COVERAGES) * len(MODES)
-    for cell in found:
-        ranks, intervals = cell.ranks("sat"), cell.intervals("sat", resamples=50)
-        assert ranks.min() == 1
-        assert np.all(intervals[:, 0] <= intervals[:, 1])
-        assert cell.means("sat")[np.argmin(ranks)] == cell.means("sat").max()
-    for table in (overall(found), winners(found), details(found, 0.9, "T = 1")):
-        assert {len(row) for row in table.rows} == {len(table.head)}

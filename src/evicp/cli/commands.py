@@ -43,6 +43,9 @@ COMMANDS = MappingProxyType(
             "Coverage, size, SSCV, SAT, strata and classes of prediction sets, and whether the promise was kept."
         ),
         "compare": "Coverage, size, SSCV and SAT of several scores on the same random splits of labelled rows.",
+        "leaderboard": (
+            "Rank scores on several networks, at several coverages, with the temperature at 1, fitted and tuned."
+        ),
         "tune": "Tune a score on rows of their own: do not calibrate or test on them afterwards.",
         "report": "One self-contained HTML file: a slider of coverages, figures, certificate, classes, single rows.",
         "explain": "What the scores of the best labels of one row are made of, and which labels are in the set.",

@@ -115,6 +115,16 @@ Coverage = Annotated[
         "--coverage", "-c", metavar="NUMBER", help="The coverage to ask for, between 0 and 1.", parser=_parse_coverage
     ),
 ]
+Coverages = Annotated[
+    list[float],
+    typer.Option(
+        "--coverage",
+        "-c",
+        metavar="NUMBER",
+        help="A coverage to ask for, between 0 and 1. Repeat the option for several.",
+        parser=_parse_coverage,
+    ),
+]
 CalibrationCoverage = Annotated[
     float | None,
     typer.Option(
