@@ -162,7 +162,7 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("score", SCORES_TO_EXPLAIN, ids=str)
+@pytest.mark.parametrize("score", SCORES_TO_EXPLAIN, ids=lambda score: getattr(score, "__name__", str(score)))
 def test_every_score_is_made_of_its_ingredients_and_agrees_with_predict(score):
     rng = np.random.default_rng(6)
     labels = rng.integers(0, 6, 200)
