@@ -263,7 +263,7 @@ ROWS: dict[str, Row] = {
         Row(
             "30",
             "the cases that the usual run leaves out: real logits on ten splits, the nine networks of the paper, the "
-            "page of findings, the report on every screen, estimated weights, the text example",
+            "pages of findings and of the leaderboard, the report on every screen, estimated weights, the text example",
             "all pass",
             (
                 "tests/paper/test_reference_splits.py",
@@ -273,6 +273,7 @@ ROWS: dict[str, Row] = {
                 "tests/studies/test_findings.py",
                 "tests/studies/test_reproduction.py",
                 "tests/report/test_report.py",
+                "tests/evaluation/test_leaderboard.py",
                 "tests/calibration/laws/test_density.py",
                 "tests/calibration/test_limits.py",
                 "tests/calibration/test_smoothed.py",
