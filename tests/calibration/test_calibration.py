@@ -16,7 +16,7 @@ import scipy.stats
 
 import evicp
 from evicp import APS, ECP, LAC, RAPS, Calibration, Calibrator, Margin, TopK, calibrate
-from evicp.calibration.prediction import sets_at_levels
+from evicp.calibration.levels import sets_at_levels
 from evicp.errors import (
     CoverageError,
     EvicpError,

@@ -90,7 +90,7 @@ BUGS = [
     ),
     Bug(
         "empty sets where none may be",
-        "calibration/prediction.py",
+        "calibration/levels.py",
         "    if not allow_empty:\n",
         "    if allow_empty is None:\n",
         CALIBRATION,

@@ -21,7 +21,7 @@ import scipy.stats
 import evicp
 from evicp import kernels, report
 from evicp.calibration.certificate import weakest
-from evicp.calibration.comparing import comparable
+from evicp.calibration.levels import comparable
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import EvicpError, EvicpWarning
 from evicp.evaluation.metrics import clopper_pearson
@@ -166,7 +166,7 @@ def test_the_checksum_is_the_files_whoever_scores(native_available: bool) -> Non
     with kernels.backend("numpy"):
         calibration = evicp.calibrate(logits[:200], labels[:200])
     with kernels.backend("native"):
-        assert comparable(calibration, logits[200:], "float64")[0] != calibration
+        assert comparable(calibration, logits[200:], logits[200:])[0] != calibration
         page = report.build(logits[200:], labels[200:], calibration)
     assert page.data["methods"][0]["checksum"] == calibration.certificate(0.9).checksum
 

@@ -95,7 +95,7 @@ def score_batch(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None,
     precision : of the logits, if that is not what their type says
     """
     array, truth, on_cpu = rows.array, rows.labels, isinstance(rows.array, np.ndarray)
-    precision = precision or precision_of(rows.logits, array if on_cpu else None)
+    precision = precision or precision_of(rows.logits, array)
     bits = fraction_bits(array) if precision == "float64" and on_cpu else None
     if before is None:
         arithmetic = kernels.arithmetic(score, array, precision)

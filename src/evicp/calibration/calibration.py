@@ -13,23 +13,21 @@ from evicp import kernels
 from evicp.calibration.batches import labelled_rows, origin_of, score_batch, warn_of_masked_labels
 from evicp.calibration.certificate import Certificate
 from evicp.calibration.certify import certify
-from evicp.calibration.comparing import raised
 from evicp.calibration.laws.groups import Partition
 from evicp.calibration.laws.law import Law
 from evicp.calibration.laws.marginal import MARGINAL
 from evicp.calibration.laws.weighted import Weights
-from evicp.calibration.levels import as_confidence, level_of, levels_of, require_law, warn_of_request
+from evicp.calibration.levels import as_confidence, level_of, new_rows, predict, raised, require_law, warn_of_request
 from evicp.calibration.memory import Memory
 from evicp.calibration.origin import UNKNOWN, Origin
 from evicp.calibration.p_values import online_p_values, p_values
-from evicp.calibration.prediction import new_rows, sets_at
 from evicp.calibration.prepared import Prepared
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.suspicious import warn_of, warn_of_new_rows
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
 from evicp.input.messages import refuse_unknown
-from evicp.kernels.arithmetic import Arithmetic, precision_of, precision_of_new
+from evicp.kernels.arithmetic import Arithmetic, precision_of_new
 from evicp.method.scores import Score
 from evicp.outer import outer
 from evicp.sets import PredictionSets
@@ -233,9 +231,10 @@ class Calibration:
         """
         if unknown:
             refuse_unknown("predict", unknown)
-        levels = levels_of(self, coverage, confidence)
-        results = sets_at(self, levels, logits, groups, weights, allow_empty, smoothed)
-        return results[0] if type(coverage) is float or not validate.is_many(coverage) else results
+        sets: PredictionSets | list[PredictionSets] = predict(
+            self, coverage, confidence, logits, groups, weights, allow_empty, smoothed
+        )
+        return sets
 
     def explain(
         self,
@@ -325,8 +324,7 @@ class Calibration:
             self.score, logits, labels, groups, weights, self.n_classes, lambda logits, _: known.learned(logits)
         )
         origin = self.origin or UNKNOWN
-        precision = precision_of(logits, rows.array if isinstance(rows.array, np.ndarray) else None)
-        precision = precision_of_new(origin.arithmetic, precision, rows.array)
+        precision = precision_of_new(origin.arithmetic, logits, rows.array)
         new = score_batch(self.score, self.law.kind, rows, origin.arithmetic, precision)
         if not len(new.scores):
             return self

@@ -1,15 +1,27 @@
-"""What follows from a calibration at one coverage, whatever the new rows: worked out once."""
+"""Levels and sets: what follows from a calibration at one coverage, worked out once, and the sets of new rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evicp.calibration.suspicious import caution_of_low_confidence, caution_of_low_coverage, warn_of
-from evicp.calibration.ties import Ties, caution_of_ties
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import kernels
+from evicp.calibration.limits import within
+from evicp.calibration.origin import Origin
+from evicp.calibration.smoothing import is_smoothed, steps_of, warn_of_lost_ties
+from evicp.calibration.suspicious import cautions_of_request, warn_of, warn_of_new_rows
+from evicp.calibration.ties import Ties, caution_of_ties, warn_of_near_ties
 from evicp.errors import EvicpWarning, InputError
-from evicp.input import validate
-from evicp.sets import AboutSets
+from evicp.input import convert, frames, validate
+from evicp.input.classes import ClassAxis
+from evicp.kernels.arithmetic import Arithmetic, precision_of_new
+from evicp.sets import AboutSets, PredictionSets, filled_with, sets_of
 from evicp.types import F64
 
 if TYPE_CHECKING:
@@ -74,22 +86,23 @@ def level_of(calibration: Calibration, coverage: Fraction, confidence: float | N
 def _prepare(calibration: Calibration, coverage: Fraction, confidence: float | None) -> Level:
     own = calibration
     values, ties, tied, cautions = own.law.at(own.scores, coverage, confidence)
+    n = len(own.scores)
     if own.n_classes == 2 and own.score.name == "ecp":  # calibrating has said what these do
-        ties = Ties(0, own.n, float(coverage), float(coverage))
+        ties = Ties(0, n, float(coverage), float(coverage))
     about = AboutSets(
         n_classes=own.n_classes,
         coverage=coverage,
         score=own.score.name,
-        n_calibration=own.n if own.folds is None else None,
+        n_calibration=n if own.folds is None else None,
         class_names=own.class_names,
         confidence=confidence,
-        guarantee=own.guarantee,
+        guarantee=own.law.guarantee,
         tied=tied,
         columns=own.columns,
         numbered=own.numbered,
     )
-    low = caution_of_low_coverage(coverage) or caution_of_low_confidence(confidence)
-    return Level(coverage, confidence, values, about, ties, cautions, low is not None or ties.matter)
+    is_suspicious = bool(cautions_of_request(coverage, confidence)) or ties.matter
+    return Level(coverage, confidence, values, about, ties, cautions, is_suspicious)
 
 
 def warn_of_request(levels: list[Level], *, ties: bool = True, can_smooth: bool = True) -> None:
@@ -106,7 +119,217 @@ def warn_of_request(levels: list[Level], *, ties: bool = True, can_smooth: bool 
     confidence = levels[0].confidence
     can_smooth = can_smooth and confidence is None  # smoothed sets do not follow the Beta law
     warn_of(
-        caution_of_low_coverage(max(level.coverage for level in levels)),
-        caution_of_low_confidence(confidence),
+        *cautions_of_request(max(level.coverage for level in levels), confidence),
         *(caution_of_ties(level.ties, level.coverage, can_smooth=can_smooth) for level in levels if ties),
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# New rows
+
+
+def new_rows(
+    calibration: Calibration,
+    logits: Any,
+    groups: Any = None,
+    weights: Any = None,
+    *,
+    here: bool = False,
+    **others: Any,
+) -> tuple[Calibration, Any, NDArray[Any]]:
+    """The calibration and new rows, checked, such that scores can be compared; and what decides their thresholds.
+
+    The rows are an array, or a tensor that stays on its accelerator; the last is what the law has `of_rows`.
+
+    Parameters
+    ----------
+    calibration : the calibration
+    logits, groups, weights : as they were given
+    here : whether tensors on an accelerator are brought to the CPU
+    others : what else belongs to the rows
+    """
+    score, n_classes, on_cpu = calibration.score, calibration.n_classes, isinstance(logits, np.ndarray)
+    if not (on_cpu and groups is weights is None and not others):
+        frames.same_rows(logits=logits, groups=groups, weights=weights, **others)
+    if on_cpu or here or kernels.on_device(score, logits) is None:
+        array: Any = validate.as_logits(logits, n_classes, row_allowed=True, keep_bfloat16=True)
+        if not on_cpu:
+            ClassAxis.known_to(calibration).check(logits)
+    else:
+        array = validate.as_device_logits(logits, n_classes, row_allowed=True)
+    own, array = comparable(calibration, logits, array)
+    return own, array, own.law.of_rows(score, array, groups, weights)
+
+
+def comparable(calibration: Calibration, logits: Any, array: Any) -> tuple[Calibration, Any]:
+    """The calibration, and new logits, as they were given and checked, such that their scores can be compared."""
+    origin, score = calibration.origin, calibration.score
+    if origin is None:
+        return calibration, array
+    made_by = origin.arithmetic
+    array, new = kernels.comparable(made_by, score, array, precision_of_new(made_by, logits, array))
+    if new is made_by or new == made_by:
+        return calibration, array
+    origin.warn_of_coarse_rows(score, new)
+    return calibration._others.made(new, lambda: raised(calibration, origin, new)), array
+
+
+def raised(calibration: Calibration, origin: Origin, new: Arithmetic) -> Calibration:
+    """The calibration with scores raised past the rounding of another arithmetic, which are compared as they are."""
+    score, n_classes = calibration.score, calibration.n_classes
+    higher, law = calibration.law.raised(calibration.scores, lambda part: origin.raised(part, score, n_classes, new))
+    return replace(calibration, scores=convert.frozen(higher), law=law, origin=None)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Sets
+
+
+def predict(calibration: Calibration, coverage: Any, confidence: Any, *new: Any) -> Any:
+    """The sets of new rows at one coverage, or a list of them at several; `new` is what `sets_at` takes of the rows."""
+    results = sets_at(calibration, levels_of(calibration, coverage, confidence), *new)
+    return results[0] if type(coverage) is float or not validate.is_many(coverage) else results
+
+
+def sets_at(
+    calibration: Calibration,
+    levels: list[Level],
+    logits: Any,
+    groups: Any,
+    weights: Any,
+    allow_empty: bool,
+    smoothed: Any,
+) -> list[PredictionSets]:
+    """The sets of new rows at each level; the other arguments are those of `Calibration.predict`."""
+    if smoothed is not False and is_smoothed(calibration.law, smoothed):
+        return _smoothed_sets(calibration, levels, logits, groups, weights, allow_empty, smoothed)
+    if levels[0].is_suspicious or len(levels) > 1:
+        warn_of_request(levels, can_smooth=calibration.law.refusal("smoothed sets") is None)
+    own, array, of_rows = new_rows(calibration, logits, groups, weights)
+    abouts, limits = [], []
+    for level in levels:
+        abouts.append(level.about)
+        same = own is calibration
+        limits.append(_limit(own, level if same else level_of(own, level.coverage, level.confidence), of_rows))
+        if level.about.tied and same and isinstance(array, np.ndarray):
+            warn_of_near_ties(own.score, own.scores, level.values.item(), array)
+    return _within(calibration, array, limits, abouts, allow_empty)
+
+
+def _limit(own: Calibration, level: Level, of_rows: NDArray[Any]) -> float | F64:
+    """The threshold of each label of each row, with warnings of what is wrong with it."""
+    if level.cautions:
+        warn_of(*level.cautions)
+    return own.law.limit(own.scores, level.coverage, level.values, of_rows)
+
+
+def _smoothed_sets(
+    calibration: Calibration,
+    levels: list[Level],
+    logits: Any,
+    groups: Any,
+    weights: Any,
+    allow_empty: bool,
+    smoothed: Any,
+) -> list[PredictionSets]:
+    _check_smoothed(calibration, levels)
+    warn_of_request(levels, ties=False)
+    own, array, of_rows = new_rows(calibration, logits, groups, weights, here=True, smoothed=smoothed)
+    warn_of_lost_ties(calibration, own)
+    for level in levels:
+        if own is calibration and own.law.refusal("one threshold") is None:
+            warn_of_near_ties(own.score, own.scores, level.values.item(), array)
+    steps = steps_of(calibration, smoothed, array)
+    limits = [own.law.smoothed_limit(own.scores, level.coverage, of_rows, steps) for level in levels]
+    abouts = [replace(level.about, smoothed=True, tied=False) for level in levels]
+    return _within(calibration, array, limits, abouts, allow_empty)
+
+
+def _check_smoothed(calibration: Calibration, levels: list[Level]) -> None:
+    if levels[0].confidence is not None:
+        raise InputError("confidence needs the Beta law, which smoothed sets do not follow; leave one of them out.")
+    calibration.law.require("smoothed sets")
+
+
+def limits_of_row(
+    calibration: Calibration,
+    logits_row: Any,
+    coverage: Any,
+    confidence: float | None,
+    groups: Any,
+    weights: Any,
+    smoothed: Any,
+) -> tuple[NDArray[Any], float | F64]:
+    """One row, checked, and the threshold of each of its labels, as `sets_at` has them.
+
+    Parameters
+    ----------
+    calibration : the calibration
+    logits_row, coverage, confidence, groups, weights, smoothed : as for `Calibration.predict`
+    """
+    level = calibration.at(coverage, confidence).level
+    if smoothed is False or not is_smoothed(calibration.law, smoothed):
+        own, row, of_rows = new_rows(calibration, logits_row, groups, weights, here=True)
+        return row, _limit(own, level_of(own, level.coverage, level.confidence), of_rows)
+    _check_smoothed(calibration, [level])
+    own, row, of_rows = new_rows(calibration, logits_row, groups, weights, here=True, smoothed=smoothed)
+    steps = steps_of(calibration, smoothed, row)
+    return row, own.law.smoothed_limit(own.scores, level.coverage, of_rows, steps)
+
+
+def sets_at_levels(
+    calibration: Calibration,
+    logits: Any,
+    levels: Sequence[Fraction],
+    abouts: Sequence[AboutSets],
+    *,
+    confidence: float | None = None,
+    groups: Any = None,
+    weights: Any = None,
+    allow_empty: bool = True,
+) -> list[PredictionSets]:
+    """Sets at levels that an adaptive method has moved away from the coverages they remember.
+
+    A level of 1 or more gives full sets, one of 0 or less empty ones.
+    """
+    own, array, of_rows = new_rows(calibration, logits, groups, weights)
+    limits: list[float | F64] = []
+    for level in levels:
+        inside = 0 < level < 1
+        limits.append(
+            _limit(own, own.at(level, confidence).level, of_rows) if inside else np.inf if level > 0 else -np.inf
+        )
+    return _within(calibration, array, limits, abouts, allow_empty)
+
+
+def _within(
+    calibration: Calibration,
+    array: Any,
+    limits: Sequence[float | F64],
+    abouts: Sequence[AboutSets],
+    allow_empty: bool,
+) -> list[PredictionSets]:
+    """The sets of checked rows within each limit; those of a tensor stay on its device."""
+    if allow_empty is not True:
+        validate.as_flag(allow_empty, "allow_empty")
+    warn_of_new_rows(calibration.score, array)
+    score, here = calibration.score, isinstance(array, np.ndarray)
+    if len(limits) == 1 or not here:
+        found = [kernels.ragged_labels(score, array, limit) for limit in limits]
+    else:
+        loosest = kernels.ragged_sets(score, array, reduce(np.maximum, limits))
+        found = [within(loosest, np.asarray(limit))[:2] for limit in limits]
+    results: list[Any] = [
+        sets_of(about, *ragged) if here else _there(about, *ragged) for about, ragged in zip(abouts, found, strict=True)
+    ]
+    if not allow_empty:
+        top = kernels.top_labels(score, array)
+        results = [filled_with(sets, top) if here else sets.filled_with(top) for sets in results]
+    return results
+
+
+def _there(about: AboutSets, offsets: Any, labels: Any) -> Any:
+    """Sets on an accelerator."""
+    from evicp.calibration.device import DeviceSets
+
+    return DeviceSets(offsets, labels, about)

@@ -5,8 +5,6 @@ That is (1, 1) for all, (1, K) for each label, (n, 1) for each row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,6 @@ from evicp.method.scores import Score
 from evicp.types import F64, I32, I64
 
 Ragged = tuple[I64, I32, F64]
-
-
-def ragged_within(score: Score, logits: Any, limits: Sequence[float | F64]) -> list[tuple[Any, Any]]:
-    """The labels within each limit, as (offsets, labels): arrays, or tensors where the logits are one."""
-    if len(limits) == 1 or not isinstance(logits, np.ndarray):
-        return [kernels.ragged_labels(score, logits, limit) for limit in limits]
-    loosest = kernels.ragged_sets(score, logits, reduce(np.maximum, limits))
-    return [within(loosest, np.asarray(limit))[:2] for limit in limits]
 
 
 def within(ragged: Ragged, limit: F64) -> Ragged:

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.levels import require_law
+from evicp.calibration.levels import require_law, sets_at_levels
 from evicp.calibration.monitor_state import MonitorState, as_coverage_text, as_state, refuse_impossible
-from evicp.calibration.prediction import sets_at_levels
 from evicp.calibration.ranks import rows_needed
 from evicp.calibration.reliability import Reliability
 from evicp.errors import InputError, InputTypeError

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evicp import kernels
-from evicp.calibration.comparing import raised
 from evicp.calibration.laws.law import at_labels
-from evicp.calibration.prediction import new_rows
+from evicp.calibration.levels import new_rows, raised
 from evicp.calibration.smoothing import is_smoothed, steps_of, warn_of_lost_ties
 from evicp.input import frames, validate
 from evicp.input.classes import ClassAxis
-from evicp.kernels.arithmetic import precision_of, precision_of_new
+from evicp.kernels.arithmetic import precision_of_new
 from evicp.types import F64
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def online_p_values(calibration: Calibration, logits: Any, labels: Any) -> F64:
     if origin is None:
         scores = kernels.label_scores(score, array, truth)
         return calibration.law.online_p_values(calibration.scores, scores, scores)
-    precision = precision_of_new(origin.arithmetic, precision_of(logits, array), array)
+    precision = precision_of_new(origin.arithmetic, logits, array)
     array, new = kernels.comparable(origin.arithmetic, score, array, precision)
     scores = kernels.label_scores(score, array, truth)
     if new == origin.arithmetic:

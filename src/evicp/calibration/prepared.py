@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from evicp.calibration.levels import Level
-from evicp.calibration.prediction import sets_at
+from evicp.calibration.levels import Level, sets_at
 from evicp.sets import PredictionSets
 from evicp.types import F64
 

@@ -13,7 +13,7 @@ from evicp import kernels
 from evicp.errors import EvicpWarning, SuspiciousInputWarning
 from evicp.input import convert
 from evicp.input.messages import some_of
-from evicp.input.warn import warn, warn_if_equal, warn_if_no_evidence, warn_if_probabilities
+from evicp.input.warn import warn, warn_if_probabilities, warn_of_rows
 from evicp.method.scores import ECP, SCORES, Score
 from evicp.types import F64, I64
 
@@ -45,14 +45,17 @@ def caution_of_low_coverage(coverage: Fraction) -> EvicpWarning | None:
     )
 
 
-def caution_of_low_confidence(confidence: float | None) -> EvicpWarning | None:
-    """A probability of failure where that of success is asked for; None if it is hardly that."""
-    if confidence is None or confidence >= _LOW_CONFIDENCE:
-        return None
-    return SuspiciousInputWarning(
-        f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} most "
-        f"cover less than asked. Did you mean {1 - confidence:g}?"
-    )
+def cautions_of_request(coverage: Fraction, confidence: float | None) -> list[EvicpWarning]:
+    """What is hardly meant: a low coverage; or a probability of failure where that of success is asked for."""
+    low = caution_of_low_coverage(coverage)
+    cautions = [] if low is None else [low]
+    if confidence is not None and confidence < _LOW_CONFIDENCE:
+        text = (
+            f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} "
+            f"most cover less than asked. Did you mean {1 - confidence:g}?"
+        )
+        cautions.append(SuspiciousInputWarning(text))
+    return cautions
 
 
 def caution_of_masked(scores: F64, coverage: Fraction, outcome: str = "every set is full") -> EvicpWarning | None:
@@ -85,10 +88,7 @@ def warn_of_new_rows(score: Score, logits: Any) -> None:
 
 def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
     """Warn, once for all scores, of input that is legal but very likely not what was meant."""
-    warn_if_probabilities(logits)
-    warn_if_equal(logits)
-    if any(isinstance(score, ECP) and score.evidence == "relu" for score in scores):
-        warn_if_no_evidence(logits)
+    warn_of_rows(logits, evidence=any(isinstance(score, ECP) and score.evidence == "relu" for score in scores))
 
 
 def warn_of_rows_beside(score: Score, logits: Any) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.prediction import limits_of_row
+from evicp.calibration.levels import limits_of_row
 from evicp.errors import InputError, LogitsError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order

@@ -31,6 +31,14 @@ def are_probabilities(values: NDArray[Any]) -> bool:
     return bool(inside and np.all(np.abs(values.sum(1, dtype=np.float64) - 1) < PROBABILITY_ERROR))
 
 
+def warn_of_rows(logits: NDArray[Any], *, evidence: bool) -> None:
+    """Warn of logits that are hardly meant; where they become relu evidence, also of those that give none."""
+    warn_if_probabilities(logits)
+    _warn_if_equal(logits)
+    if evidence:
+        _warn_if_no_evidence(logits)
+
+
 def warn_if_probabilities(logits: NDArray[Any]) -> None:
     """Rows that sum to one are probabilities: legal, but the evidence of a probability is meaningless."""
     if not len(logits) or not 0 <= logits[0, 0] <= 1 or not logits[0].min() >= 0:  # a look is enough for most logits
@@ -43,7 +51,7 @@ def warn_if_probabilities(logits: NDArray[Any]) -> None:
         )
 
 
-def warn_if_no_evidence(logits: NDArray[Any]) -> None:
+def _warn_if_no_evidence(logits: NDArray[Any]) -> None:
     """relu evidence of log-probabilities is zero everywhere: every Dirichlet is flat."""
     sample = logits[:: max(1, len(logits) // 32)]  # spread over the rows, and cheap beside scoring them at any K
     if len(sample) and np.mean(np.max(sample, axis=1) <= 0) > 0.5:
@@ -58,7 +66,7 @@ def warn_if_no_evidence(logits: NDArray[Any]) -> None:
 _SOME = 8
 
 
-def warn_if_equal(logits: NDArray[Any]) -> None:
+def _warn_if_equal(logits: NDArray[Any]) -> None:
     """A network that gives every class the same logit says nothing: whatever is asked, its sets are full."""
     if not len(logits) or logits[0].min() != logits[0].max():  # a look is enough for most logits
         return

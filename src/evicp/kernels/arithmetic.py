@@ -85,25 +85,25 @@ _BLOCK = 1 << 17
 _NAMES = {"e": "float16", "f": "float32", "d": "float64"}
 
 
-def precision_of(logits: Any, array: NDArray[Any] | None = None) -> str:
+def precision_of(logits: Any, array: Any = None) -> str:
     """The precision of logits as they were given, or of the array made of them, where their own type says nothing."""
     if type(logits) is np.ndarray and logits.dtype.char in _NAMES:  # usual, and quick
         return _NAMES[logits.dtype.char]
     name = str(getattr(logits, "dtype", "")).removeprefix("torch.")
-    if name in ROUNDOFF or array is None:
+    if name in ROUNDOFF or not isinstance(array, np.ndarray):
         return name if name in ROUNDOFF else "float64"
-    return "bfloat16" if "float8" in name or "float4" in name else array.dtype.name
+    return "bfloat16" if "float8" in name or "float4" in name else str(array.dtype.name)
 
 
-def precision_of_new(made_by: Arithmetic, precision: str, array: Any) -> str:
+def precision_of_new(made_by: Arithmetic, logits: Any, array: Any) -> str:
     """The precision of new rows: single, too, where doubles hold it, as JSON and lists make them of float32.
 
     Parameters
     ----------
     made_by : what made the scores that those of the new rows are compared with
-    precision : of the new rows by their type
-    array : an array or a tensor of the new rows
+    logits, array : the new rows as they were given; and as an array, or a tensor
     """
+    precision = precision_of(logits, array)
     if precision != "float64" or not isinstance(array, np.ndarray):
         return precision
     if made_by.logits == "float64":

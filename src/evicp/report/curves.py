@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration import comparing
+from evicp.calibration import levels
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import group_thresholds
 from evicp.calibration.ranks import ranks_of
@@ -152,8 +152,8 @@ class Limits:
 
 
 def comparable(method: Method, logits: NDArray[Any]) -> tuple[Method, NDArray[Any]]:
-    """A method, and logits, such that scores and thresholds can be compared: see `calibration.comparing`."""
-    return (method, logits) if isinstance(method, Base) else comparing.comparable(method, logits, logits.dtype.name)
+    """A method, and logits, such that scores and thresholds can be compared: see `calibration.levels`."""
+    return (method, logits) if isinstance(method, Base) else levels.comparable(method, logits, logits)
 
 
 def limits_of(method: Method, logits: NDArray[Any], groups: Any) -> Limits:
