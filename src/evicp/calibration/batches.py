@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import reduce
-from operator import or_
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration.hashes import digest_of, row_hashes
 from evicp.calibration.laws.law import Kind
-from evicp.calibration.origin import UNKNOWN, Origin, size_of_logits
+from evicp.calibration.origin import Origin, fraction_bits_of, origin_of, row_hashes, size_of_logits
 from evicp.calibration.suspicious import warn_of_masked_rows, warn_of_rows_beside, warn_suspicious
 from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassAxis
-from evicp.kernels.arithmetic import MIXED, Arithmetic, are_single, fraction_bits, precision_of
+from evicp.kernels.arithmetic import Arithmetic, fraction_bits, precision_of
 from evicp.method.scores import Score
 from evicp.types import F64, I64
 
@@ -61,7 +57,8 @@ def labelled_rows(
     groups: Any,
     weights: Any,
     n_classes: int | None,
-    learned: Callable[[Any, int], ClassAxis],
+    known: ClassAxis | None,
+    class_names: Any = None,
 ) -> tuple[Rows, ClassAxis]:
     """Labelled rows, checked, and what is known of their classes.
 
@@ -70,7 +67,7 @@ def labelled_rows(
     score : of the calibration
     logits, labels, groups, weights : as they were given
     n_classes : K; None where the first rows tell
-    learned : what is known of the classes with these logits, and so many of them
+    known, class_names : what is known of the classes; before that, their names as they were given
     """
     plain = type(logits) is type(labels) is np.ndarray and groups is weights is None
     if not plain:  # arrays say nothing of rows and devices
@@ -80,7 +77,7 @@ def labelled_rows(
         array: Any = validate.as_device_logits(logits, n_classes)
     else:
         array = validate.as_logits(logits, n_classes, keep_bfloat16=True)
-    classes = learned(logits, array.shape[1])
+    classes = ClassAxis.learned_of(known, class_names, logits, array.shape[1])
     return Rows(logits, array, classes.row_labels(labels, logits, array), groups, weights), classes
 
 
@@ -138,36 +135,8 @@ def joined(batches: Sequence[Batch]) -> Batch:
         origin_of(batches),
         np.concatenate(hashes) if len(hashes) == len(batches) else None,
         second_of_two=sum(batch.second_of_two for batch in batches),
-        bits=_bits_of(batches),
+        bits=fraction_bits_of(batches),
     )
-
-
-def _bits_of(batches: Sequence[Batch]) -> int | None:
-    some = [batch.bits for batch in batches if len(batch.scores)]
-    return reduce(or_, (bits for bits in some if bits is not None), 0) if None not in some else None
-
-
-def final_origin(batches: Sequence[Batch]) -> Origin:
-    """What made the scores of all rows there are: only these tell whether doubles are in single precision."""
-    origin, bits = origin_of(batches), _bits_of(batches)
-    made_by = origin.arithmetic
-    if bits is None or not are_single(bits) or made_by.backend == MIXED:
-        return origin
-    return replace(origin, arithmetic=Arithmetic.of(made_by.backend, made_by.working, "float32"))
-
-
-def origin_of(batches: Sequence[Batch]) -> Origin:
-    """What made the scores of all batches, one without rows aside, and the digest of all rows in their order."""
-    some = [batch for batch in batches if len(batch.scores)]
-    if not some:
-        return UNKNOWN
-    digest, row = 0, 0
-    for batch in some:
-        own = batch.origin.digest if batch.hashes is None else digest_of(batch.hashes, row)
-        if own is None:
-            return Origin.joined([one.origin for one in some], None)
-        digest, row = (digest + own) % 2**64, row + len(batch.scores)
-    return Origin.joined([one.origin for one in some], digest)
 
 
 def warn_of_masked_labels(batches: Sequence[Batch]) -> None:

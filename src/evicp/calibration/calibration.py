@@ -10,16 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration.batches import labelled_rows, origin_of, score_batch, warn_of_masked_labels
-from evicp.calibration.certificate import Certificate
-from evicp.calibration.certify import certify
+from evicp.calibration.batches import labelled_rows, score_batch, warn_of_masked_labels
+from evicp.calibration.certificate import Certificate, certify
 from evicp.calibration.laws.groups import Partition
 from evicp.calibration.laws.law import Law
 from evicp.calibration.laws.marginal import MARGINAL
 from evicp.calibration.laws.weighted import Weights
 from evicp.calibration.levels import as_confidence, level_of, new_rows, predict, raised, require_law, warn_of_request
 from evicp.calibration.memory import Memory
-from evicp.calibration.origin import UNKNOWN, Origin
+from evicp.calibration.origin import UNKNOWN, Origin, origin_of
 from evicp.calibration.p_values import online_p_values, p_values
 from evicp.calibration.prepared import Prepared
 from evicp.calibration.reliability import Reliability
@@ -320,9 +319,7 @@ class Calibration:
         """
         known = ClassAxis.known_to(self)
         known.check(logits)
-        rows, classes = labelled_rows(
-            self.score, logits, labels, groups, weights, self.n_classes, lambda logits, _: known.learned(logits)
-        )
+        rows, classes = labelled_rows(self.score, logits, labels, groups, weights, self.n_classes, known)
         origin = self.origin or UNKNOWN
         precision = precision_of_new(origin.arithmetic, logits, rows.array)
         new = score_batch(self.score, self.law.kind, rows, origin.arithmetic, precision)

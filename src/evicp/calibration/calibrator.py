@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.batches import Batch, final_origin, joined, labelled_rows, score_batch, warn_of_masked_labels
+from evicp.calibration.batches import Batch, joined, labelled_rows, score_batch, warn_of_masked_labels
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws import as_by, kind_of
 from evicp.calibration.laws.by_group import ByGroup
 from evicp.calibration.laws.law import Kind
 from evicp.calibration.laws.weighted import as_weights
-from evicp.calibration.origin import UNKNOWN
+from evicp.calibration.origin import UNKNOWN, final_origin
 from evicp.calibration.suspicious import warn_of_seconds_of_two
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.input import convert, frames
@@ -157,7 +157,8 @@ class Calibrator:
         groups : (n,) groups of the rows, for by="group"
         weights : (n,) weights of the rows, in every batch or in none
         """
-        rows, classes = labelled_rows(self.score, logits, labels, groups, weights, self.n_classes, self.learned)
+        known, names = self._classes, self._class_names
+        rows, classes = labelled_rows(self.score, logits, labels, groups, weights, self.n_classes, known, names)
         kind = kind_of(self.by, self._class_weights, weights)
         if self._batches and self._batches[0].kind != kind:
             raise InputError("weights must be given with every batch or with none.")
@@ -168,10 +169,7 @@ class Calibrator:
 
     def learned(self, logits: Any, n_classes: int) -> ClassAxis:
         """What is known of the classes with these logits, refused if that is contradictory."""
-        known = self._classes
-        if known is None or known.n_classes != n_classes:
-            known = ClassAxis.of(self._class_names, n_classes)
-        return known.learned(logits)
+        return ClassAxis.learned_of(self._classes, self._class_names, logits, n_classes)
 
     def called(self, columns: tuple[str, ...] | None) -> Calibrator:
         """The same calibrator, for logits whose columns have these names where they come from."""
@@ -250,7 +248,8 @@ class Calibrator:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
         classes = self._classes or self.learned(None, self.n_classes)
         scores = np.concatenate([batch.scores for batch in self._batches])
-        warn_of_seconds_of_two(self.score, sum(batch.second_of_two for batch in self._batches) / len(scores))
+        if seconds := sum(batch.second_of_two for batch in self._batches):
+            warn_of_seconds_of_two(self.score, seconds / len(scores))
         warn_of_masked_labels(self._batches)
         keys = [batch.keys for batch in self._batches]
         scores, law = self._batches[0].kind.law_of(scores, keys, self.n_classes, classes.names)

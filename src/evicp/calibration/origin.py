@@ -1,4 +1,4 @@
-"""What made a calibration's scores, and how far they are raised where other code scores new rows.
+"""What made a calibration's scores, and of which rows; how far they are raised where other code scores new rows.
 
 Scores may pile up at one value: forests vote, networks are sure, quantized logits tie. Rounding must not move such a
 pile to the other side of a threshold. Rows in a finer precision than the calibration rows are therefore rounded to
@@ -9,22 +9,25 @@ raised by what rounding can do, so that coverage can only rise.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import log
 from operator import or_
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input.warn import warn
-from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic
+from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic, are_single
 from evicp.method.scores import ECP, Score, TopK
 from evicp.types import F64, Bools
+
+if TYPE_CHECKING:
+    from evicp.calibration.batches import Batch
 
 #: How far a score is raised where other code computes the scores of new rows (another backend, ONNX, a torch module),
 #: as a share of its size, or of 1 if it is smaller. Its rounding differs, and a label on the threshold must stay in.
@@ -173,3 +176,74 @@ def _is_piled_up(ascending: F64, slack: F64) -> Bools:
         low, high = ascending - slack, ascending + slack
     count = np.searchsorted(ascending, high, "right") - np.searchsorted(ascending, low)
     return count > max(1, len(ascending) // 1000)
+
+
+def fraction_bits_of(batches: Sequence[Batch]) -> int | None:
+    """The `fraction_bits` of the logits of all batches; None where some were not doubles."""
+    some = [batch.bits for batch in batches if len(batch.scores)]
+    return reduce(or_, (bits for bits in some if bits is not None), 0) if None not in some else None
+
+
+def final_origin(batches: Sequence[Batch]) -> Origin:
+    """What made the scores of all rows there are: only these tell whether doubles are in single precision."""
+    origin, bits = origin_of(batches), fraction_bits_of(batches)
+    made_by = origin.arithmetic
+    if bits is None or not are_single(bits) or made_by.backend == MIXED:
+        return origin
+    return replace(origin, arithmetic=Arithmetic.of(made_by.backend, made_by.working, "float32"))
+
+
+def origin_of(batches: Sequence[Batch]) -> Origin:
+    """What made the scores of all batches, one without rows aside, and the digest of all rows in their order."""
+    some = [batch for batch in batches if len(batch.scores)]
+    if not some:
+        return UNKNOWN
+    digest, row = 0, 0
+    for batch in some:
+        own = batch.origin.digest if batch.hashes is None else digest_of(batch.hashes, row)
+        if own is None:
+            return Origin.joined([one.origin for one in some], None)
+        digest, row = (digest + own) % 2**64, row + len(batch.scores)
+    return Origin.joined([one.origin for one in some], digest)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Hashes: 64 bits that tell one calibration set from another, and break ties
+
+
+def mix64(x: Any) -> Any:
+    """The finaliser of SplitMix64 of unsigned numbers: every bit changes every other with probability near 1/2."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def bits_of(numbers: NDArray[Any]) -> NDArray[np.uint64]:
+    """Numbers as the bits of float64, of which 0 and -0 have the same."""
+    return (np.asarray(numbers, np.float64) + 0.0).view(np.uint64)
+
+
+def row_hashes(logits: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A hash of each calibration row, (n,), from its true label and the logit of that."""
+    hashes = np.empty(len(labels), np.uint64)
+    for rows in _pieces(len(labels)):
+        hashes[rows] = mix64(bits_of(logits[rows]) + mix64(labels[rows].astype(np.uint64) + np.uint64(1)))
+    return hashes
+
+
+def digest_of(hashes: NDArray[np.uint64], start: int = 0) -> int:
+    """64 bits of rows in their order, the first of which is number `start`; those of parts add up, modulo 2^64.
+
+    The order tells calibration sets apart that hold the same few different rows: it is as random as the rows are
+    exchangeable.
+    """
+    total = 0
+    for rows in _pieces(len(hashes)):
+        places = mix64(np.arange(start + 1 + rows.start, start + 1 + rows.stop, dtype=np.uint64))
+        total += int(mix64(hashes[rows] ^ places).sum(dtype=np.uint64))
+    return total % 2**64
+
+
+def _pieces(n: int, size: int = 8192) -> Iterator[slice]:
+    """n rows in pieces whose intermediate results stay in the processor's cache."""
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.hashes import bits_of, mix64
+from evicp.calibration.origin import bits_of, mix64
 from evicp.calibration.ranks import rows_needed
 from evicp.calibration.suspicious import caution_of_masked, warn_of
 from evicp.errors import InputError, SmallCalibrationWarning, SuspiciousInputWarning

@@ -84,6 +84,13 @@ class ClassAxis:
             raise InputError("it says that its class names are numbers, and they are not.")
         return cls(n_classes, names, None if columns is None else tuple(columns), numbered)
 
+    @classmethod
+    def learned_of(cls, known: ClassAxis | None, class_names: Any, logits: Any, n_classes: int) -> ClassAxis:
+        """What is known of the classes with these logits to calibrate on; before the first, their names."""
+        if known is None or known.n_classes != n_classes:
+            known = cls.of(class_names, n_classes)
+        return known if type(logits) is np.ndarray else known.learned(logits)
+
     # -----------------------------------------------------------------------------------------------------------
     # Columns
 
@@ -179,10 +186,10 @@ class ClassAxis:
         labels : (n,) class numbers or names; see the module
         n : rows
         """
-        array = convert.as_array(labels, "labels")
-        if self.names is not None and array.ndim == 1 and array.size:
-            array = self._looked_up(array, labels, self.names)
-        return validate.as_labels(array, n, self.n_classes)
+        if self.names is not None:
+            array = convert.as_array(labels, "labels")
+            labels = self._looked_up(array, labels, self.names) if array.ndim == 1 and array.size else array
+        return validate.as_labels(labels, n, self.n_classes)
 
     def row_labels(self, labels: Any, logits: Any, array: NDArray[Any]) -> I64:
         """The labels of rows of logits as class numbers; refused where indexes say that they are of other rows.
@@ -193,7 +200,8 @@ class ClassAxis:
         array : the same logits as an array or a tensor, (n, K)
         """
         truth = self.numbers(labels, len(array))
-        frames.same_labels(logits, labels, array, truth)
+        if type(logits) is not np.ndarray:  # arrays have no index
+            frames.same_labels(logits, labels, array, truth)
         return truth
 
     def _looked_up(self, array: NDArray[Any], labels: Any, names: tuple[str, ...]) -> NDArray[Any]:

@@ -25,10 +25,12 @@ def is_missing(value: Any) -> bool:
     return not isinstance(value, str) and str(value) in ("None", "nan", "<NA>", "NaT")
 
 
-def as_array(value: Any, what: str) -> NDArray[Any]:
-    """Anything array-like as a NumPy array, without a copy where possible."""
+def as_array(value: Any, what: str, *, keep_bfloat16: bool = False) -> NDArray[Any]:
+    """Anything array-like as a NumPy array, without a copy where possible; bfloat16 as float32, if it is not kept."""
     if type(value) is np.ndarray:  # nothing to be read, and no mask
-        return _widen_bfloat16(value)
+        return value if keep_bfloat16 else _widen_bfloat16(value)
+    if keep_bfloat16 and (bits := _bfloat16_of_torch(value)) is not None:
+        return bits
     refuse_masked(value, what)
     if isinstance(value, np.ndarray):
         return _widen_bfloat16(np.asarray(value))
@@ -139,10 +141,8 @@ def _widen_bfloat16(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float32) if is_bfloat16(array.dtype) else array
 
 
-def as_bfloat16(value: Any) -> NDArray[Any] | None:
-    """A bfloat16 array, or one of a torch tensor's memory; None of anything else, and where ml_dtypes is missing."""
-    if type(value) is np.ndarray:
-        return value if is_bfloat16(value.dtype) else None
+def _bfloat16_of_torch(value: Any) -> NDArray[Any] | None:
+    """A bfloat16 array of a torch tensor's memory; None of anything else, and where ml_dtypes is missing."""
     if not is_torch(value) or str(value.dtype) != "torch.bfloat16" or value.device.type != "cpu" or value.is_sparse:
         return None
     try:

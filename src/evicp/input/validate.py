@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import CoverageError, InputError, InputTypeError, LabelsError, LogitsError, ScoreError
-from evicp.input.convert import as_array, as_bfloat16, frozen, is_missing, is_torch
+from evicp.input.convert import as_array, frozen, is_bfloat16, is_missing, is_torch
 from evicp.types import F64, I64, TargetCoverage
 
 #: A block of rows holds about this many logits: small enough for the cache, large enough to hide NumPy's overhead.
@@ -44,11 +44,9 @@ def as_logits(
     Values are not read here but block by block on the way through (`blocks`): a memory map stays on disk.
     `keep_bfloat16` is for callers that only pass them on to the kernels; others get float32.
     """
-    if type(logits) is np.ndarray and row_allowed and logits.shape == (n_classes,) and _is_native(logits.dtype):
-        return logits[None, :]  # at once, as a server asks for one row after the other
-    kept = as_bfloat16(logits) if keep_bfloat16 else None
-    array = _as_native_floats(as_array(logits, "logits")) if kept is None else kept
-    return _as_rows(array, n_classes, row_allowed)
+    if type(logits) is not np.ndarray or not _is_native(logits.dtype):
+        logits = _as_native_floats(as_array(logits, "logits", keep_bfloat16=keep_bfloat16))
+    return _as_rows(logits, n_classes, row_allowed)
 
 
 def as_device_logits(logits: Any, n_classes: int | None = None, *, row_allowed: bool = False) -> Any:
@@ -84,7 +82,7 @@ def _is_native(dtype: np.dtype[Any]) -> bool:
 
 def _as_native_floats(array: NDArray[Any]) -> NDArray[Any]:
     """float16, float32 or float64 in the machine's byte order; whole numbers become float64."""
-    if _is_native(array.dtype):
+    if _is_native(array.dtype) or is_bfloat16(array.dtype):  # which is here only where it is kept
         return array
     if array.dtype.kind not in "fiu":
         raise InputTypeError(

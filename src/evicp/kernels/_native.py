@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from evicp.errors import InputError
 from evicp.input import validate
 from evicp.kernels import _core
-from evicp.kernels.registry import is_built_in
+from evicp.kernels.registry import BUILT_IN
 from evicp.types import F64, I32, I64, Bools
 
 level, levels = _core.level, _core.levels
@@ -66,7 +66,7 @@ def _refuse(logits: NDArray[Any], bad: int) -> None:
 
 def knows(score: Any) -> bool:
     """Whether this backend has a score: the built-in ones (not a user's subclass), but for a user's own evidence."""
-    has_kernel = is_built_in(score) and 1e-30 < score.temperature < 1e30
+    has_kernel = type(score) in BUILT_IN and 1e-30 < score.temperature < 1e30
     return has_kernel and isinstance(getattr(score, "evidence", "relu"), str)
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from evicp.kernels import _torch
 from evicp.kernels._jitted.layout import _CUT, _RANK, _REST, _TOP, STATISTICS
 from evicp.kernels._triton_launch import Kernel, bits_of, plan_for, tiling_for
-from evicp.kernels.registry import is_built_in
+from evicp.kernels.registry import BUILT_IN
 
 #: Rows of a large batch are worked on in groups, so that what is kept per row stays small beside the logits.
 ROWS_PER_GROUP = 1 << 20
@@ -43,7 +43,7 @@ SLOTS_PER_GROUP = 1 << 25
 
 def knows(score: Any) -> bool:
     """Whether this backend has a score: the built-in ones (not a user's subclass), where they are monotone."""
-    has_kernel = is_built_in(score) and 1e-30 < score.temperature < 1e30
+    has_kernel = type(score) in BUILT_IN and 1e-30 < score.temperature < 1e30
     return has_kernel and (score.name != "ecp" or score.monotone)
 
 

@@ -13,7 +13,7 @@ from evicp.input import validate
 from evicp.input.classes import in_class_order
 from evicp.kernels.registry import built_in
 from evicp.method import evidence
-from evicp.method.score import Ingredients, Score, non_negative
+from evicp.method.score import Ingredients, Score
 from evicp.types import F64
 
 
@@ -53,11 +53,6 @@ class ECP(Score):
         evidence.check_activation(self.evidence)
         if self.utility is not None and not callable(self.utility):
             raise InputTypeError(f"utility must be a callable of logits; got {self.utility!r}.")
-        if isinstance(self.stabilizer, str):
-            if self.stabilizer != "scaled":
-                raise ScoreError(f'stabilizer must be a number >= 0 or "scaled"; got {self.stabilizer!r}.')
-        else:
-            object.__setattr__(self, "stabilizer", non_negative(self.stabilizer, "stabilizer"))
         if self.base_rates is not None:
             object.__setattr__(
                 self, "base_rates", validate.as_base_rates(in_class_order(self.base_rates, "base_rates"))

@@ -87,9 +87,16 @@ def _positive(value: Any, what: str) -> float:
     return _number(value, what, lambda x: 0 < x < np.inf, "a positive number")
 
 
-def non_negative(value: Any, what: str) -> float:
-    """A parameter that must not be negative, as a float."""
+def _non_negative(value: Any, what: str) -> float:
     return _number(value, what, lambda x: 0 <= x < np.inf, "a number >= 0")
+
+
+def _stabilizer(value: Any, what: str) -> float | str:
+    if not isinstance(value, str):
+        return _non_negative(value, what)
+    if value != "scaled":
+        raise ScoreError(f'{what} must be a number >= 0 or "scaled"; got {value!r}.')
+    return value
 
 
 def _number(value: Any, what: str, valid: Callable[[float], bool], wanted: str) -> float:
@@ -116,7 +123,8 @@ def _whole(value: Any, what: str) -> int:
 _RULES: Mapping[str, Callable[[Any, str], Any]] = MappingProxyType(
     {
         "temperature": _positive,
-        "lam": non_negative,
+        "lam": _non_negative,
+        "stabilizer": _stabilizer,
         "k_reg": _whole,
         "seed": _whole,
         "randomized": validate.as_flag,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -384,7 +384,7 @@ def _from_text(text: str) -> Score:
     parameters = dict(pairs)
     if len(parameters) < len(pairs):
         raise ScoreError(f"a parameter is given twice in the score {text!r}.")
-    known = kind().parameters()
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     unknown = set(parameters) - set(known)
     if unknown:
         raise ScoreError(f"{name} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(known)}.")

@@ -36,8 +36,8 @@ class AllRows(Kind):
 
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """Nothing."""
-        refuse_weights(weights)
-        _refuse_groups(groups)
+        if groups is not None or weights is not None:
+            _refuse(groups, weights)
         return np.empty(0)
 
     def law_of(
@@ -54,7 +54,8 @@ class AllRows(Kind):
 ALL_ROWS = AllRows()
 
 
-def _refuse_groups(groups: Any) -> None:
+def _refuse(groups: Any, weights: Any) -> None:
+    refuse_weights(weights)
     if groups is not None:
         raise InputError('groups are only taken by a calibration by="group".')
 
@@ -74,8 +75,7 @@ class Marginal(Law):
     def of_rows(self, score: Score, logits: Any, groups: Any, weights: Any) -> I64:
         """One group, (1, 1)."""
         if groups is not None or weights is not None:
-            refuse_weights(weights)
-            _refuse_groups(groups)
+            _refuse(groups, weights)
         return _ONE_GROUP
 
     def of_labels(self, n_classes: int) -> I64:
