@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from evicp.calibration.reliability import Reliability
     from evicp.errors import EvicpError, EvicpWarning
     from evicp.evaluation.compare import Comparison, compare
+    from evicp.evaluation.exchangeability import ExchangeabilityCheck, check_exchangeable
     from evicp.evaluation.explain import Explanation, explain
     from evicp.evaluation.metrics import evaluate
     from evicp.evaluation.result import Evaluation
@@ -56,6 +57,7 @@ __all__ = [
     "Evaluation",
     "EvicpError",
     "EvicpWarning",
+    "ExchangeabilityCheck",
     "Explanation",
     "Extraction",
     "Margin",
@@ -71,6 +73,7 @@ __all__ = [
     "Tuning",
     "WorstSlice",
     "calibrate",
+    "check_exchangeable",
     "compare",
     "conformal_rank",
     "estimate_class_frequencies",
@@ -107,6 +110,7 @@ _LAZY = {
     "calibration.reliability": ("Reliability",),
     "errors": ("EvicpError", "EvicpWarning"),
     "evaluation.compare": ("Comparison", "compare"),
+    "evaluation.exchangeability": ("ExchangeabilityCheck", "check_exchangeable"),
     "evaluation.explain": ("Explanation", "explain"),
     "evaluation.metrics": ("evaluate",),
     "evaluation.result": ("Evaluation",),

@@ -13,6 +13,7 @@ _OUTER = {
     "save": "evicp.io.artifact:save",
     "checksum": "evicp.io.artifact:checksum",
     "Evaluation": "evicp.evaluation.result:Evaluation",
+    "ExchangeabilityCheck": "evicp.evaluation.exchangeability:ExchangeabilityCheck",
     "explain": "evicp.evaluation.explain:explain_set",
     "choose_score": "evicp.evaluation.tuning:choose_score",
     "report": "evicp.report:of_evaluation",

@@ -254,6 +254,13 @@ ROWS: dict[str, Row] = {
             _own("few_rows_law", "ties_law"),
         ),
         Row(
+            "28*",
+            "checks of new rows: no shift is found where there is none, by logits, reference, labels, with ties",
+            "alarms <= the rate said + 4 standard errors; a reference taken for the truth, the wrong tail and three "
+            "tests at the price of one are caught",
+            _own("exchangeable_law"),
+        ),
+        Row(
             "29",
             "first call and footprint: empty home, read-only site-packages, no compiler, 20 processes at once",
             "the same answer, at once, nothing written",

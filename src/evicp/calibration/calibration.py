@@ -34,6 +34,7 @@ from evicp.tables import html_table
 from evicp.types import F64, I64, Coverage, Coverages
 
 if TYPE_CHECKING:
+    from evicp.evaluation.exchangeability import ExchangeabilityCheck
     from evicp.evaluation.explain import Explanation
     from evicp.evaluation.result import Evaluation
 
@@ -368,6 +369,7 @@ class Calibration:
         confidence: float = 0.95,
         pac: float | None = None,
         date: str | None = None,
+        check: ExchangeabilityCheck | None = None,
         **unknown: Any,
     ) -> Certificate:
         """What may be promised at this coverage; with an evaluation, whether what was observed is compatible.
@@ -379,9 +381,10 @@ class Calibration:
         confidence : of the intervals, and of the verdict on what was observed
         pac : the confidence of training-conditional sets, as `predict(confidence=...)` had it
         date : of the certificate, today's by default
+        check : of new rows by `check_exchangeable`, for the certificate to quote
         """
         refuse_unknown("certificate", unknown)
-        return certify(self, coverage, evaluation, confidence=confidence, pac=pac, date=date)
+        return certify(self, coverage, evaluation, confidence=confidence, pac=pac, date=date, check=check)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the calibration to a safetensors file, atomically. Read it again with `evicp.load`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from textwrap import fill
@@ -24,6 +24,7 @@ from evicp.types import Coverage
 
 if TYPE_CHECKING:
     from evicp.calibration.calibration import Calibration
+    from evicp.evaluation.exchangeability import ExchangeabilityCheck
     from evicp.evaluation.result import Evaluation
 
 __all__ = [
@@ -77,6 +78,7 @@ class Certificate:
     chosen_on : how many other rows chose the score, where it was "auto"
     tied : whether other calibration scores equal the threshold
     folds : in how many folds the rows were scored, where it was not by the model that predicts
+    check : what `check_exchangeable` found on new rows, as its `to_dict` has it; None without one
     """
 
     coverage: float
@@ -102,6 +104,7 @@ class Certificate:
     chosen_on: int | None = None
     tied: bool = False
     folds: int | None = None
+    check: dict[str, Any] | None = None
 
     @property
     def target_coverage(self) -> float:
@@ -152,6 +155,8 @@ class Certificate:
             lines.append(("score chosen on", f"{self.chosen_on:,} other rows, which were not calibrated"))
         if self.observed is not None:
             lines.append(("observed coverage", verdict_line(self.observed)))
+        if self.check is not None:
+            lines.append(("new rows", self.check["summary"]))
         return [*lines, ("checksum", self.checksum), ("made by", f"evicp {self.version}, {self.date}")]
 
     def _group_lines(self) -> list[tuple[str, str]]:
@@ -249,6 +254,7 @@ def certify(
     confidence: float,
     pac: float | None,
     date: str | None,
+    check: ExchangeabilityCheck | None,
 ) -> Certificate:
     """The certificate of a calibration; see `Calibration.certificate`."""
     whole = Reliability(calibration.n, coverage, pac)
@@ -259,7 +265,17 @@ def certify(
     warn_of(*level.cautions)
     target = Target(whole.coverage, whole.confidence, confidence, evaluation, level.values, calibration.n_classes)
     promise = calibration.law.promise(calibration.scores, target)
-    return _certificate(calibration, promise, target, date)
+    certificate = _certificate(calibration, promise, target, date)
+    return certificate if check is None else replace(certificate, check=_quoted(check, certificate.checksum))
+
+
+def _quoted(check: ExchangeabilityCheck, checksum: str) -> dict[str, Any]:
+    """What a check of new rows found, if it was one of this calibration."""
+    if not isinstance(check, outer("ExchangeabilityCheck")):
+        raise InputTypeError(f"check must be what evicp.check_exchangeable returns; got a {type(check).__name__}.")
+    if check.checksum != checksum:
+        raise InputError("the check must be one of this calibration; it was made with another. Check again.")
+    return check.to_dict()
 
 
 def _certificate(calibration: Calibration, promise: Promise, target: Target, date: str | None) -> Certificate:

@@ -1,0 +1,56 @@
+"""`evicp check`: do new rows look like the calibration rows?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import evicp
+from evicp.blocks import same_names
+from evicp.cli import inputs, options
+from evicp.cli.printing import print_result
+from evicp.errors import InputError
+
+Reference = Annotated[
+    str | None,
+    typer.Option("--reference", "-r", metavar="FILE", help="Logits of the calibration rows, or of their source."),
+]
+NoLabels = Annotated[bool, typer.Option("--no-labels", help="Look at the logits alone, where the file has labels.")]
+ErrorRate = Annotated[
+    float, typer.Option("--error", help="The probability of finding a shift where there is none, at most.")
+]
+
+
+@options.examples(
+    "evicp check cal.safetensors new.npz",
+    "evicp check cal.safetensors new.npz --reference val.npz --error 0.05",
+    "evicp check cal.safetensors labelled.npz --json",
+)
+def check(
+    calibration: options.CalibrationFile,
+    logits: options.LogitsFiles,
+    labels: options.Labels = None,
+    reference: Reference = None,
+    no_labels: NoLabels = False,
+    coverage: options.Coverage = 0.9,
+    error: ErrorRate = 0.01,
+    as_json: options.Json = False,
+) -> None:
+    """Test whether new rows look like the calibration rows, before their labels are known or after.
+
+    Exit code 1 means that a shift was found: the coverage of the calibration need not hold on these rows.
+    """
+    if no_labels and labels is not None:
+        raise InputError("--labels and --no-labels contradict each other: give one.")
+    loaded = inputs.load_calibration(calibration)
+    rows, old = inputs.read_rows(logits, labels), None if reference is None else inputs.read_rows(reference)
+    for given in (rows, old):
+        if given is not None:
+            same_names(loaded, given, calibration)
+    truth = rows.labels if rows.has_labels and not no_labels else None
+    before = None if old is None else old.logits
+    found = evicp.check_exchangeable(loaded, rows.logits, truth, reference=before, coverage=coverage, error=error)
+    print_result(as_json, found.to_dict(), found)
+    if found.shifted:
+        raise typer.Exit(1)
