@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
 import evicp
+from evicp.cli import app
 
 SOURCE = str(Path(evicp.__file__).parent)
 
@@ -39,7 +43,7 @@ def followed(call: Callable[[], Any]) -> tuple[Any, int, int]:
 
 
 def main() -> None:
-    """Print both numbers for `calibrate` and for the first and the second `predict`."""
+    """Print both numbers for `calibrate`, for the first and the second `predict`, and for `evicp predict`."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 500)
     logits = (rng.normal(size=(500, 10)) + 3 * np.eye(10)[labels]).astype(np.float32)
@@ -49,6 +53,15 @@ def main() -> None:
     for time in ("first", "second"):
         _, calls, switches = followed(lambda: calibration.predict(logits, 0.93))
         print(f"{time} predict: {calls} calls, {switches} file switches")
+    with TemporaryDirectory() as name, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        folder = Path(name)
+        np.savez(folder / "new.npz", logits=logits)
+        calibration.save(folder / "cal.safetensors")
+        files = [str(folder / file) for file in ("cal.safetensors", "new.npz", "sets.parquet")]
+        command = ["predict", *files[:2], "--force", "-o", files[2]]
+        app(command, standalone_mode=False)
+        _, calls, switches = followed(lambda: app(command, standalone_mode=False))
+    print(f"evicp predict: {calls} calls, {switches} file switches")
 
 
 if __name__ == "__main__":

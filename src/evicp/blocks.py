@@ -19,12 +19,12 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
 from evicp.calibration.laws.by_class import ByClass
 from evicp.calibration.monitor import Monitor
-from evicp.errors import FileError, InputError, InputTypeError, LabelsError
+from evicp.errors import FileError, InputError, LabelsError
 from evicp.evaluation.metrics import Evaluator
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames
-from evicp.io.executor import Executor, for_all_rows, whole
+from evicp.io.executor import Executor, for_all_rows, row_wise, whole
 from evicp.io.files import SetsFormat, open_sets, scan_sets
 from evicp.io.logits import open_rows
 from evicp.io.paths import as_path
@@ -64,7 +64,7 @@ def calibrate(
     executor : where blocks are scored; `evicp.ray.calibrate_files` passes its own
     """
     source = _as_rows(rows)
-    values = _row_wise(source, groups=groups, weights=weights)
+    values = row_wise(source, groups=groups, weights=weights)
     calibrator = _calibrator_for(source, score, by, class_weights, class_names)
     with closing(executor.calibrate(source, values, calibrator)) as added:
         for n in added:
@@ -102,7 +102,7 @@ def _predictable(calibration: Calibration, rows: Rows, coverage: Coverage, **val
     """The row-wise values of rows whose sets can be predicted; what is wrong is refused before the first block."""
     validate.as_coverage(coverage)
     same_names(calibration, rows, "the calibration")
-    return _row_wise(rows, **values)
+    return row_wise(rows, **values)
 
 
 def predict(
@@ -165,7 +165,7 @@ def _write_sets(
 def _refuse_input(rows: Rows, output: str | PathLike[str]) -> None:
     """Refuse to write over rows that are about to be read."""
     target = as_path(output)
-    read = [file.path for file in rows.files if file.path is not None and file.path.exists()]
+    read = [path for file in rows.files if (path := file.path) is not None and path.exists()]
     if target.exists() and any(path.samefile(target) for path in read):
         raise FileError(f"cannot write {output}: it is an input, or part of one ({rows.source}). Give another name.")
 
@@ -197,7 +197,7 @@ def evaluate(
     progress : called with the number of rows done after each block
     """
     source = _as_rows(rows)
-    _row_wise(source, groups=groups)
+    row_wise(source, groups=groups)
     evaluator = Evaluator(min_count=min_count, confidence=confidence)
     how = {"weights": weights, "confidence": target_confidence, "allow_empty": allow_empty}
     pairs = _pairs(sets, source, coverage, groups, how)
@@ -300,7 +300,7 @@ def monitor(
             sets = calibration.predict(array[wanted], watch.coverage, confidence=watch.confidence, groups=own)
             watch.update(sets.contains(known))
 
-    for block, _ in whole(rows, _row_wise(rows, groups=groups)).each(show):
+    for block, _ in whole(rows, row_wise(rows, groups=groups)).each(show):
         if progress is not None:
             progress(len(block.logits))
 
@@ -324,20 +324,6 @@ def _of_group(calibration: Calibration, logits: Any, labels: Any, groups: Any, g
 def _as_rows(rows: Rows | str | PathLike[str]) -> Rows:
     """Rows, or those of a path."""
     return rows if isinstance(rows, Rows) else open_rows(rows)
-
-
-def _row_wise(rows: Rows, **values: Any) -> dict[str, Any]:
-    """Values by name; those with another length than the rows are refused, of which blocks would see only a part."""
-    for name, value in values.items():
-        if for_all_rows(value):
-            continue
-        try:
-            given = len(value)
-        except TypeError as error:  # of a number, or of what can only be read once
-            raise InputTypeError(f"{name} must be an array with one entry per row; got {value!r}.") from error
-        if given != len(rows):
-            raise InputError(f"{name} must have one entry per row; got {given:,} for {len(rows):,} rows.")
-    return values
 
 
 def same_names(known: Calibration | PredictionSets, rows: Rows, what: str) -> None:

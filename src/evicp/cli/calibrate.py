@@ -8,7 +8,7 @@ import typer
 
 import evicp
 from evicp.cli import inputs, options
-from evicp.cli.engines import engine
+from evicp.cli.engines import check_engine, engine
 from evicp.cli.outputs import check_output
 from evicp.cli.printing import print_result
 from evicp.errors import InputError
@@ -55,6 +55,7 @@ def calibrate(
     """
     given = (logits, labels, groups, class_names)
     target = check_output(output, force=force, suffixes=(".safetensors",), inputs=given)
+    check_engine(engine_name, address)
     chosen = options.parse_score(score)
     evicp.conformal_rank(1, coverage)  # a bad coverage is said before the work, not after
     rows = inputs.read_rows(logits, labels, labelled=True, memory=memory)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from evicp import blocks
-from evicp.blocks import Rows, same_names
+from evicp.blocks import Rows
 from evicp.calibration.calibration import Calibration
 from evicp.cli import inputs, options
 from evicp.cli.outputs import RESULT_SUFFIXES, check_output, write_result
@@ -101,7 +101,6 @@ def _predictor(path: str, rows: Rows, groups: str | None) -> Calibration:
         raise FileError("a calibration needs logits to predict with; labels alone can only be held against sets.")
     calibration = inputs.load_calibration(path)
     inputs.require_groups(path, calibration, groups)
-    same_names(calibration, rows, path)
     return calibration
 
 

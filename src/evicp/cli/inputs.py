@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evicp import blocks
 from evicp.blocks import Rows
 from evicp.calibration.calibration import Calibration
-from evicp.cli.outputs import INPUT_SUFFIXES, STREAM
+from evicp.cli.outputs import STREAM
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError
 from evicp.input.classes import as_class_names, labelled
 from evicp.io import artifact
@@ -70,10 +70,6 @@ def labels_of(rows: Rows) -> I64:
 
 def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
     """Rows on disk, torch's own files among them."""
-    file = as_path(path)
-    if format_of(file) not in INPUT_SUFFIXES and not file.is_dir():
-        known = ", ".join(INPUT_SUFFIXES)
-        raise FileError(f"cannot read logits from {path}: unknown suffix {file.suffix!r}; known are {known}.")
     try:
         return blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(TORCH_SUFFIXES, read_torch))
     except FileError as error:

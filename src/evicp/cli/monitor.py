@@ -69,7 +69,6 @@ def monitor(
     inputs.require_groups(calibration, loaded, groups)
     watch = evicp.Monitor(loaded, coverage, confidence=confidence, group=group, false_alarm_rate=false_alarm_rate)
     rows = inputs.read_rows(logits, labels, labelled=True)
-    blocks.same_names(loaded, rows, calibration)
     what: dict[str, Any] = {"group": group, "groups": inputs.read_groups(groups, len(rows)), "p_values": p_values}
     before = nullcontext(watch) if state is None else continued(state, watch, loaded, group, lambda: _wait(state))
     with before as watch, progress("monitoring", len(rows)) as advance:

@@ -65,15 +65,15 @@ def predict(
         raise InputError("--engine ray needs --output: sets come back to a file.")
     loaded = inputs.load_calibration(calibration)
     inputs.require_groups(calibration, loaded, groups)
-    rows = inputs.read_rows(logits, memory=memory).with_labels(None)
-    blocks.same_names(loaded, rows, calibration)
+    rows = inputs.read_rows(logits, memory=memory)
+    n = len(rows)
     how: dict[str, Any] = {"confidence": confidence, "allow_empty": not fill, "smoothed": smoothed}
-    how["groups"] = inputs.read_groups(groups, len(rows))
+    how["groups"] = inputs.read_groups(groups, n)
     if target is None:
         show = _print_lines if streamed else partial(_print_sets, as_json=as_json)
-        show(blocks.predict_blocks(loaded, rows, coverage, **how), len(rows))
+        show(blocks.predict_blocks(loaded, rows.with_labels(None), coverage, **how), n)
         return
-    with engine(engine_name, address) as work, progress("predicting", len(rows)) as advance:
+    with engine(engine_name, address) as work, progress("predicting", n) as advance:
         summary = work.predict(loaded, rows, coverage, target, progress=advance, more=TEXT_SETS, **how)
     print_result(as_json, {**summary.to_dict(), "output": target}, f"PredictionSets({summary})", written=target)
 

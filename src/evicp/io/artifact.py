@@ -13,8 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from os import PathLike
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
 from evicp.io.atomic import atomic_path
-from evicp.io.paths import as_path, open_file, readable
+from evicp.io.paths import as_path, open_file
 from evicp.method.score import CUSTOM
 from evicp.method.scores import ECP, SCORES, Score, as_score
 from evicp.types import F64
@@ -156,43 +155,43 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
     ...     load(f"{folder}/lac.safetensors") == calibration
     True
     """
-    file = readable(as_path(path))
-    supplied = None if score is None else as_score(score)
-    try:
-        metadata, tensors = _read_artifact(file)
-        if _digest(metadata["evicp"], tensors) != metadata["sha256"]:
-            raise ArtifactError("it is damaged: its checksum does not match its content. Calibrate again.")
-        return _rebuild(strict_json(metadata["evicp"]), tensors, supplied)
-    except EvicpError as error:
-        raise ArtifactError(f"cannot load {file}: {error}") from error
-    except (ArithmeticError, OSError, TypeError, ValueError) as error:
-        raise ArtifactError(f"cannot load {file}: it is not a calibration ({error}).") from error
-    except MemoryError as error:
-        raise ArtifactError(f"cannot load {file}: it is larger than the memory at hand.") from error
+    source = as_path(path)
+    with open_file(source) as file:
+        supplied = None if score is None else as_score(score)
+        try:
+            metadata, tensors = _read_artifact(file)
+            if _digest(metadata["evicp"], tensors) != metadata["sha256"]:
+                raise ArtifactError("it is damaged: its checksum does not match its content. Calibrate again.")
+            return _rebuild(strict_json(metadata["evicp"]), tensors, supplied)
+        except EvicpError as error:
+            raise ArtifactError(f"cannot load {source}: {error}") from error
+        except (ArithmeticError, OSError, TypeError, ValueError) as error:
+            raise ArtifactError(f"cannot load {source}: it is not a calibration ({error}).") from error
+        except MemoryError as error:
+            raise ArtifactError(f"cannot load {source}: it is larger than the memory at hand.") from error
 
 
-def _read_artifact(path: Path) -> tuple[dict[str, str], dict[str, F64]]:
+def _read_artifact(file: BinaryIO) -> tuple[dict[str, str], dict[str, F64]]:
     """The metadata and arrays of a safetensors file with the parts of a calibration and no others."""
-    with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        if length > min(LARGEST_HEADER, size - 8):
-            raise ArtifactError(f"it is not a calibration: its header claims {length:,} bytes.")
-        header = strict_json(file.read(length).decode(), _MOST_GROUPS)
-        metadata = header.pop("__metadata__", None)
-        lengths = _lengths(header)
-        n, rest = divmod(size - 8 - length, 8)
-        if rest or not lengths or sum(lengths.values()) != n or not _laid_out(header, lengths):
-            raise ArtifactError(
-                "it is not a calibration: it must hold one F64 tensor, scores, that fills the file (or one per group, "
-                "or scores and weights)."
-            )
-        if not isinstance(metadata, dict) or set(metadata) != {"evicp", "sha256"}:
-            raise ArtifactError("it is a safetensors file, but not one written by evicp.")
-        if not all(isinstance(value, str) for value in metadata.values()):
-            raise ArtifactError("its description and checksum must be text.")
-        whole = np.fromfile(file, "<f8", n).astype(np.float64, copy=False)
-        return metadata, dict(zip(lengths, np.split(whole, np.cumsum(list(lengths.values()))[:-1]), strict=True))
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if length > min(LARGEST_HEADER, size - 8):
+        raise ArtifactError(f"it is not a calibration: its header claims {length:,} bytes.")
+    header = strict_json(file.read(length).decode(), _MOST_GROUPS)
+    metadata = header.pop("__metadata__", None)
+    lengths = _lengths(header)
+    n, rest = divmod(size - 8 - length, 8)
+    if rest or not lengths or sum(lengths.values()) != n or not _laid_out(header, lengths):
+        raise ArtifactError(
+            "it is not a calibration: it must hold one F64 tensor, scores, that fills the file (or one per group, "
+            "or scores and weights)."
+        )
+    if not isinstance(metadata, dict) or set(metadata) != {"evicp", "sha256"}:
+        raise ArtifactError("it is a safetensors file, but not one written by evicp.")
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise ArtifactError("its description and checksum must be text.")
+    whole = np.fromfile(file, "<f8", n).astype(np.float64, copy=False)
+    return metadata, dict(zip(lengths, np.split(whole, np.cumsum(list(lengths.values()))[:-1]), strict=True))
 
 
 def _laid_out(header: dict[str, Any], lengths: dict[str, int]) -> bool:

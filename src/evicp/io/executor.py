@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from evicp.calibration.calibrator import Calibrator
+from evicp.errors import InputError, InputTypeError
 from evicp.io.rows import Block, FileRows, Rows, located
 from evicp.io.stored import MemoryArray, RawArray
 from evicp.sets import PredictionSets
@@ -56,6 +57,20 @@ class Task:
 def for_all_rows(value: Any) -> bool:
     """Whether a value is said of all rows at once, and is no array with an entry for each."""
     return value is None or isinstance(value, bool | np.bool_)
+
+
+def row_wise(rows: Rows, **values: Any) -> dict[str, Any]:
+    """Values by name; those with another length than the rows are refused, of which blocks would see only a part."""
+    for name, value in values.items():
+        if for_all_rows(value):
+            continue
+        try:
+            given = len(value)
+        except TypeError as error:  # of a number, or of what can only be read once
+            raise InputTypeError(f"{name} must be an array with one entry per row; got {value!r}.") from error
+        if given != len(rows):
+            raise InputError(f"{name} must have one entry per row; got {given:,} for {len(rows):,} rows.")
+    return values
 
 
 def _of_rows(value: Any, start: int, stop: int) -> Any:

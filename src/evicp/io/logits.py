@@ -37,9 +37,6 @@ _FORMATS: Mapping[str, Callable[[Path], tuple[Mapping[str, StoredArray], Sequenc
     }
 )
 
-#: What opens them as rows.
-_READERS = MappingProxyType({suffix: lambda path: _rows_of(*_FORMATS[format_of(path)](path)) for suffix in _FORMATS})
-
 #: All files of logits; whatever is one is also read as a shard of a folder.
 LOGITS_SUFFIXES = tuple(_FORMATS)
 
@@ -95,17 +92,23 @@ def open_rows(
     readers = more or {}
     found = _files_of_logits(source, (*LOGITS_SUFFIXES, *readers)) if source.is_dir() else [source]
     files = tuple(_open_all(found, readers))
-    _refuse_copies(found, files)
+    if len(files) > 1:
+        _refuse_copies(found, files)
     rows = Rows(files, str(path), budget, _common_names(found))
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
 def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> FileRows:
     """One file of logits."""
-    if format_of(path) in more:
-        return in_memory(more[format_of(path)](path))
-    rows: FileRows = parsed(path, _READERS, "logits")
-    if format_of(path) == ".npy" and (beside := companion(path, "labels")).is_file():
+    suffix = format_of(path)
+    if suffix in more:
+        return in_memory(more[suffix](path))
+
+    def read(file: Path) -> FileRows:
+        return _rows_of(*_FORMATS[suffix](file))
+
+    rows: FileRows = parsed(path, dict.fromkeys((*_FORMATS, *more), read), "logits")
+    if suffix == ".npy" and (beside := companion(path, "labels")).is_file():
         rows = FileRows(rows.logits, open_labels(beside))
     return rows
 
@@ -115,12 +118,13 @@ def _open_all(found: Sequence[Path], more: Mapping[str, Callable[[Path], LogitsF
     first: tuple[Path, tuple[int, ...]] | None = None
     for file in found:
         rows = _open_one(file, more)
-        if first is not None and rows.shape[1:] != first[1]:
+        shape = rows.shape[1:]
+        if first is not None and shape != first[1]:
             raise LogitsError(
                 f"the files of a folder must have the same classes; {first[0].name} has {first[1]}, "
-                f"{file.name} has {rows.shape[1:]}."
+                f"{file.name} has {shape}."
             )
-        first = first or (file, rows.shape[1:])
+        first = first or (file, shape)
         yield rows
 
 
@@ -212,11 +216,12 @@ def _common_names(found: Sequence[Path]) -> tuple[str, ...] | None:
 
 def _names_beside(path: Path) -> tuple[str, ...] | None:
     """Class names that travel with the logits: in an npz file, beside an npy file."""
-    if format_of(path) == ".npy" and (beside := companion(path, "class_names")).is_file():
+    suffix = format_of(path)
+    if suffix == ".npy" and (beside := companion(path, "class_names")).is_file():
         return _as_names(open_labels(beside, "class names").whole(), str(beside))
-    if format_of(path) == ".safetensors":
+    if suffix == ".safetensors":
         return _names_in_metadata(path)
-    if format_of(path) != ".npz":
+    if suffix != ".npz":
         return None
     with _names_of(str(path)):
         found = open_npz(path, ("class_names",))[0].get("class_names")
