@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from evicp.types import Coverage
 try:
     import torch
     from torch import Tensor, nn
+    from torch.utils._pytree import register_pytree_node  # where torch.export documents it
 
     from evicp.kernels import _torch as kernel
     from evicp.losses import evidential_loss
@@ -31,6 +32,9 @@ except ImportError as error:
     raise unusable("torch", "torch", "torch", "the PyTorch adapter", error) from error
 
 __all__ = ["SetOutput", "SetPredictor", "calibrate", "evaluate", "evidential_loss", "logits_of", "pipeline_logits"]
+
+#: What gives logits, or what holds them, for a batch of inputs.
+Model = nn.Module | Callable[..., Any]
 
 
 def logits_of(output: Any) -> Tensor:
@@ -52,7 +56,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def calibrate(
-    model: nn.Module,
+    model: Model,
     loader: Iterable[Any],
     score: ScoreLike = "ecp",
     *,
@@ -65,8 +69,8 @@ def calibrate(
 
     Parameters
     ----------
-    model : nn.Module
-        Put into evaluation mode meanwhile, and back afterwards.
+    model : nn.Module or function
+        A module is put into evaluation mode meanwhile, and back afterwards. A function gets the inputs as they are.
     loader : iterable of (inputs, labels), or of dicts with "labels" (Hugging Face)
         The model takes a dict of inputs, or what is left of one without the labels, by name. Labels are class numbers;
         or names, where class_names are given.
@@ -76,7 +80,7 @@ def calibrate(
         For "group" batches are (inputs, labels, groups), or dicts with "groups" as well: one whole number or string
         per row.
     device : device or str, optional
-        Where to run; the model's own by default.
+        Where inputs are moved to; by default where the module is.
 
     >>> rows, labels = 3 * torch.eye(4).repeat(30, 1), torch.arange(4).repeat(30)
     >>> calibrate(nn.Identity(), [(rows, labels)], "lac", by="class")
@@ -91,7 +95,7 @@ def calibrate(
 
 
 def evaluate(
-    model: nn.Module,
+    model: Model,
     loader: Iterable[Any],
     calibration: Calibration,
     coverage: Coverage,
@@ -139,7 +143,10 @@ def _check_model(model: Any) -> None:
 
 
 def _check_model_and_loader(model: Any, loader: Any) -> None:
-    _check_model(model)
+    if not callable(model):
+        raise InputTypeError(
+            f"model must be a torch.nn.Module or a function; got a {type(model).__name__}. The model comes first."
+        )
     iterates = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
     if isinstance(loader, nn.Module) or not iterates:
         raise InputTypeError(
@@ -160,27 +167,28 @@ def _check_calibration(calibration: Any, *, of_batches: bool = False) -> None:
         )
 
 
-def _batches(
-    model: nn.Module, loader: Iterable[Any], device: Any, *, grouped: bool
-) -> Iterator[tuple[Tensor, Any, Any]]:
+def _batches(model: Model, loader: Iterable[Any], device: Any, *, grouped: bool) -> Iterator[tuple[Tensor, Any, Any]]:
     """The model's logits batch by batch, with the labels on their device and, where asked for, the rows' groups."""
     device = _device_of(model) if device is None else torch.device(device)
     for batch in loader:
         inputs, labels, groups = _unpack(batch, grouped)
-        inputs = _to(inputs, device)
+        inputs = inputs if device is None else _to(inputs, device)
         logits = logits_of(model(**inputs) if isinstance(inputs, Mapping) else model(inputs))
         yield logits, labels.to(logits.device) if isinstance(labels, Tensor) else labels, groups
 
 
-def _device_of(model: nn.Module) -> Any:
+def _device_of(model: Model) -> Any:
+    """Where a module is; None of a function."""
+    if not isinstance(model, nn.Module):
+        return None
     tensors = (*model.parameters(), *model.buffers())
     return tensors[0].device if tensors else torch.device("cpu")
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Any:
+def _evaluating(model: Model) -> Any:
     """Evaluation mode without gradients; every submodule's own mode is restored."""
-    modes = {module: module.training for module in model.modules()}
+    modes = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
     try:
         _switch(dict.fromkeys(modes, False))
         with torch.no_grad():
@@ -247,6 +255,34 @@ class SetOutput(NamedTuple):
         return self.mask.sum(-1)
 
 
+with suppress(ValueError):  # registered already, where this module is reloaded
+    register_pytree_node(
+        SetOutput,
+        lambda output: (list(output), None),
+        lambda values, _: SetOutput(*values),
+        serialized_type_name="evicp.torch.SetOutput",
+    )
+
+
+def _doubles_of(bits: Tensor) -> Tensor:
+    """Doubles from their bits by arithmetic: tracers and graph formats cannot reinterpret a tensor's bytes.
+
+    Only with constants that float32 holds: torch.onnx rounds others, and TorchScript takes all beyond it for one.
+    """
+    magnitude = torch.where(bits < 0, bits + 2**62 + 2**62, bits)  # without the sign
+    exponent = magnitude >> 52
+    fraction = magnitude - exponent * 2**52
+    value = torch.where(exponent > 0, fraction + 2**52, fraction).to(torch.float64)
+    power = exponent.clamp_min(1) - 1075
+    factor = torch.where(power < 0, 0.5, 2.0).to(torch.float64)
+    power = power.abs()
+    for _ in range(11):  # value * factor^power, exactly
+        half = power >> 1
+        value = torch.where(power > half + half, value * factor, value)
+        factor, power = factor * factor, half
+    return torch.where(bits < 0, -value, value)
+
+
 class SetPredictor(nn.Module):
     """A model that also returns its prediction sets, as a dense mask: on any device, in `state_dict`, compilable.
 
@@ -297,16 +333,24 @@ class SetPredictor(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> SetOutput:
         """Run the model and predict the sets of its logits."""
+        if _is_traced() and getattr(self.score, "randomized", False):
+            raise ScoreError(
+                f"{self.score.describe()} is randomised, which TorchScript cannot do. Use torch.export, or calibrate "
+                f"with {type(self.score).__name__}(randomized=False)."
+            )
         logits = logits_of(self.model(*args, **kwargs))
         z = as_device_logits(logits, self.n_classes).to(kernel.working_type(logits.device))
         if logits.dtype not in _TYPES:
             raise InputTypeError(f"logits must be {', '.join(map(str, _TYPES))}; got {logits.dtype}.")
         if not (self._looked_at or torch.compiler.is_compiling()):
             self._look_at(logits)
-        largest = z.amax(-1, keepdim=True)
-        usable = (largest > -torch.inf) & (largest <= min(LARGEST_LOGIT, torch.finfo(z.dtype).max))  # NaN fails both
+        most = kernel.constant(z, min(LARGEST_LOGIT, torch.finfo(z.dtype).max))
+        usable = (z <= most).all(-1, keepdim=True) & (z > -torch.inf).any(-1, keepdim=True)  # NaN fails the first
         z = torch.where(usable, z, 0.0)
-        thresholds = self.threshold_bits.view(torch.float64)[_TYPES.index(logits.dtype)].to(z.dtype)
+        bits = self.threshold_bits[_TYPES.index(logits.dtype)]
+        thresholds = (
+            _doubles_of(bits) if _is_traced() or torch.compiler.is_exporting() else bits.view(torch.float64)
+        ).to(z.dtype)
         mask = (kernel.every_label(self.score, z) <= thresholds) | ~usable
         evidence = kernel.evidence_of(_evidence_name(self.score), z)
         uncertainty = self.n_classes / (self.n_classes + evidence.sum(-1))
@@ -314,7 +358,7 @@ class SetPredictor(nn.Module):
 
     def _look_at(self, logits: Tensor) -> None:
         """Warn of probabilities once, as `Calibration.predict` does: compiled code never can."""
-        if torch.jit.is_tracing() or (logits.is_cuda and torch.cuda.is_current_stream_capturing()):  # type: ignore[attr-defined, no-untyped-call]
+        if _is_traced() or (logits.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         try:
             sample = logits[:16].detach().double().cpu().numpy()
@@ -323,15 +367,21 @@ class SetPredictor(nn.Module):
         self._looked_at = len(sample) > 0
         warn_if_probabilities(sample)
 
-    def get_extra_state(self) -> str:
-        """The score and K, so that a state can only be loaded where it fits."""
+    def get_extra_state(self) -> Tensor:
+        """The score and K as JSON in bytes, so that a state can only be loaded where it fits; files hold tensors."""
         description = {"score": self.score.name, "parameters": self.score.plain_parameters()}
-        return json.dumps({**description, "n_classes": self.n_classes}, sort_keys=True)
+        text = json.dumps({**description, "n_classes": self.n_classes}, sort_keys=True)
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
-    def set_extra_state(self, state: str) -> None:
+    def set_extra_state(self, state: Tensor) -> None:
         """Refuse the state of another score."""
-        if state != self.get_extra_state():
-            raise InputError(f"this state belongs to {state}; the module has {self.get_extra_state()}.")
+        theirs, own = (bytes(text.tolist()).decode() for text in (state, self.get_extra_state()))
+        if theirs != own:
+            raise InputError(f"this state belongs to {theirs}; the module has {own}.")
+
+
+def _is_traced() -> bool:
+    return torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
 
 
 def _evidence_name(score: Score) -> str:
@@ -342,7 +392,8 @@ def _evidence_name(score: Score) -> str:
 def pipeline_logits(pipeline: Any, inputs: Any) -> tuple[np.ndarray[Any, Any], list[str]]:
     """The logits of a Hugging Face classification pipeline, (n, K), and its class names in their order.
 
-    Calibrated with these names, `calibration.predict(pipeline_logits(pipe, texts)[0], 0.9)` gives sets with names.
+    Inputs are whatever the pipeline takes: one, a list, a generator, a `KeyDataset`. Calibrated with these names,
+    `calibration.predict(pipeline_logits(pipe, texts)[0], 0.9)` gives sets with names.
     """
     id2label = pipeline.model.config.id2label
     names = list(as_class_names(id2label, len(id2label)) or ())
@@ -353,7 +404,9 @@ def pipeline_logits(pipeline: Any, inputs: Any) -> tuple[np.ndarray[Any, Any], l
             f"a pipeline tells classes apart by name; got {twice!r} for more than one. Run the model itself: "
             "logits_of(pipeline.model(...))."
         )
-    rows = pipeline(inputs, top_k=None, function_to_apply="none")
+    if hasattr(inputs, "__next__"):  # of all iterators, pipelines know generators alone
+        inputs = (entry for entry in inputs)
+    rows = list(pipeline(inputs, top_k=None, function_to_apply="none"))  # generators and data sets give an iterator
     rows = [rows] if rows and isinstance(rows[0], dict) else rows
     logits = np.full((len(rows), len(names)), np.nan)
     for i, row in enumerate(rows):

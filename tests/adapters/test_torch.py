@@ -53,6 +53,18 @@ def test_a_loader_gives_what_all_logits_at_once_give(problem):
     assert from_loader == evicp.calibrate(logits, labels)
 
 
+def test_a_function_is_calibrated_as_its_module_is(problem):
+    model, features, labels = problem
+    batches = [(features[:300], labels[:300]), (features[300:], labels[300:])]
+    calibration = calibrate(model, batches)
+    model.eval()
+    assert calibrate(lambda x: {"logits": model(x)}, batches) == calibration
+    results = [evaluate(given, batches, calibration, 0.9).to_dict() for given in (model, lambda x: (model(x),))]
+    assert results[0] == results[1]
+    with pytest.raises(evicp.errors.InputTypeError, match=r"must be a torch.nn.Module or a function; got a list\."):
+        calibrate([1], batches)
+
+
 def test_frozen_submodules_stay_frozen(problem):
     model, features, labels = problem
     model.train()
@@ -539,6 +551,11 @@ def test_hugging_face_pipeline(torchvision):
     calibration = evicp.calibrate(logits, rng.integers(0, 3, 40), "lac", class_names=names)
     assert set(calibration.predict(logits, 0.9).names(0)) <= {"negative", "neutral", "positive"}
     assert pipeline_logits(pipe, texts[0])[0].shape == (1, 3)
+    from transformers.pipelines.pt_utils import KeyDataset
+
+    table = pytest.importorskip("datasets").Dataset.from_dict({"text": texts[:5]})
+    for given in (iter(texts[:5]), (text for text in texts[:5]), KeyDataset(table, "text")):
+        np.testing.assert_allclose(pipeline_logits(pipe, given)[0], expected[:5], atol=1e-5)
 
 
 class Pipeline:

@@ -270,7 +270,8 @@ ROWS: dict[str, Row] = {
         Row(
             "30",
             "the cases that the usual run leaves out: real logits on ten splits, the nine networks of the paper, the "
-            "pages of findings and of the leaderboard, the report on every screen, estimated weights, the text example",
+            "pages of findings and of the leaderboard, the report on every screen, estimated weights, the text example,"
+            " torch's formats",
             "all pass",
             (
                 "tests/paper/test_reference_splits.py",
@@ -281,6 +282,7 @@ ROWS: dict[str, Row] = {
                 "tests/studies/test_reproduction.py",
                 "tests/report/test_report.py",
                 "tests/evaluation/test_leaderboard.py",
+                "tests/adapters/test_torch_export.py",
                 "tests/calibration/laws/test_density.py",
                 "tests/calibration/test_limits.py",
                 "tests/calibration/test_smoothed.py",

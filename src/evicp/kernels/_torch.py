@@ -178,7 +178,7 @@ def every_label(score: Any, z: Tensor) -> Tensor:
     """The score of every label of a checked block, (rows, K); plain operations, so that it can be compiled."""
     if score.name == "ecp" and not score.monotone:
         return _uneven_ecp(score, z)
-    order = torch.argsort(z, dim=1, descending=True, stable=True)
+    order = torch.argsort(z, dim=1, descending=True)  # equal logits share all that is read off it
     ranks = _ranks(order, z)
     if not score.adds_up:
         return _formula(score, z, ranks, None)
@@ -217,7 +217,7 @@ def _ranked(score: Any, z: Tensor, o: Tensor, masses: tuple[Tensor, Tensor] | No
         return (o - 1.0 + v).expand(z.shape)
     if masses is None:  # SAPS
         largest = _probabilities(score, z).amax(1, keepdim=True)
-        return torch.where(o == 1, v * largest, largest + (o - 2 + v) * score.lam).expand(z.shape)
+        return torch.where(o == 1, v * largest, largest + (o - 2 + v) * constant(z, score.lam)).expand(z.shape)
     up_to_own, own = masses
     accumulated = up_to_own - (1.0 - v) * own
     if score.name != "raps":
@@ -225,7 +225,7 @@ def _ranked(score: Any, z: Tensor, o: Tensor, masses: tuple[Tensor, Tensor] | No
     excess = (o - float(score.k_reg)).clamp_min(0.0)
     if score.randomize_penalty:
         excess = torch.where(excess > 0, excess - 1.0 + v, 0.0)
-    return accumulated + score.lam * excess
+    return accumulated + constant(z, score.lam) * excess
 
 
 def _margin(p: Tensor) -> Tensor:
@@ -265,12 +265,17 @@ def _uneven_ecp(score: Any, z: Tensor) -> Tensor:
 def _relative(cost: Tensor, largest: Tensor, possible: Tensor) -> Tensor:
     """Eq. 11; the only possible label of a row is certain, and scores lowest."""
     is_certain = possible.sum(1, keepdim=True) == 1
-    score = torch.where(is_certain, torch.finfo(cost.dtype).min, cost - largest)
+    score = torch.where(is_certain, constant(cost, torch.finfo(cost.dtype).min), cost - largest)
     return torch.where(possible, score, torch.inf)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # What the formulas share, one equation each
+
+
+def constant(like: Tensor, value: float) -> Any:
+    """A number to compute with in the type of a tensor; torch.onnx rounds Python's numbers to float32."""
+    return torch.tensor(value, dtype=like.dtype, device=like.device) if torch.compiler.is_exporting() else value
 
 
 def evidence_of(name: str, z: Tensor) -> Tensor:
@@ -279,7 +284,8 @@ def evidence_of(name: str, z: Tensor) -> Tensor:
         return z.clamp_min(0.0)
     if name == "softplus":
         return _log_add_exp(z, torch.zeros_like(z))
-    return torch.where(z == -torch.inf, 0.0, z.clamp(-10.0, 10.0).exp())
+    limited = torch.where(z > 10.0, 10.0, torch.where(z < -10.0, -10.0, z))
+    return torch.where(z == -torch.inf, 0.0, limited.exp())
 
 
 def _row_sums(x: Tensor) -> Tensor:
@@ -316,15 +322,15 @@ def _log_utility(z: Tensor, temperature: float) -> Tensor:
     if temperature != 1.0:
         return shifted - log_total
     top, is_single = z.amax(1, keepdim=True), (z == z.float()).all(1, keepdim=True)
-    tolerance = torch.where(is_single, NORMALIZED_SINGLE, NORMALIZED)
+    tolerance = torch.where(is_single, constant(z, NORMALIZED_SINGLE), constant(z, NORMALIZED))
     is_normalized = (top < 0) & ((top + log_total).abs() <= tolerance)
     return torch.where(is_normalized, z, shifted - log_total)
 
 
 def _log_utility_ratio(z: Tensor, temperature: float) -> Tensor:
     """ln(phi_k / max_v phi_v)."""
-    shifted = ((z - z.amax(1, keepdim=True)) / temperature).clamp_min(torch.finfo(z.dtype).min)
-    return torch.where(z == -torch.inf, -torch.inf, shifted)
+    shifted = (z - z.amax(1, keepdim=True)) / constant(z, temperature)
+    return torch.where(z == -torch.inf, -torch.inf, shifted.clamp_min(constant(z, torch.finfo(z.dtype).min)))
 
 
 def _log_cost(surprisal: Tensor, log_phi: Tensor, ranks: Tensor, stabilizer: float) -> Tensor:
@@ -342,7 +348,7 @@ def _probabilities(score: Any, z: Tensor) -> Tensor:
 def _whole_masses(score: Any, z: Tensor) -> Tensor:
     """exp((z_k - max z) / T) as whole numbers of units, as in the reference: sums are exact, and have no order."""
     w = _log_utility_ratio(z, score.temperature).exp()
-    return (w * 2.0 ** (62 - z.shape[1].bit_length())).round().to(torch.int64)
+    return (w * 2.0 ** (62 - int(z.shape[1]).bit_length())).round().to(torch.int64)
 
 
 def _shares(above: Tensor, own: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -358,7 +364,12 @@ def _ranks(order: Tensor, *keys: Tensor) -> Tensor:
     for key in keys:
         descending = key.gather(1, order)
         opens_group[:, 1:] |= descending[:, 1:] != descending[:, :-1]
-    shared = torch.where(opens_group, position, 0).cummax(1).values
+    starts = torch.where(opens_group, position, 0)
+    if torch.compiler.is_exporting():  # ONNX has no running maximum
+        group = opens_group.to(torch.int64).cumsum(1)
+        shared = torch.zeros_like(order).scatter_add(1, group, starts).gather(1, group)
+    else:
+        shared = starts.cummax(1).values
     return torch.empty_like(order).scatter(1, order, shared)
 
 
