@@ -14,7 +14,7 @@ import pytest
 import evicp
 from evicp import blocks
 from evicp.errors import EvicpError, FileError, InputError, InputTypeError, LabelsError, LogitsError
-from evicp.evaluation.metrics import Evaluator
+from evicp.evaluation.metrics import Evaluator, judged_by
 from evicp.input import columns
 from evicp.io import files
 from evicp.io.arrays import companion
@@ -178,8 +178,7 @@ def test_groups_are_cut_with_their_rows(stored: dict, data: tuple, by: str, tmp_
     sets = expected.predict(logits, 0.8, groups=groups)
     blocks.predict(calibration, rows, 0.8, tmp_path / "sets.parquet", groups=groups)
     assert files.read_sets(tmp_path / "sets.parquet") == sets
-    in_groups = None if by == "class" else expected.groups_of(logits, groups)
-    whole = evicp.evaluate(sets, labels, logits, groups=in_groups)
+    whole = expected.evaluate(logits, labels, 0.8, groups=groups)
     assert blocks.evaluate(calibration, rows, 0.8, groups=groups).to_dict() == whole.to_dict()
     if groups is not None:
         with pytest.raises(InputError, match="one entry per row"):
@@ -595,7 +594,8 @@ def test_an_evaluator_on_the_way_sees_the_groups(data: tuple, tmp_path: Path) ->
         calibration, evaluator = evicp.calibrate(*data, "lac", by=by), Evaluator()
         blocks.predict(calibration, rows, 0.9, tmp_path / "sets.npz", groups=given, evaluator=evaluator)
         evaluation = evaluator.finish()
-        assert evaluation.to_dict() == blocks.evaluate(calibration, rows, 0.9, groups=given).to_dict()
+        judged = judged_by(calibration, evaluation)
+        assert judged.to_dict() == blocks.evaluate(calibration, rows, 0.9, groups=given).to_dict()
         assert evaluation.group_coverage is not None
         calibration.certificate(0.9, evaluation)
 
@@ -604,7 +604,7 @@ def test_weighted_calibrations_are_evaluated_too(data: tuple, tmp_path: Path) ->
     weights = 1.0 + np.arange(N) % 4
     calibration = evicp.calibrate(*data, "lac", weights=weights)
     rows = blocks.open_rows(labelled(tmp_path / "rows.npz", data), memory=100 * 8 * 4 * K)
-    expected = evicp.evaluate(calibration.predict(data[0], 0.9, weights=weights), data[1], data[0])
+    expected = calibration.evaluate(*data, weights=weights)
     assert blocks.evaluate(calibration, rows, 0.9, weights=weights).to_dict() == expected.to_dict()
 
 

@@ -20,7 +20,7 @@ from evicp.calibration.calibrator import Calibrator
 from evicp.calibration.laws.by_class import ByClass
 from evicp.calibration.monitor import Monitor
 from evicp.errors import FileError, InputError, LabelsError
-from evicp.evaluation.metrics import Evaluator
+from evicp.evaluation.metrics import Evaluator, judged_by
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames
@@ -204,7 +204,8 @@ def evaluate(
     for part in _evaluated(evaluator, sets, source, pairs, groups):
         if progress is not None:
             progress(len(part))
-    return evaluator.finish()
+    evaluation = evaluator.finish()
+    return judged_by(sets, evaluation) if isinstance(sets, Calibration) else evaluation
 
 
 def _pairs(

@@ -14,9 +14,12 @@ _OUTER = {
     "checksum": "evicp.io.artifact:checksum",
     "Evaluation": "evicp.evaluation.result:Evaluation",
     "ExchangeabilityCheck": "evicp.evaluation.exchangeability:ExchangeabilityCheck",
+    "evaluate": "evicp.evaluation.metrics:evaluate_calibration",
     "explain": "evicp.evaluation.explain:explain_set",
     "choose_score": "evicp.evaluation.tuning:choose_score",
     "report": "evicp.report:of_evaluation",
+    "save_sets": "evicp.io.set_texts:save_sets",
+    "sets_as_csv": "evicp.io.set_texts:as_csv",
 }
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import InputError, InputTypeError, LabelsError, RowError, need
+from evicp.errors import FileError, InputError, InputTypeError, LabelsError, RowError, need
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames
 from evicp.input.lists import labels_of, repeated_label, rows_of
 from evicp.input.messages import some_of
+from evicp.outer import outer
 from evicp.tables import html_table, rows_text
 from evicp.types import I32, I64, Bools, Coverage
 
@@ -260,6 +262,32 @@ class PredictionSets(AboutSets):
         if self.class_names is not None:
             columns["names"] = self.to_lists(names=True)
         return pd.DataFrame(columns, index=pd.RangeIndex(len(self), name="row"))
+
+    def to_csv(self, path: str | PathLike[str] | None = None, *, overwrite: bool = False) -> str | None:
+        """The sets as comma-separated text: row, size, labels separated by spaces, and names where there are any.
+
+        Parameters
+        ----------
+        path : a file to write the text to, ending in .csv; without one, the text is returned
+        overwrite : whether a file that exists is replaced; it is refused otherwise
+        """
+        if path is None:
+            text: str = outer("sets_as_csv")(self)
+            return text
+        if not str(path).endswith(".csv"):
+            raise FileError(f"to_csv writes a file that ends in .csv; got {path}. save(path) takes other formats.")
+        self.save(path, overwrite=overwrite)
+        return None
+
+    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the sets to a file, atomically: .parquet, .npz, .jsonl, .json or .csv.
+
+        Parameters
+        ----------
+        path : parquet and npz keep everything; `evicp.io.files.read_sets` reads them
+        overwrite : whether a file that exists is replaced; it is refused otherwise
+        """
+        outer("save_sets")(self, path, overwrite=overwrite)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PredictionSets):

@@ -13,7 +13,7 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
 from evicp.calibration.laws.by_group import ByGroup
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
-from evicp.evaluation.metrics import Evaluator
+from evicp.evaluation.metrics import Evaluator, judged_by
 from evicp.evaluation.result import Evaluation
 from evicp.input.classes import ClassNames, as_class_names
 from evicp.input.validate import LARGEST_LOGIT, as_coverage, as_device_logits
@@ -133,7 +133,7 @@ def evaluate(
             sets = calibration.predict(logits, exact, confidence=confidence, groups=given, allow_empty=allow_empty)
             groups = calibration.groups_of(logits, given) if calibration.has_row_groups else None
             evaluator.update(sets, labels, logits, groups=groups)
-    return evaluator.finish()
+    return judged_by(calibration, evaluator.finish())
 
 
 def _check_model(model: Any) -> None:

@@ -363,7 +363,7 @@ def test_to_dict_is_plain_json(evaluation: evicp.Evaluation) -> None:
     assert content["size_strata"][0]["range"] == "0-1"
     assert sum(stratum["count"] for stratum in content["difficulty_strata"]) == 150
     assert content["n_calibration"] == 150
-    assert set(content) == set(evaluation.__dataclass_fields__)
+    assert set(content) == {*evaluation.__dataclass_fields__, "promise"} - {"judged"}
 
 
 def test_it_prints_as_tables(evaluation: evicp.Evaluation) -> None:
@@ -372,10 +372,12 @@ def test_it_prints_as_tables(evaluation: evicp.Evaluation) -> None:
     low, high = evaluation.coverage_interval
     assert f"95 % interval     [{low:.4f}, {high:.4f}], a confidence interval from these rows\n" in text
     assert f" ({evaluation.singleton_coverage:.2%} of these right)" in text
-    assert text.count("\n\n") == 2
-    assert max(map(len, text.splitlines())) < 100
+    assert text.count("\n\n") == 3  # three tables and the verdict
+    assert max(map(len, text.splitlines())) <= 100
     assert evaluation.to_markdown().count("\n| --- |") == 3
-    for line in evaluation.to_markdown().splitlines():
+    *tables, verdict = evaluation.to_markdown().splitlines()
+    assert verdict.startswith("observed ")
+    for line in tables:
         assert not line or (line.startswith("| ") and line.endswith(" |"))
     assert evaluation._repr_html_().count("<table>") == evaluation._repr_html_().count("<caption") == 3
     assert ">By the number of labels in the set</caption>" in evaluation._repr_html_()

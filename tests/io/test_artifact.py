@@ -179,7 +179,7 @@ def test_a_score_class_of_ones_own(rows: Any, tmp_path: Path) -> None:
         evicp.load(path, score=Power(2.5))
     for unwritable in (np.ones(2), np.nan, np.inf):
         with pytest.raises(ScoreError, match=r"cannot be stored as JSON"):
-            evicp.Calibration(Power(unwritable), calibration.scores, K).save(path)
+            evicp.Calibration(Power(unwritable), calibration.scores, K).save(path, overwrite=True)
     assert evicp.load(path, score=Power(1.5)) == calibration  # the failed save left the file alone
 
 
@@ -190,7 +190,7 @@ def test_a_score_class_of_ones_own(rows: Any, tmp_path: Path) -> None:
 def test_the_same_calibration_gives_the_same_bytes(tmp_path: Path) -> None:
     code = (
         "import numpy as np, evicp\n"
-        "evicp.Calibration(evicp.RAPS(), np.arange(9.0), 4, tuple('abcd')).save('again.safetensors')"
+        "evicp.Calibration(evicp.RAPS(), np.arange(9.0), 4, tuple('abcd')).save('again.safetensors', overwrite=True)"
     )
     evicp.Calibration(evicp.RAPS(), np.arange(9.0), 4, tuple("abcd")).save(tmp_path / "cal.safetensors")
     for seed in ("1", "2", "3"):
@@ -265,7 +265,7 @@ def test_many_class_names_fit_and_too_many_are_refused_at_once(tmp_path: Path) -
     before = (tmp_path / "cal.safetensors").read_bytes()
     too_long = evicp.Calibration(evicp.LAC(), scores, 50_000, tuple(name * 2 for name in names))
     with pytest.raises(InputError, match=r"^class names must fit into 3,145,728 bytes; the file's header would have "):
-        too_long.save(tmp_path / "cal.safetensors")
+        too_long.save(tmp_path / "cal.safetensors", overwrite=True)
     assert (tmp_path / "cal.safetensors").read_bytes() == before
 
 
@@ -382,7 +382,7 @@ def test_a_class_made_from_a_built_in_score_is_not_taken_for_it(tmp_path, rows) 
     with pytest.raises(ArtifactError, match=r"made with the score custom .* got lac"):
         evicp.load(path, score=evicp.LAC())
     assert evicp.load(path, score=Mild()) == own
-    evicp.calibrate(*rows, evicp.LAC()).save(path)
+    evicp.calibrate(*rows, evicp.LAC()).save(path, overwrite=True)
     with pytest.raises(ArtifactError, match=r"made with the score lac .* got custom"):
         evicp.load(path, score=Mild())
 
@@ -394,7 +394,7 @@ def test_a_private_file_stays_private(tmp_path, mode, rows):
     path = tmp_path / "model.safetensors"
     calibration.save(path)
     path.chmod(mode)
-    calibration.save(path)
+    calibration.save(path, overwrite=True)
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 

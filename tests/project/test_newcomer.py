@@ -13,7 +13,8 @@ import pytest
 
 import evicp
 from commands import evicp_process
-from evicp.errors import InputTypeError
+from evicp.errors import FileError, InputTypeError
+from evicp.io.files import read_sets
 from evicp.types import TargetCoverage
 
 RNG = np.random.default_rng(0)
@@ -158,3 +159,101 @@ def test_a_plan_is_its_number_of_rows() -> None:
     again = pickle.loads(pickle.dumps(plan))
     assert (again, again.tolerance) == (854, 0.02)
     assert evicp.plan() == evicp.plan(0.9, 0.01, 0.95)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# From rows to figures, files and frames
+
+
+def test_a_calibration_evaluates_its_sets() -> None:
+    logits, labels = LOGITS[300:], LABELS[300:]
+    assert repr(CALIBRATION.evaluate(logits, labels)) == repr(evicp.evaluate(SETS, labels, logits))
+    sure = CALIBRATION.evaluate(logits, labels, 0.8, confidence=0.9, allow_empty=False)
+    assert (sure.target, sure.target_confidence, sure.filled) == (0.8, 0.9, True)
+    groups = np.arange(600) % 2
+    by_group = evicp.calibrate(LOGITS[:300], LABELS[:300], by=groups[:300])
+    found = by_group.evaluate(logits, labels, groups=groups[300:])
+    assert found.group_coverage is not None
+    assert found.group_coverage.names == ("0", "1")
+    with pytest.raises(InputTypeError, match=r"Did you mean coverage=0.9"):
+        CALIBRATION.evaluate(logits, labels, alpha=0.1)
+    with pytest.raises(InputTypeError, match="takes one coverage"):
+        CALIBRATION.evaluate(logits, labels, [0.8, 0.9])
+
+
+def test_every_guarantee_explains_its_verdict() -> None:
+    """The text of an evaluation, its HTML and its dictionary say whether coverage is as promised."""
+    logits, labels = LOGITS[300:], LABELS[300:]
+    for by, words in ((None, "compatible with ["), ("class", "5 groups compatible")):
+        found = evicp.calibrate(LOGITS[:300], LABELS[:300], by=by).evaluate(logits, labels)
+        promise = found.to_dict()["promise"]
+        assert promise == found.verdict
+        assert promise["compatible"]
+        for text in (repr(found), found.to_markdown(), found._repr_html_()):
+            assert words in text
+
+
+def test_an_evaluation_of_shifted_rows_says_so() -> None:
+    logits, labels = LOGITS[300:] - 2.5 * np.eye(5)[LABELS[300:]], LABELS[300:]
+    for found in (evicp.evaluate(CALIBRATION.predict(logits), labels), CALIBRATION.evaluate(logits, labels)):
+        assert found.verdict is not None
+        assert not found.verdict["kept"]
+        assert "NOT compatible" in str(found)
+        assert "These rows are not like the calibration rows" in str(found)
+        assert "NOT compatible" in found._repr_html_()
+
+
+def test_sets_that_cover_far_more_are_named_with_the_likely_cause() -> None:
+    easy = LOGITS[300:] + 3 * np.eye(5)[LABELS[300:]]
+    found = CALIBRATION.evaluate(easy, LABELS[300:])
+    assert found.verdict is not None
+    assert found.verdict["kept"]
+    assert "MORE than" in str(found)
+    assert "the model was trained on them" in str(found)
+
+
+def test_check_warns_of_coverage_far_above(tmp_path: Path) -> None:
+    easy = LOGITS[300:] + 3 * np.eye(5)[LABELS[300:]]
+    CALIBRATION.save(tmp_path / "cal.safetensors")
+    np.savez(tmp_path / "easy.npz", logits=easy, labels=LABELS[300:])
+    np.savez(tmp_path / "usual.npz", logits=LOGITS[300:], labels=LABELS[300:])
+    run = evicp_process(["evaluate", "cal.safetensors", "easy.npz", "--check"], tmp_path)
+    assert run.code == 0
+    assert run.err.startswith("warning: 1.0000 is covered, far more than the guarantee lets one expect.")
+    usual = evicp_process(["evaluate", "cal.safetensors", "usual.npz", "--check"], tmp_path)
+    assert (usual.code, usual.err) == (0, "")
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path: Path) -> None:
+    for thing, name in ((CALIBRATION, "cal.safetensors"), (SETS, "sets.parquet"), (SETS, "sets.csv")):
+        path = tmp_path / name
+        thing.save(path)
+        before = path.read_bytes()
+        with pytest.raises(FileError, match=r"exists. Pass overwrite=True"):
+            thing.save(path)
+        thing.save(path, overwrite=True)
+        assert path.read_bytes() == before
+    assert evicp.load(tmp_path / "cal.safetensors") == CALIBRATION
+    assert read_sets(tmp_path / "sets.parquet") == SETS
+
+
+def test_sets_become_text(tmp_path: Path) -> None:
+    lines = SETS.to_csv().splitlines()
+    assert lines[:2] == ["row,size,labels", f"0,{len(SETS[0])},{' '.join(map(str, SETS[0]))}"]
+    assert len(lines) == len(SETS) + 1
+    SETS.to_csv(tmp_path / "sets.csv")
+    assert (tmp_path / "sets.csv").read_text() == SETS.to_csv()
+    with pytest.raises(FileError, match=r"ends in .csv"):
+        SETS.to_csv(tmp_path / "sets.txt")
+
+
+def test_results_become_data_frames() -> None:
+    pytest.importorskip("pandas")
+    evaluation = CALIBRATION.evaluate(LOGITS[300:], LABELS[300:])
+    frame = evaluation.to_pandas()
+    assert frame.shape[0] == 1
+    assert frame["coverage"].item() == evaluation.coverage
+    comparison = evicp.compare(LOGITS, LABELS, ["lac", "ecp"], trials=3)
+    frame = comparison.to_pandas()
+    assert frame.shape[0] == 6
+    assert frame.loc["lac"]["mean_size"].tolist() == comparison.values("lac", "mean_size").tolist()

@@ -49,7 +49,7 @@ KILLER = """
 
     if kind == "calibration":
         versions = [calibration(60_000), calibration(90_000)]
-        write = lambda version: version.save(target)
+        write = lambda version: version.save(target, overwrite=True)
         read = lambda: evicp.load(target) in versions
     else:
         versions = [sets(1_000), sets(1_500)]
@@ -175,12 +175,12 @@ def test_a_full_disk_keeps_the_old_file(small_disk: Path) -> None:
     small.save(path)
     for _ in range(3):  # a temporary file left behind would fill the disk for good
         with pytest.raises(FileError) as caught:
-            large.save(path)
+            large.save(path, overwrite=True)
         assert str(caught.value) == f"cannot write {path}: No space left on device."
         assert evicp.load(path) == small
         assert list(small_disk.iterdir()) == [path]
     middle = calibration_of(50_000)
-    middle.save(path)
+    middle.save(path, overwrite=True)
     assert evicp.load(path) == middle
 
 
@@ -210,7 +210,7 @@ def test_a_write_cut_off_by_the_system(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         large = evicp.Calibration(evicp.LAC(), np.arange(50_000.0), 10)
         try:
-            large.save("cal.safetensors")
+            large.save("cal.safetensors", overwrite=True)
         except evicp.EvicpError as error:
             print(type(error).__name__, error)
     """
@@ -238,7 +238,7 @@ def test_two_writers_and_a_reader(tmp_path: Path, long_run: bool) -> None:
         n, times = int(sys.argv[1]), int(sys.argv[2])
         calibration = evicp.Calibration(evicp.LAC(), np.sort(np.random.default_rng(n).normal(size=n)), 10)
         for _ in range(times):
-            calibration.save("cal.safetensors")
+            calibration.save("cal.safetensors", overwrite=True)
     """
     versions = [calibration_of(20_000), calibration_of(30_000)]
     versions[0].save(tmp_path / "cal.safetensors")

@@ -402,7 +402,7 @@ def test_the_forger_can_make_a_good_file(tmp_path: Path) -> None:
     path.write_bytes(forged())
     expected = evicp.Calibration(evicp.RAPS(), SCORES, 3, ("cat", "dog", "eel"))
     assert evicp.load(path) == expected
-    expected.save(path)
+    expected.save(path, overwrite=True)
     assert path.read_bytes() == forged()
     path.write_bytes(ecp(base_rates=[0.5, 0.25, 0.25]))
     assert evicp.load(path).score == evicp.ECP(base_rates=(0.5, 0.25, 0.25))

@@ -236,6 +236,29 @@ class Calibration:
         )
         return sets
 
+    def evaluate(
+        self,
+        logits: Any,
+        labels: Any,
+        coverage: Coverage = 0.9,
+        *,
+        confidence: float | None = None,
+        groups: Any = None,
+        weights: Any = None,
+        allow_empty: bool = True,
+        smoothed: Any = False,
+        **unknown: Any,
+    ) -> Evaluation:
+        """How good the sets of labelled rows are, (n, K) and (n,), that were not calibrated; see `evicp.evaluate`.
+
+        Parameters
+        ----------
+        coverage, confidence, groups, weights, allow_empty, smoothed : of the sets, as for `predict`
+        """
+        refuse_unknown("evaluate", unknown)
+        how: dict[str, Any] = {"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed}
+        return outer("evaluate")(self, logits, labels, coverage, groups=groups, weights=weights, **how)
+
     def explain(
         self,
         logits_row: Any,
@@ -386,9 +409,14 @@ class Calibration:
         refuse_unknown("certificate", unknown)
         return certify(self, coverage, evaluation, confidence=confidence, pac=pac, date=date, check=check)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the calibration to a safetensors file, atomically. Read it again with `evicp.load`."""
-        outer("save")(self, path)
+    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the calibration to a safetensors file, atomically. Read it again with `evicp.load`.
+
+        Parameters
+        ----------
+        overwrite : whether a file that exists is replaced; it is refused otherwise
+        """
+        outer("save")(self, path, overwrite=overwrite)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Calibration):

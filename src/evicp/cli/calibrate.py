@@ -66,5 +66,5 @@ def calibrate(
     with engine(engine_name, address) as work, progress("calibrating", len(rows)) as advance:
         calibration = work.calibrate(rows, chosen, progress=advance, **how)
     certificate = calibration.certificate(coverage)
-    calibration.save(target)
+    calibration.save(target, overwrite=force)
     print_result(as_json, {"output": target, "certificate": certificate.to_dict()}, certificate, written=target)

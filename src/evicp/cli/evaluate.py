@@ -13,9 +13,10 @@ from evicp.calibration.calibration import Calibration
 from evicp.cli import inputs, options
 from evicp.cli.outputs import RESULT_SUFFIXES, check_output, write_result
 from evicp.cli.printing import print_result
-from evicp.errors import FileError, InputError
+from evicp.errors import FileError, InputError, SuspiciousInputWarning
 from evicp.evaluation.result import Evaluation
-from evicp.evaluation.verdicts import verdict_of, verdict_text
+from evicp.evaluation.verdicts import excess_of
+from evicp.input.warn import warn
 from evicp.io.paths import format_of
 from evicp.io.rows import DEFAULT_MEMORY
 from evicp.progress import progress
@@ -79,10 +80,13 @@ def evaluate(
         how |= {"coverage": 0.9 if coverage is None else coverage, "target_confidence": confidence}
     with progress("evaluating", len(rows)) as advance:
         evaluation = blocks.evaluate(calibration or sets, rows, progress=advance, **how)
-    verdict = verdict_of(evaluation, calibration)
+    verdict = evaluation.verdict
     if check and verdict is None:
         raise InputError(_why_none(evaluation, sets))
-    _show(evaluation, verdict, target, as_json)
+    _show(evaluation, target, as_json)
+    excess = None if verdict is None else excess_of(verdict)
+    if check and excess is not None:
+        warn(excess, SuspiciousInputWarning)
     if check and verdict is not None and not verdict["kept"]:
         raise typer.Exit(1)
 
@@ -118,12 +122,10 @@ def _why_none(evaluation: Evaluation, sets: str) -> str:
     )
 
 
-def _show(evaluation: Evaluation, verdict: dict[str, Any] | None, target: Path | None, as_json: bool) -> None:
-    """Write an evaluation and the verdict on its coverage, and print them."""
-    content = {**evaluation.to_dict(), "promise": verdict}
-    sentence = "" if verdict is None else f"\n\n{verdict_text(verdict)}"
+def _show(evaluation: Evaluation, target: Path | None, as_json: bool) -> None:
+    """Write an evaluation with the verdict on its coverage, and print it."""
+    content = evaluation.to_dict()
     if target is not None:
         single = [[name, value] for name, value in content.items() if isinstance(value, int | float | str)]
-        markdown = evaluation.to_markdown() + (sentence if verdict is None else f"{sentence}\n")
-        write_result(target, content, markdown, [["metric", "value"], *single], page=evaluation.to_html)
-    print_result(as_json, content, f"{evaluation}{sentence}", written=target)
+        write_result(target, content, evaluation.to_markdown(), [["metric", "value"], *single], page=evaluation.to_html)
+    print_result(as_json, content, evaluation, written=target)

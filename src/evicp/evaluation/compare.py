@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.calibration.ranks import rows_needed
 from evicp.calibration.suspicious import warn_suspicious
-from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning
+from evicp.errors import InputError, InputTypeError, LogitsError, SmallCalibrationWarning, need
 from evicp.evaluation.judging import TuningRows
 from evicp.evaluation.result import Evaluation
 from evicp.evaluation.splits import Split, run_splits
@@ -27,6 +27,9 @@ from evicp.method.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.method.temperature import fit_temperature
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.types import F64, I64, Coverage
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Comparison", "compare"]
 
@@ -137,6 +140,13 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return f"{html_table(*self.table())}<p>{escape(self.caption)}</p>"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A data frame with one row per score and trial, and a column per metric; NaN where one is undefined."""
+        pd = need("pandas", "pandas", "pandas", "a data frame")
+        index = pd.MultiIndex.from_product([list(self.evaluations), range(self.trials)], names=["score", "trial"])
+        columns = {m: np.concatenate([self.values(score, m) for score in self.evaluations]) for m in _METRICS}
+        return pd.DataFrame(columns, index=index)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; None where a metric is undefined in every trial, or a deviation of one."""

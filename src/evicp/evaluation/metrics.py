@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -15,11 +16,15 @@ from evicp.evaluation import counts
 from evicp.evaluation.counts import QUANTILES, Counts, Tally
 from evicp.evaluation.result import ClassCoverage, Evaluation, GroupCoverage, Stratum
 from evicp.evaluation.strata import SIZE_ENDS, intervals
+from evicp.evaluation.verdicts import verdict_of
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, labelled
 from evicp.input.frames import same_labels, same_rows
 from evicp.sets import PredictionSets, holds, label_numbers
-from evicp.types import I64, Bools
+from evicp.types import I64, Bools, Coverage
+
+if TYPE_CHECKING:
+    from evicp.calibration.calibration import Calibration
 
 __all__ = [
     "Evaluator",
@@ -195,6 +200,23 @@ def evaluate(
     """
     evaluator = Evaluator(min_count=min_count, confidence=confidence)
     return evaluator.update(sets, labels, logits, difficulty=difficulty, groups=groups).finish()
+
+
+def judged_by(calibration: Calibration, evaluation: Evaluation) -> Evaluation:
+    """An evaluation of sets that a calibration made, with its verdict: it knows what was promised in each group."""
+    return replace(evaluation, judged=verdict_of(evaluation, calibration))
+
+
+def evaluate_calibration(
+    calibration: Calibration, logits: Any, labels: Any, coverage: Coverage, *, groups: Any, weights: Any, **how: Any
+) -> Evaluation:
+    """The sets that a calibration predicts, evaluated; `how` is what else `Calibration.predict` takes."""
+    if validate.is_many(coverage):
+        raise InputTypeError(f"evaluate takes one coverage; got {coverage!r}. Evaluate them one by one.")
+    own = groups if "groups" in calibration.law.needs else None
+    sets = calibration.predict(logits, coverage, groups=own, weights=weights, **how)
+    of_rows = calibration.groups_of(logits, groups) if calibration.has_row_groups else groups
+    return judged_by(calibration, evaluate(sets, labels, logits, groups=of_rows))
 
 
 class Evaluator:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any
+from html import escape
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evicp.errors import need
 from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, range_text
+from evicp.evaluation.verdicts import verdict_of, verdict_text
 from evicp.outer import outer
 from evicp.tables import html_table, markdown_table, rows_text, text_table
 from evicp.types import F64, I64
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["ClassCoverage", "Evaluation", "GroupCoverage", "Stratum"]
 
@@ -166,6 +173,7 @@ class Evaluation:
     filled : empty sets were given their top label
     smoothed : ties were broken at random
     tied : other calibration scores equal the threshold, so that more may be covered
+    judged : the verdict of the calibration that made the sets, where it was asked; see `verdict`
     """
 
     n: int
@@ -197,6 +205,7 @@ class Evaluation:
     filled: bool = False
     smoothed: bool = False
     tied: bool = False
+    judged: dict[str, Any] | None = None
 
     @property
     def observed_coverage(self) -> float:
@@ -213,9 +222,18 @@ class Evaluation:
         """Whether the Beta law of coverage is one of at least so much: of filled sets, and where scores are tied."""
         return self.filled or self.tied
 
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        """Whether the coverage observed is what the guarantee lets one expect: `kept`, `compatible`, and the interval.
+
+        None where nothing is promised (Base), and where sets do not say what was promised (in groups, under weights):
+        `calibration.evaluate` asks the calibration.
+        """
+        return self.judged if self.judged is not None else verdict_of(self)
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        result = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        """Plain values, ready for JSON; the verdict as "promise"."""
+        result = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "judged"}
         result["target"] = float(self.target)
         result["coverage_interval"] = list(self.coverage_interval)
         for name in ("size_strata", "difficulty_strata"):
@@ -224,7 +242,18 @@ class Evaluation:
         classes, groups = self.class_coverage, self.group_coverage
         result["class_coverage"] = classes._to_dict(worst_class=classes.worst_class)
         result["group_coverage"] = groups and groups._to_dict(worst_group=groups.worst_group, names=list(groups.names))
+        result["promise"] = self.verdict
         return result
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A data frame with one row, whose columns are the figures that are one number or text each.
+
+        `pandas.concat` puts several evaluations together; the tables by size, class and so on are in `to_dict`.
+        """
+        pd = need("pandas", "pandas", "pandas", "a data frame")
+        tables = {"size_strata", "difficulty_strata", "size_quantiles", "coverage_interval", "promise"}
+        tables |= {"class_coverage", "group_coverage"}
+        return pd.DataFrame([{name: value for name, value in self.to_dict().items() if name not in tables}])
 
     def _summary(self) -> list[list[str]]:
         low, high = self.coverage_interval
@@ -289,18 +318,26 @@ class Evaluation:
         return [*rows, [f"and {rest:,} more", "", "", ""]] if rest else rows
 
     def __repr__(self) -> str:
-        return "\n\n".join(text_table(head, rows) for head, rows in self._tables().values())
+        tables = (text_table(head, rows) for head, rows in self._tables().values())
+        return "\n\n".join([*tables, *(fill(verdict, 100) for verdict in self._verdict())])
 
     def to_markdown(self) -> str:
         """The evaluation as Markdown tables."""
-        return "\n\n".join(markdown_table(head, rows) for head, rows in self._tables().values())
+        tables = (markdown_table(head, rows) for head, rows in self._tables().values())
+        return "\n\n".join([*tables, *self._verdict()])
+
+    def _verdict(self) -> list[str]:
+        """The verdict in a sentence, if there is one."""
+        verdict = self.verdict
+        return [] if verdict is None else [verdict_text(verdict)]
 
     def to_html(self) -> str:
         """The evaluation as a page of its own, with figures (needs the `report` extra)."""
         return outer("report")(self).to_html()
 
     def _repr_html_(self) -> str:
-        return "".join(html_table(head, rows, caption=caption) for caption, (head, rows) in self._tables().items())
+        tables = (html_table(head, rows, caption=caption) for caption, (head, rows) in self._tables().items())
+        return "".join([*tables, *(f"<p><b>{escape(verdict)}</b></p>" for verdict in self._verdict())])
 
 
 _STRATUM = ("rows", "coverage", "mean size")

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evicp.calibration.calibration import Calibration
 from evicp.calibration.reliability import Reliability, verdict_line
-from evicp.evaluation.result import Evaluation
+
+if TYPE_CHECKING:
+    from evicp.calibration.calibration import Calibration
+    from evicp.evaluation.result import Evaluation
+
+_LESS = (
+    "these rows are not like the calibration rows: another network or other preprocessing, labels that belong to other "
+    "rows, or a shift of the inputs. Calibrate on rows like these."
+)
+_MORE = (
+    "The sets are larger than these rows need: the model was trained on them, or they are easier than the calibration "
+    "rows. Evaluate on rows like those to come."
+)
 
 
 def verdict_of(evaluation: Evaluation, calibration: Calibration | None = None) -> dict[str, Any] | None:
@@ -27,6 +38,29 @@ def verdict_of(evaluation: Evaluation, calibration: Calibration | None = None) -
 
 
 def verdict_text(verdict: dict[str, Any]) -> str:
-    """A verdict in a sentence."""
+    """A verdict in a sentence, and the likely cause where coverage is not as promised."""
     law = ", which at least 95 % of runs at the promised coverage give" if "low" in verdict else ""
-    return f"observed {verdict_line(verdict)}{law}"
+    cause = _cause(verdict)
+    return f"observed {verdict_line(verdict)}{law}" + (f". {cause}" if cause else "")
+
+
+def excess_of(verdict: dict[str, Any]) -> str | None:
+    """What to say where far more is covered than promised: no broken guarantee, but hardly what was meant."""
+    if not _is_far(verdict) or verdict["coverage"] < verdict["high"]:
+        return None
+    return f"{verdict['coverage']:.4f} is covered, far more than the guarantee lets one expect. {_MORE}"
+
+
+def _cause(verdict: dict[str, Any]) -> str | None:
+    """Why coverage is not as promised; None where it is, or chance may be the reason."""
+    if verdict["kept"]:
+        return _MORE if excess_of(verdict) else None
+    return f"{_LESS[0].upper()}{_LESS[1:]}" if _is_far(verdict) else f"If this is not chance, {_LESS}"
+
+
+def _is_far(verdict: dict[str, Any]) -> bool:
+    """Whether what was observed lies about four standard deviations off; of groups, never."""
+    if "low" not in verdict:
+        return False
+    low, high = verdict["low"], verdict["high"]
+    return abs(verdict["coverage"] - (low + high) / 2) > high - low

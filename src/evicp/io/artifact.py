@@ -24,7 +24,7 @@ from evicp.calibration.stored import canonical, named_parameters
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
-from evicp.io.atomic import atomic_path
+from evicp.io.atomic import atomic_path, refuse_existing
 from evicp.io.paths import as_path, open_file
 from evicp.method.score import CUSTOM
 from evicp.method.scores import ECP, SCORES, Score, as_score
@@ -96,8 +96,14 @@ def checksum(calibration: Calibration) -> str:
     return _digest(_description(calibration), _tensors(calibration))
 
 
-def save(calibration: Calibration, path: str | PathLike[str]) -> None:
-    """Write a calibration, atomically. The same calibration gives the same bytes, always."""
+def save(calibration: Calibration, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a calibration, atomically. The same calibration gives the same bytes, always.
+
+    Parameters
+    ----------
+    overwrite : whether a file that exists is replaced; it is refused otherwise
+    """
+    refuse_existing(path, overwrite=overwrite)
     description, tensors = _description(calibration), _tensors(calibration)
     metadata = {"evicp": description, "sha256": _digest(description, tensors)}
     lengths = {name: len(tensor) for name, tensor in tensors.items()}

@@ -198,6 +198,12 @@ def refuse_target(path: Path, suffixes: Sequence[str]) -> None:
         raise FileError(f"cannot write {path}: the directory {folder} cannot be written to.")
 
 
+def refuse_existing(path: str | PathLike[str], *, overwrite: bool) -> None:
+    """Raise where a file would be replaced that nobody said may be."""
+    if not overwrite and as_path(path).is_file():
+        raise FileError(f"{path} exists. Pass overwrite=True to replace it, or give another name.")
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Locks: they are advisory, and end with the process that has them, however it ends
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from io import StringIO
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
+from typing import IO
 
-from evicp.io.files import SetsFile, SetsFormat, set_lines, write_set_lines
+from evicp.io.atomic import refuse_existing
+from evicp.io.files import SetsFile, SetsFormat, open_sets, set_lines, write_set_lines
 from evicp.io.json_text import json_text
 from evicp.sets import PredictionSets, SetsSummary
 from evicp.tables import csv_line, csv_text
@@ -22,13 +26,8 @@ class CsvSets(SetsFile):
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
         """Write the sets of the next rows."""
-        named = sets.class_names is not None
-        if not self._has_head:
-            self._has_head = True
-            self._file.write(csv_line(["row", "size", "labels", *(["names"] if named else [])]))
-        for line in set_lines(sets, first_row):
-            names = ["; ".join(map(csv_text, line["names"]))] if named else []
-            self._file.write(csv_line([line["row"], line["size"], " ".join(map(str, line["labels"])), *names]))
+        write_csv(self._file, sets, first_row, titled=not self._has_head)
+        self._has_head = True
 
 
 class JsonSets(SetsFile):
@@ -58,3 +57,27 @@ class JsonSets(SetsFile):
 
 #: The formats by suffix.
 TEXT_SETS: Mapping[str, SetsFormat] = MappingProxyType({".json": JsonSets, ".csv": CsvSets})
+
+
+def save_sets(sets: PredictionSets, path: str | PathLike[str], *, overwrite: bool) -> None:
+    """Write sets to a file of any format, as its suffix says, atomically."""
+    refuse_existing(path, overwrite=overwrite)
+    with open_sets(path, TEXT_SETS) as file:
+        file.append(sets)
+
+
+def as_csv(sets: PredictionSets) -> str:
+    """Sets as comma-separated text, with a line of titles."""
+    text = StringIO()
+    write_csv(text, sets, 0, titled=True)
+    return text.getvalue()
+
+
+def write_csv(file: IO[str], sets: PredictionSets, first_row: int, *, titled: bool) -> None:
+    """Write one line per set; before them, where they are the first ones, the titles of the columns."""
+    named = sets.class_names is not None
+    if titled:
+        file.write(csv_line(["row", "size", "labels", *(["names"] if named else [])]))
+    for line in set_lines(sets, first_row):
+        names = ["; ".join(map(csv_text, line["names"]))] if named else []
+        file.write(csv_line([line["row"], line["size"], " ".join(map(str, line["labels"])), *names]))

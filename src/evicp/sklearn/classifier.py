@@ -25,7 +25,7 @@ from evicp.calibration.laws.by_group import ByGroup
 from evicp.calibration.laws.cross import CrossCalibration
 from evicp.calibration.laws.groups import ByGroups
 from evicp.errors import InputError, LabelsError
-from evicp.evaluation.metrics import Evaluator
+from evicp.evaluation.metrics import Evaluator, judged_by
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis
@@ -409,7 +409,8 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
             logits = self._logits(self.estimator_, X)
         elif self.calibration_.has_row_groups:
             groups = self.calibration_.groups_of(logits, groups)
-        return Evaluator(min_count=min_count).update(sets, truth, logits, groups=groups).finish()
+        found = Evaluator(min_count=min_count).update(sets, truth, logits, groups=groups).finish()
+        return judged_by(self.calibration_, found) if isinstance(self.calibration_, Calibration) else found
 
     def predict_p(self, X: Any, *, smoothed: Any = False) -> F64:
         """Conformal p-values of every class, (n, K); among rows of the class or the row's group, where `by` says so.

@@ -925,7 +925,7 @@ def test_the_thresholds_of_many_levels_are_not_kept():
 def test_groupings_with_whole_numbers_of_numpy_can_be_saved(tmp_path):
     z, y = make(400, 1)
     for by in (ByUncertainty(seed=np.int64(0)), ByClass(rare_below=np.int64(20), seed=np.int32(1))):
-        calibrate(z, y, by=by).save(tmp_path / "c.safetensors")
+        calibrate(z, y, by=by).save(tmp_path / "c.safetensors", overwrite=True)
         assert evicp.load(tmp_path / "c.safetensors").groups.by.seed == by.seed
 
 
