@@ -80,14 +80,20 @@ def evaluate(
         how |= {"coverage": 0.9 if coverage is None else coverage, "target_confidence": confidence}
     with progress("evaluating", len(rows)) as advance:
         evaluation = blocks.evaluate(calibration or sets, rows, progress=advance, **how)
-    verdict = evaluation.verdict
-    if check and verdict is None:
+    if check and evaluation.verdict is None:
         raise InputError(_why_none(evaluation, sets))
     _show(evaluation, target, as_json)
-    excess = None if verdict is None else excess_of(verdict)
-    if check and excess is not None:
+    if check:
+        _judge(evaluation)
+
+
+def _judge(evaluation: Evaluation) -> None:
+    """Exit with 1 where coverage contradicts the promise; warn where far more is covered."""
+    verdict = evaluation.verdict or {}
+    excess = excess_of(verdict)
+    if excess is not None:
         warn(excess, SuspiciousInputWarning)
-    if check and verdict is not None and not verdict["kept"]:
+    if not verdict["kept"]:
         raise typer.Exit(1)
 
 
