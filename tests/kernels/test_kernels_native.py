@@ -608,6 +608,23 @@ def test_long_rows_keep_their_accuracy(score, dtype, n_classes):
     assert_agrees_with_reference(score, logits.astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [2, 16, 33, 1000, 4095, 4097, 20_000])
+def test_masses_are_added_exactly(dtype, n_classes):
+    """All weights together are the mass, to the last unit, however they are spread; so the last label has exactly 1."""
+    rng, score = np.random.default_rng(n_classes), evicp.APS(randomized=False)
+    logits = (
+        rng.permuted(rng.normal(size=(7, n_classes)), axis=1) * [[0.1], [1e-3], [0.3], [3], [10], [30], [300]]
+    ).astype(dtype)
+    last = logits.argmin(1)
+    assert (native.label_scores(score, logits, last) == 1.0).all()
+    assert (native.dense_scores(score, logits)[np.arange(7), last] == 1.0).all()
+    order, labels = rng.permutation(n_classes), rng.integers(n_classes, size=7)
+    own, moved = native.label_scores(score, logits, order[labels]), native.label_scores(score, logits[:, order], labels)
+    np.testing.assert_array_equal(own, moved)
+    np.testing.assert_array_equal(own, native.dense_scores(score, logits)[np.arange(7), order[labels]])
+
+
 @every_score
 def test_half_precision_is_the_upcast_input_bit_for_bit(score):
     logits = np.concatenate([nasty_rows(100, np.float16), np.float16(6.0e-8) * nasty_rows(100, np.float16)[:6]])

@@ -155,11 +155,10 @@ template <class T> struct Batch {
         if (HAS_LABEL) labels.z[j] = z[label], labels.rank[j] = double(s.rank);
         facts.v[j] = p.randomized ? uniform(z, uint32_t(p.seed)) : 1.0;
         if (p.kind == kMass) {
-            int64_t all, above;
-            add_weights<HAS_LABEL>(p, z, s.top, z[label], all, above);
-            facts.mass[j] = double(all);
+            facts.mass[j] = double(total_weight(p, z, s.top));
             if (HAS_LABEL) {
                 int64_t own = weights(p, Row16<T>(z[label]), s.top).first();
+                int64_t above = s.rank ? weight_above(p, z, s.top, z[label]) : 0;
                 labels.reach[j] = double(above + own), labels.own[j] = double(own);
             }
         } else if (p.kind == kEcp) {

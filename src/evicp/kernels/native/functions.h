@@ -119,14 +119,6 @@ template <int N> INLINE Lanes<float, N> rough_log(const Lanes<float, N> &x) {
 
 // The nearest whole number, of two the even one, of numbers in [0, 2^61].
 template <int N> INLINE Lanes<int64_t, N> round_to_whole(const Lanes<double, N> &x) {
-#if defined(__AVX512DQ__)
-    constexpr int kParts = Lanes<double, N>::kParts;
-    if constexpr (Lanes<double, N>::kBytes == 64) {
-        Lanes<int64_t, N> r;
-        EACH_PART r.part[i] = (typename Lanes<int64_t, N>::Part)_mm512_cvtpd_epi64(x.part[i]);
-        return r;
-    }
-#endif
     using D = Lanes<double, N>;
     const D rounder(1.5 * (1ull << 52));  // leaves whole numbers in the lowest bits; here in two halves
     D high = x * (1.0 / 4294967296.0) + rounder, low = (x - (high - rounder) * 4294967296.0) + rounder;

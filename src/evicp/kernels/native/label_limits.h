@@ -140,8 +140,8 @@ template <class T> void score_singles(Batch<T> &b, int64_t j, const Logits<T> &r
     if (b.p.needs_rank())
         for (int64_t i = 0; i < stop - start; i += 4) count_above_four(row, z + i, l.rank + i);
     for (int64_t i = 0; b.p.kind == kMass && i < stop - start; i++) {
-        int64_t all, above, own = weights(b.p, Row16<T>(z[i]), T(b.facts.top[j])).first();
-        add_weights<true>(b.p, row, T(b.facts.top[j]), z[i], all, above);
+        int64_t own = weights(b.p, Row16<T>(z[i]), T(b.facts.top[j])).first();
+        int64_t above = weight_above(b.p, row, T(b.facts.top[j]), z[i]);
         l.reach[i] = double(above + own), l.own[i] = double(own);
     }
     score_eight(b.p, b.facts, int(j), l);

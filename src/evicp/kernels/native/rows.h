@@ -233,23 +233,44 @@ template <class T> T second_largest(const Logits<T> &row, T top, int64_t shared)
 template <class T> INLINE Lanes<int64_t, kLanes> weights(const Parameters &p, const Row16<T> &z, T top) {
     return round_to_whole(widen(exp_times(z - top, T(p.rate))) * p.units);
 }
-// The weight of all labels, and of those strictly above a logit, if there is one.
-template <bool HAS_MARK, class T> INLINE void add_weights(const Parameters &p, const Logits<T> &row, T top, T mark, int64_t &all, int64_t &above) {
-    Lanes<int64_t, kLanes> total(0), larger_ones(0);
-    alignas(64) int64_t weight[kLanes];
-    auto add = [&](const Row16<T> &z) __attribute__((always_inline)) {
-        Lanes<int64_t, kLanes> w = weights(p, z, top);
-        total = total + w;
-        if (HAS_MARK) larger_ones = larger_ones + (w & (widen(z) > widen(Row16<T>(mark))));
-    };
-    int64_t i = 0;
-    for (; i + kLanes <= row.n; i += kLanes) add(Row16<T>::load(row.z + i));
-    if (i < row.n) add(row.load(i));
-    total.store(weight);
-    all = above = 0;
-    for (int k = 0; k < kLanes; k++) all += weight[k];
-    larger_ones.store(weight);
-    for (int k = 0; k < kLanes; k++) above += weight[k];
+// The weight of all labels. Weights are added digit by digit: a number plus 1.5 q 2^(mantissa bits) is rounded to a multiple of
+// q, whose count is in the lowest bits of that sum, and what rounding took is left to the next digit.
+template <class T> int64_t total_weight(const Parameters &p, const Logits<T> &row, T top) {
+    constexpr int kDigits = sizeof(T) == 4 ? 3 : 2, kBits = sizeof(T) == 4 ? 21 : 30, kMantissa = sizeof(T) == 4 ? 23 : 52;
+    using Digits = Lanes<Unsigned<T>, kLanes>;
+    int64_t total = 0;
+    Row16<T> rounder[kDigits];
+    for (int d = 0; d < kDigits; d++) rounder[d] = T(1.5 * double(1ull << kMantissa) * double(1ull << (kBits * (kDigits - 1 - d))) / p.units);
+    for (int64_t start = 0; start < row.n; start += kChunk) {
+        Digits digits[kDigits];
+        for (Digits &each : digits) each = Digits(0);
+        int64_t stop = smaller(start + kChunk, row.n), i = start;
+        auto add = [&](const Row16<T> &z) __attribute__((always_inline)) {
+            Row16<T> rest = exp_times(z - top, T(p.rate));
+            _Pragma("GCC unroll 3") for (int d = 0; d < kDigits; d++) {
+                Row16<T> rounded = rest + rounder[d];
+                digits[d] = digits[d] + cast<Unsigned<T>>(rounded), rest = rest - (rounded - rounder[d]);
+            }
+        };
+        for (; i + kLanes <= stop; i += kLanes) add(Row16<T>::load(row.z + i));
+        if (i < stop) add(row.load(i)), i += kLanes;
+        for (int d = 0; d < kDigits; d++) {
+            Digits none = cast<Unsigned<T>>(rounder[d]) * Unsigned<T>((i - start) / kLanes);
+            alignas(64) Whole<T> counts[kLanes];
+            cast<Whole<T>>(digits[d] - none).store(counts);
+            for (int k = 0; k < kLanes; k++) total += int64_t(uint64_t(counts[k]) << (kBits * (kDigits - 1 - d)));
+        }
+    }
+    return total;
+}
+// The weight of the labels strictly above a logit: they are few, as a rule.
+template <class T> int64_t weight_above(const Parameters &p, const Logits<T> &row, T top, T mark) {
+    Lanes<int64_t, kLanes> total(0);
+    for (int64_t i = 0; i < row.n; i += kLanes) {
+        Row16<T> z = row.load(i);
+        if (bits(z > Row16<T>(mark))) total = total + (weights(p, z, top) & (widen(z) > widen(Row16<T>(mark))));
+    }
+    return fold(total, Plus());
 }
 
 // 16 numbers of two bytes each, in four.
