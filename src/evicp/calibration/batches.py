@@ -91,6 +91,8 @@ def score_batch(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None,
     before : what scored the rows before these; None of the first ones
     precision : of the logits, if that is not what their type says
     """
+    if rows.groups is not None or rows.weights is not None:
+        kind.refuse_others(rows.groups, rows.weights)
     array, truth, on_cpu = rows.array, rows.labels, isinstance(rows.array, np.ndarray)
     precision = precision or precision_of(rows.logits, array)
     bits = fraction_bits(array) if precision == "float64" and on_cpu else None

@@ -157,6 +157,8 @@ def new_rows(
             ClassAxis.known_to(calibration).check(logits)
     else:
         array = validate.as_device_logits(logits, n_classes, row_allowed=True)
+    if groups is not None or weights is not None:
+        calibration.law.kind.refuse_others(groups, weights)
     own, array = comparable(calibration, logits, array)
     return own, array, own.law.of_rows(score, array, groups, weights)
 

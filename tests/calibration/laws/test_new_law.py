@@ -23,6 +23,7 @@ class ByParity(Kind):
     """A threshold of their own for rows whose number in some list is odd; all in one array, sorted as they come."""
 
     guarantee = "parity"
+    needs = frozenset({"groups"})
     where = " among odd rows and among even ones"
     caveat = "Holds for rows like these."
 
@@ -41,7 +42,6 @@ class Parity(Law):
 
     guarantee = "parity"
     kind = ByParity()
-    needs = frozenset({"groups"})
 
     def of_rows(self, score, logits, groups, weights):
         return (np.asarray(groups) % 2)[:, None]

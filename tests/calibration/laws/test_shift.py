@@ -216,10 +216,13 @@ def test_weights_where_they_are_missing_or_not_wanted():
         InputError, match=r"^this calibration is weighted; pass the weights of the new rows: weights=\.$"
     ):
         calibrate(z, y, weights=np.ones(100)).predict(z, 0.9)
-    with pytest.raises(InputError, match=r"^weights are only taken by a calibration with weights of its own rows\.$"):
-        calibrate(z, y).predict(z, 0.9, weights=np.ones(100))
-    with pytest.raises(InputError, match=r"^this calibration has class weights; it takes no weights of rows\.$"):
-        calibrate(z, y, class_weights=np.ones(K)).predict(z, 0.9, weights=np.ones(100))
+    by_class_weights = calibrate(z, y, class_weights=np.ones(K))
+    for calibration in (calibrate(z, y), by_class_weights):
+        with pytest.raises(InputError, match=r"^weights are only taken by a calibration with weights of its own rows"):
+            calibration.predict(z, 0.9, weights=np.ones(100))
+    for calibration, weights in ((by_class_weights, None), (calibrate(z, y, weights=np.ones(100)), np.ones(100))):
+        with pytest.raises(InputError, match=r'^groups are only taken by a calibration by="group"\.$'):
+            calibration.predict(z, 0.9, groups=y, weights=weights)
     one = calibrate(z, y, weights=np.ones(100)).predict(z[0], 0.9, weights=1.0)
     assert one == calibrate(z, y, weights=np.ones(100)).predict(z[:1], 0.9, weights=[1.0])
 

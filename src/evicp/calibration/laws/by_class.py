@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from evicp.calibration.laws.clusters import cluster_classes
 from evicp.calibration.laws.groups import ByGroups, Fitted, set_aside
-from evicp.calibration.laws.law import refuse_weights
 from evicp.errors import InputError
 from evicp.input import validate
 from evicp.input.classes import in_class_order
@@ -77,8 +76,6 @@ class ByClass(ByGroups):
 
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """What `fit` needs of each calibration row, (n,): its label."""
-        refuse_weights(weights)
-        self.refuse_groups(groups)
         return labels
 
     def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:
@@ -131,5 +128,4 @@ class ByClass(ByGroups):
 
     def numbers(self, score: Score, logits: NDArray[Any], given: Any) -> I64:
         """The group of each label of each new row, broadcastable to (m, K)."""
-        self.refuse_groups(given)
         return self.of_labels(logits.shape[1])[None, :]

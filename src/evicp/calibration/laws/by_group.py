@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.calibration.laws.groups import ByGroups, Fitted
-from evicp.calibration.laws.law import refuse_weights
 from evicp.errors import InputError, InputTypeError
 from evicp.input import validate
 from evicp.input.messages import some_of
@@ -44,7 +43,6 @@ class ByGroup(ByGroups):
 
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """What `fit` needs of each calibration row, (n,): the group given for it."""
-        refuse_weights(weights)
         return _as_groups(groups, len(logits))
 
     def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:

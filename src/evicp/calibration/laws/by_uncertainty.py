@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration.laws.groups import ByGroups, Fitted, set_aside
-from evicp.calibration.laws.law import refuse_weights
 from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input import validate
 from evicp.input.warn import warn
@@ -61,8 +60,6 @@ class ByUncertainty(ByGroups):
 
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """What `fit` needs of each calibration row, (n,): its uncertainty."""
-        refuse_weights(weights)
-        self.refuse_groups(groups)
         return kernels.uncertainties(score, logits)
 
     def fit(self, scores: F64, keys: NDArray[Any], n_classes: int) -> Fitted:
@@ -107,7 +104,6 @@ class ByUncertainty(ByGroups):
 
     def numbers(self, score: Score, logits: NDArray[Any], given: Any) -> I64:
         """The band of each new row, (m, 1)."""
-        self.refuse_groups(given)
         return self._find(kernels.uncertainties(score, logits))[:, None]
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.laws.law import DEPENDS_ON_THE_ROW, Kind, Law, Thresholds, refuse_weights
+from evicp.calibration.laws.law import DEPENDS_ON_THE_ROW, Kind, Law, Thresholds
 from evicp.calibration.memory import Memory
 from evicp.calibration.promises import GroupPromise, Promise, Target, kind_of_law, weakest
 from evicp.calibration.ranks import ranks_of, rows_needed
@@ -47,8 +47,6 @@ class ByGroups(Kind):
     of_logits: ClassVar[bool] = True
     #: Whether each row, not each label, is in a group.
     of_rows_alone: ClassVar[bool] = True
-    #: Which of "groups" new rows must come with.
-    needs: ClassVar[frozenset[str]] = frozenset()
     #: What comes of a threshold of +inf.
     outcome: ClassVar[str] = "their sets are full"
     #: Those of evicp, by name: a file can name them.
@@ -89,11 +87,6 @@ class ByGroups(Kind):
     def of_labels(self, n_classes: int) -> I64:
         """The group of each label, (K,), where rows do not matter."""
         raise InputError(DEPENDS_ON_THE_ROW)
-
-    def refuse_groups(self, given: Any) -> None:
-        """Refuse groups of rows, which most ways to group find by themselves."""
-        if given is not None:
-            raise InputError(f'groups are only taken by a calibration by="group"; this one is by="{self.kind}".')
 
     def law_of(
         self, scores: F64, keys: Sequence[NDArray[Any]], n_classes: int, class_names: tuple[str, ...] | None
@@ -159,11 +152,6 @@ class Partition(Law):
         return self
 
     @property
-    def needs(self) -> frozenset[str]:
-        """What new rows must come with."""
-        return self.by.needs
-
-    @property
     def refusals(self) -> Mapping[str, str | None]:
         """What it does not have, and why."""
         kind = self.by.kind
@@ -193,7 +181,6 @@ class Partition(Law):
 
     def of_rows(self, score: Score, logits: Any, groups: Any, weights: Any) -> I64:
         """The group of each label of each row."""
-        refuse_weights(weights)
         return self.by.numbers(score, logits, groups)
 
     def of_labels(self, n_classes: int) -> I64:

@@ -34,6 +34,8 @@ class Kind(ABC):
 
     #: What is guaranteed, by name, as `Law.guarantee` has it; certificates find the two texts below by it.
     guarantee: ClassVar[str] = ""
+    #: Which of "groups" and "weights" rows must come with; what else is given with them is refused.
+    needs: ClassVar[frozenset[str]] = frozenset()
     #: All kinds by that name.
     named: ClassVar[dict[str, type[Kind]]] = {}
     #: For certificates: where coverage holds, as the end of a sentence; and on what that rests, what it does not say.
@@ -48,6 +50,14 @@ class Kind(ABC):
         if cls.guarantee:
             Kind.named.setdefault(cls.guarantee, cls)
 
+    def refuse_others(self, groups: Any, weights: Any) -> None:
+        """Refuse what is given with rows and not needed."""
+        if weights is not None and "weights" not in self.needs:
+            raise InputError("weights are only taken by a calibration with weights of its own rows.")
+        if groups is not None and "groups" not in self.needs:
+            own = "" if self.guarantee in ("marginal", "weighted") else f'; this one is by="{self.guarantee}"'
+            raise InputError(f'groups are only taken by a calibration by="group"{own}.')
+
     @abstractmethod
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """What is kept of each labelled row beside its score, (n,); empty for nothing.
@@ -56,7 +66,7 @@ class Kind(ABC):
         ----------
         score, labels : of the calibration, and of the rows, checked
         logits : checked: a NumPy array, or a tensor on an accelerator; what is returned is NumPy in any case
-        groups, weights : of the rows, as they were given; refused where the guarantee takes none
+        groups, weights : of the rows, as they were given; None where they are not needed
         """
 
     @abstractmethod
@@ -75,12 +85,6 @@ class Kind(ABC):
 
 #: Of thresholds that a graph, which knows labels only, cannot have.
 DEPENDS_ON_THE_ROW = "only marginal calibrations and those by class can be built in: others depend on the row."
-
-
-def refuse_weights(weights: Any) -> None:
-    """Refuse weights of rows where rows have none."""
-    if weights is not None:
-        raise InputError("weights are only taken by a calibration with weights of its own rows.")
 
 
 class Thresholds(NamedTuple):
@@ -125,7 +129,7 @@ class Law(ABC):
     @property
     def needs(self) -> frozenset[str]:
         """Which of "groups" and "weights" new rows must come with."""
-        return frozenset()
+        return self.kind.needs
 
     @property
     def refusals(self) -> Mapping[str, str | None]:

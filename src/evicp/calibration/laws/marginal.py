@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration.laws.law import Kind, Law, Thresholds, refuse_weights
+from evicp.calibration.laws.law import Kind, Law, Thresholds
 from evicp.calibration.promises import Promise, Target, verdict
 from evicp.calibration.ranks import rank_of, rows_needed
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.smoothing import smoothed_limit
 from evicp.calibration.suspicious import caution_of_masked, warn_of
 from evicp.calibration.ties import found_ties, is_tied
-from evicp.errors import EvicpWarning, InputError, SmallCalibrationWarning
+from evicp.errors import EvicpWarning, SmallCalibrationWarning
 from evicp.input import convert
 from evicp.method.scores import Score
 from evicp.types import F64, I64
@@ -36,8 +36,6 @@ class AllRows(Kind):
 
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """Nothing."""
-        if groups is not None or weights is not None:
-            _refuse(groups, weights)
         return np.empty(0)
 
     def law_of(
@@ -54,12 +52,6 @@ class AllRows(Kind):
 ALL_ROWS = AllRows()
 
 
-def _refuse(groups: Any, weights: Any) -> None:
-    refuse_weights(weights)
-    if groups is not None:
-        raise InputError('groups are only taken by a calibration by="group".')
-
-
 @dataclass(frozen=True)
 class Marginal(Law):
     """The k-th smallest score is the threshold of every label of every row."""
@@ -74,8 +66,6 @@ class Marginal(Law):
 
     def of_rows(self, score: Score, logits: Any, groups: Any, weights: Any) -> I64:
         """One group, (1, 1)."""
-        if groups is not None or weights is not None:
-            _refuse(groups, weights)
         return _ONE_GROUP
 
     def of_labels(self, n_classes: int) -> I64:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from evicp.calibration.laws.law import Kind, Law, Thresholds, refuse_weights
+from evicp.calibration.laws.law import Kind, Law, Thresholds
 from evicp.calibration.promises import Promise, Target, verdict
 from evicp.calibration.ranks import rows_needed
 from evicp.calibration.reliability import Reliability
@@ -81,6 +81,8 @@ class _Weighted(Kind):
 class RowWeights(_Weighted):
     """Calibration rows with weights of their own."""
 
+    needs = frozenset({"weights"})
+
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> F64:
         """The weights of the rows."""
         if weights is None:
@@ -107,7 +109,6 @@ class ClassWeights(_Weighted):
 
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> F64:
         """The weights of the rows' classes."""
-        refuse_weights(weights)
         return as_weights(self.classes, logits.shape[1], "class_weights")[labels]
 
     def law_of(
@@ -181,19 +182,12 @@ class Weights(Law):
         """Itself."""
         return self
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """What new rows must come with."""
-        return frozenset({"weights"}) if self.classes is None else frozenset()
-
     def of_rows(self, score: Score, logits: Any, groups: Any, weights: Any) -> F64:
         """The weight of each label, (1, K), or of each row, (n, 1)."""
         return self._of_new(len(logits), weights)
 
     def _of_new(self, n: int, given: Any) -> F64:
         if self.classes is not None:
-            if given is not None:
-                raise InputError("this calibration has class weights; it takes no weights of rows.")
             return self.classes[None, :]
         if given is None:
             raise InputError("this calibration is weighted; pass the weights of the new rows: weights=.")
