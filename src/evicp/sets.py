@@ -50,7 +50,7 @@ class PredictionSets(AboutSets):
     """One set of labels per row, most plausible first.
 
     Row i holds `labels[offsets[i]:offsets[i + 1]]`, ascending by score, then descending by logit, then ascending by
-    index. The sets remember what was promised for them.
+    index. The sets remember their guarantee.
 
     Parameters
     ----------

@@ -389,7 +389,7 @@ def test_what_is_wrong_is_said_as_anywhere_else(cluster: Any, dataset: Any, data
     with pytest.raises(InputTypeError, match=r"must be a ray.data.Dataset; got a ndarray"):
         cluster.calibrate(data[0])
     calibration = evicp.calibrate(data[0][:5], data[1][:5])
-    with pytest.warns(SmallCalibrationWarning, match="cannot promise"):
+    with pytest.warns(SmallCalibrationWarning, match="cannot guarantee"):
         cluster.predict(dataset, calibration, 0.9)
 
 

@@ -134,7 +134,7 @@ def test_the_sets_of_a_group_use_the_rank_of_the_group():
 def test_too_few_rows_give_full_sets_and_say_how_many_are_needed():
     calibration = calibrate(*make(28))
     message = (
-        r"^28 calibration row\(s\) cannot promise coverage 0.9 with confidence 0.95: every set is full\. "
+        r"^28 calibration row\(s\) cannot guarantee coverage 0.9 with confidence 0.95: every set is full\. "
         r"Calibrate on at least 29 rows\.$"
     )
     with pytest.warns(SmallCalibrationWarning, match=message):

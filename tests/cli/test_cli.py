@@ -521,7 +521,7 @@ def test_tables_come_with_what_their_columns_are(runs: dict[str, Run]) -> None:
 def test_evaluate_says_which_interval_is_which(runs: dict[str, Run]) -> None:
     assert "], a confidence interval from these rows\n" in runs["evaluate"].out
     said = " ".join(runs["evaluate"].out.split())
-    assert said.endswith("], which at least 95 % of runs at the promised coverage give")
+    assert said.endswith("], the range of at least 95 % of runs if the guarantee holds")
 
 
 def test_evaluate_predicts_as_predict_does(runs: dict[str, Run], folder: Path) -> None:
@@ -848,7 +848,7 @@ def test_what_is_printed_is_only_shown(capsys: pytest.CaptureFixture[str]) -> No
 def test_small_calibration_warns_in_one_line(folder: Path) -> None:
     run = evicp_process(["predict", "cal.safetensors", "unlabelled.npz", "-c", "0.9999", "--json"], folder)
     assert run.code == 0
-    assert run.err.startswith("warning: 300 calibration row(s) cannot promise")
+    assert run.err.startswith("warning: 300 calibration row(s) cannot guarantee")
     assert len(run.err.splitlines()) == 1
     assert run.json["mean_size"] == K
 

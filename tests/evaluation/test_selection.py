@@ -106,7 +106,7 @@ def test_a_callable_without_a_hash(rows: Any) -> None:
 
 def test_full_sets_where_rows_are_too_few(rows: Any) -> None:
     logits, labels = rows
-    with pytest.warns(SmallCalibrationWarning, match=r"^5 calibration row\(s\) cannot promise coverage 0\.9"):
+    with pytest.warns(SmallCalibrationWarning, match=r"^5 calibration row\(s\) cannot guarantee coverage 0\.9"):
         comparison = evicp.compare(logits, labels, ["lac", "aps"], 0.9, trials=2, calibration=5)
     assert comparison.values("lac", "mean_size").tolist() == [12.0, 12.0]
     assert comparison.values("aps", "coverage").tolist() == [1.0, 1.0]

@@ -210,7 +210,7 @@ def test_calibrate_auto_is_tune_on_some_rows_and_calibrate_on_the_others(rows: A
     best = auto(logits[choice], labels[choice]).best
     np.testing.assert_array_equal(calibration.scores, evicp.calibrate(logits[rest], labels[rest], best).scores)
     assert (calibration.score, calibration.n, calibration.chosen_on) == (best, 280, 140)
-    assert "140 other rows chose the score" in repr(calibration)
+    assert "score selected on 140 other rows" in repr(calibration)
     certificate = calibration.certificate(0.9)
     assert (certificate.n, certificate.chosen_on) == (280, 140)
     assert "140 other rows, which were not calibrated" in str(certificate)

@@ -976,7 +976,7 @@ def test_too_few_rows_give_full_sets_and_one_warning(n: int, coverage: float, ne
     logits, labels = labelled_rows(max(n, needed))
     small = evicp.calibrate(logits[:n], labels[:n])
     message = (
-        f"{n} calibration row(s) cannot promise coverage {coverage:g}: every set is full. "
+        f"{n} calibration row(s) cannot guarantee coverage {coverage:g}: every set is full. "
         f"Calibrate on at least {needed} rows."
     )
     sets = warns(lambda: small.predict(LOGITS, coverage), SmallCalibrationWarning, message)

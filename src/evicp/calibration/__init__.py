@@ -1,1 +1,1 @@
-"""From scores of true labels to thresholds, sets and what may be promised of them."""
+"""From scores of true labels to thresholds, sets and what is guaranteed of them."""

@@ -52,7 +52,7 @@ class Calibration:
     n_classes : K
     class_names : K names, optional
     law : the law of thresholds: one for all rows, by group, or weighted
-    chosen_on : how many other rows chose the score, used up, where it was "auto"
+    chosen_on : how many other rows the score was selected on, where it was "auto"; they are used up
     origin : what made the scores, and of which rows; None if that is not known
     folds : in how many folds the rows were scored, by other models than the one that predicts; None where by this one,
         as the guarantee needs it
@@ -334,7 +334,7 @@ class Calibration:
 
         It is the calibration of all rows at once, to the bit; but what was learned from rows set aside (bands of
         uncertainty, clusters of classes) is kept as it is, and no new row is set aside. New rows must be exchangeable
-        with the others: neither chosen by their sets, nor among the rows that chose the score.
+        with the others: neither selected by their sets, nor among the rows that the score was selected on.
 
         Parameters
         ----------
@@ -356,7 +356,7 @@ class Calibration:
         return replace(self, scores=convert.frozen(scores), law=law, origin=origin, columns=classes.other_columns)
 
     # -----------------------------------------------------------------------------------------------------------
-    # What may be promised
+    # What is guaranteed
 
     def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
         """The name of each row's group, (n,), as `evaluate(groups=...)` takes it.
@@ -395,7 +395,7 @@ class Calibration:
         check: ExchangeabilityCheck | None = None,
         **unknown: Any,
     ) -> Certificate:
-        """What may be promised at this coverage; with an evaluation, whether what was observed is compatible.
+        """What is guaranteed at this coverage; with an evaluation, whether what was observed is compatible.
 
         Parameters
         ----------
@@ -429,7 +429,7 @@ class Calibration:
 
     def __repr__(self) -> str:
         kind = self.law.summary()
-        kind += "" if self.chosen_on is None else f"; {self.chosen_on:,} other rows chose the score"
+        kind += "" if self.chosen_on is None else f"; score selected on {self.chosen_on:,} other rows"
         kind += "" if self.folds is None else f"; scored in {self.folds:,} folds"
         return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
 

@@ -1,4 +1,4 @@
-"""A certificate: what may be promised for one calibration and one coverage, as numbers and as text."""
+"""A certificate: what is guaranteed for one calibration and one coverage, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _GAMMA = "Theorem 2: belief mass of coverage, not a statistical confidence"
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
-    """What may be promised for one calibration and one coverage, and what it was computed from.
+    """What is guaranteed for one calibration and one coverage, and what it was computed from.
 
     `gamma` is the paper's belief mass of coverage (Theorem 2); it equals the expected coverage less 1 / (n + 1) and
     is not a statistical confidence: that is what `coverage_interval` states.
@@ -75,7 +75,7 @@ class Certificate:
     groups : the promise of each group
     effective_n : the number of equally weighted rows that say as much, where there are weights
     pac : the confidence of training-conditional sets
-    chosen_on : how many other rows chose the score, where it was "auto"
+    chosen_on : how many other rows the score was selected on, where it was "auto"
     tied : whether other calibration scores equal the threshold
     folds : in how many folds the rows were scored, where it was not by the model that predicts
     check : what `check_exchangeable` found on new rows, as its `to_dict` has it; None without one
@@ -232,7 +232,7 @@ def caveat(guarantee: str, folds: int | None = None) -> str:
     """On what a promise rests, and what it does not say.
 
     >>> caveat("class")[:55]
-    'Holds in every class or cluster if calibration and new '
+    'Holds in every class or cluster if its calibration rows'
     """
     if folds is None:
         return words_of(guarantee).caveat

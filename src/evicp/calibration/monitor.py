@@ -262,7 +262,7 @@ class Monitor:
 
     @property
     def e_value(self) -> float:
-        """The evidence against the promise so far: the capital of a bet that started with 1."""
+        """The evidence against the guarantee so far: the capital of a bet that started with 1."""
         return exp(min(self._log_e, 700.0))
 
     @property

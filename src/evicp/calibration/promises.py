@@ -1,4 +1,4 @@
-"""What may be promised at one coverage: of all rows, or of each group, and whether what was observed agrees."""
+"""What is guaranteed at one coverage: of all rows, or of each group, and whether what was observed agrees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupPromise:
-    """What may be promised in one group: a class, a cluster, a group of rows or a band of uncertainty.
+    """What is guaranteed in one group: a class, a cluster, a group of rows or a band of uncertainty.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Target(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What may be promised: the law of coverage of all rows, or of the group or weights that it is stated for."""
+    """What is guaranteed: the law of coverage of all rows, or of the group or weights that it is stated for."""
 
     law: Reliability
     threshold: float

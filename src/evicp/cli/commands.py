@@ -39,9 +39,7 @@ COMMANDS = MappingProxyType(
         "predict": (
             "The prediction sets of new rows: parquet, npz, jsonl, json or csv as the suffix says, JSON lines for -."
         ),
-        "evaluate": (
-            "Coverage, size, SSCV, SAT, strata and classes of prediction sets, and whether the promise was kept."
-        ),
+        "evaluate": ("Coverage, size, SSCV, SAT, strata and classes of prediction sets; does the guarantee hold?"),
         "compare": "Coverage, size, SSCV and SAT of several scores on the same random splits of labelled rows.",
         "leaderboard": (
             "Rank scores on several networks, at several coverages, with the temperature at 1, fitted and tuned."

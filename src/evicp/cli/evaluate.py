@@ -38,7 +38,7 @@ LabelledFiles = Annotated[
         show_default=False,
     ),
 ]
-Check = Annotated[bool, typer.Option("--check", help="Exit with 1 if the observed coverage contradicts the promise.")]
+Check = Annotated[bool, typer.Option("--check", help="Exit with 1 if the observed coverage contradicts the guarantee.")]
 
 
 @options.examples(
@@ -60,7 +60,7 @@ def evaluate(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Coverage, size, SSCV, SAT, strata and classes of prediction sets, and whether the promise was kept.
+    """Coverage, size, SSCV, SAT, strata and classes of prediction sets; does the guarantee hold?
 
     `--coverage`, `--confidence` and `--no-empty` are for a calibration: sets have their own. `--output` writes json,
     csv, md or html.
@@ -119,11 +119,11 @@ def _why_none(evaluation: Evaluation, sets: str) -> str:
     if evaluation.n_calibration is None:
         uncalibrated = evaluation.score == "base"
         why = "it takes no calibration" if uncalibrated else "its rows were scored in folds, or its level moved"
-        return f"--check needs a promise, and there is none for {evaluation.score}: {why}."
+        return f"--check needs a guarantee, and there is none for {evaluation.score}: {why}."
     weighted = evaluation.guarantee == "weighted"
     kind = "weighted" if weighted else f"by {evaluation.guarantee}"
     return (
-        f"{sets} cannot be checked by itself: its guarantee is {kind}, and sets do not say what was promised where. "
+        f"{sets} cannot be checked by itself: its guarantee is {kind}, and sets do not say what is guaranteed where. "
         f"Give the calibration instead of its sets{', or check in Python if rows have weights' if weighted else ''}."
     )
 

@@ -1,4 +1,4 @@
-"""`evicp plan`: how many calibration rows does a promise need?"""
+"""`evicp plan`: how many calibration rows does a guarantee need?"""
 
 from __future__ import annotations
 

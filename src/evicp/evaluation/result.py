@@ -147,7 +147,7 @@ class Evaluation:
     n_classes : K
     target : the coverage asked for, exactly
     score : the name of the score
-    n_calibration : rows calibrated on; None where nothing is promised
+    n_calibration : rows calibrated on; None where there is no guarantee
     coverage : the share of rows whose set holds the true label
     coverage_interval : its exact (Clopper-Pearson) interval
     mean_size : labels per set
@@ -226,7 +226,7 @@ class Evaluation:
     def verdict(self) -> dict[str, Any] | None:
         """Whether the coverage observed is what the guarantee lets one expect: `kept`, `compatible`, and the interval.
 
-        None where nothing is promised (Base), and where sets do not say what was promised (in groups, under weights):
+        None where there is no guarantee (Base), and where sets do not say what was promised (in groups, under weights):
         `calibration.evaluate` asks the calibration.
         """
         return self.judged if self.judged is not None else verdict_of(self)

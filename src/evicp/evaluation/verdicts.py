@@ -38,8 +38,8 @@ def verdict_of(evaluation: Evaluation, calibration: Calibration | None = None) -
 
 
 def verdict_text(verdict: dict[str, Any]) -> str:
-    """A verdict in a sentence, and the likely cause where coverage is not as promised."""
-    law = ", which at least 95 % of runs at the promised coverage give" if "low" in verdict else ""
+    """A verdict in a sentence, and the likely cause where coverage is not as guaranteed."""
+    law = ", the range of at least 95 % of runs if the guarantee holds" if "low" in verdict else ""
     cause = _cause(verdict)
     return f"observed {verdict_line(verdict)}{law}" + (f". {cause}" if cause else "")
 
@@ -52,7 +52,7 @@ def excess_of(verdict: dict[str, Any]) -> str | None:
 
 
 def _cause(verdict: dict[str, Any]) -> str | None:
-    """Why coverage is not as promised; None where it is, or chance may be the reason."""
+    """Why coverage is not as guaranteed; None where it is, or chance may be the reason."""
     if verdict["kept"]:
         return _MORE if excess_of(verdict) else None
     return f"{_LESS[0].upper()}{_LESS[1:]}" if _is_far(verdict) else f"If this is not chance, {_LESS}"

@@ -250,7 +250,7 @@ class Margin(Score):
 class Base(Score):
     """The paper's baseline, *not conformal*: APS's score with the coverage itself as threshold.
 
-    It promises nothing: softmax probabilities are rarely calibrated.
+    It has no guarantee: softmax probabilities are rarely calibrated.
 
     Parameters
     ----------

@@ -144,7 +144,7 @@
     const verdict = now.band
       ? `${verdictOf(now)} the promise (${confidence} of runs give ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)})`
       : promiseOf(method);
-    const note = full ? ` ${whole(method.n)} calibration rows cannot promise this coverage, so every set is full.` : "";
+    const note = full ? ` ${whole(method.n)} calibration rows cannot guarantee this coverage, so every set is full.` : "";
     sayLater(
       `${method.name} at coverage ${coverageText(asked())}: observed ${fixed(now.coverage, 4)} on ${whole(data.m)} rows, ${verdict}; ` +
         `${sizeText(now.size)} labels per set on average.${note}`,

@@ -164,7 +164,7 @@ def test_averages_of_p_values_are_within_the_bound() -> None:
 def test_too_few_rows_are_said() -> None:
     logits, labels, fold = problem(15)
     with pytest.warns(
-        SmallCalibrationWarning, match=r"15 calibration row\(s\) cannot promise coverage 0\.95.*at least 19"
+        SmallCalibrationWarning, match=r"15 calibration row\(s\) cannot guarantee coverage 0\.95.*at least 19"
     ):
         assert np.all(crossed(logits, labels, fold).predict(logits, 0.95).sizes == K)
     cross = crossed(logits, np.minimum(labels, 2), fold, by="class")  # no row has class 3

@@ -98,7 +98,7 @@ def test_the_verdict_of_weighted_sets_takes_half_of_the_tail():
         assert certificate.observed["low"] == law.observed_interval(1000, 1 - (1 - confidence) / 2)[0]
         assert certificate.observed["high"] == 1.0
         assert certificate.coverage_interval == law.interval(confidence)
-    assert "1 to 4 % of kept promises broken" in certificate.caveat
+    assert "rejects 1 to 4 % of guarantees that hold" in certificate.caveat
 
 
 @pytest.mark.parametrize(("n", "m", "coverage"), [(199, 500, 0.9), (999, 2000, 0.8), (50, 1000, 0.95)])

@@ -244,7 +244,7 @@ class CrossCalibration:
         fewest = int(n.min(initial=self.n))
         if fewest < rows_needed(coverage):
             warn(
-                f"{fewest} calibration row(s) cannot promise coverage {float(coverage):g}: labels that are compared "
+                f"{fewest} calibration row(s) cannot guarantee coverage {float(coverage):g}: labels that are compared "
                 f"with so few are in every set. Calibrate on at least {rows_needed(coverage)} rows.",
                 SmallCalibrationWarning,
             )

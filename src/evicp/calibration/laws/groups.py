@@ -56,9 +56,9 @@ class ByGroups(Kind):
         cls.guarantee = cls.kind
         super().__init_subclass__()
         cls.caveat = (
-            f"Holds{cls.where} if calibration and new rows of it are exchangeable and the calibration rows "
-            "chose neither the model, nor the score, nor the temperature, nor the coverage, nor the groups. It "
-            "says nothing about other groups, nor about shifted data."
+            f"Holds{cls.where} if its calibration rows and new rows are exchangeable and the calibration rows were not "
+            "used to select the model, score, temperature, coverage or groups. It says nothing about other groups, or "
+            "about shifted data."
         )
         if cls.__module__.startswith("evicp.calibration.laws."):
             ByGroups.known[cls.kind] = cls

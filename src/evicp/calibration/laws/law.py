@@ -41,9 +41,8 @@ class Kind(ABC):
     #: For certificates: where coverage holds, as the end of a sentence; and on what that rests, what it does not say.
     where: ClassVar[str] = ""
     caveat: ClassVar[str] = (
-        "Holds if calibration and new rows are exchangeable and the calibration rows chose neither the model, nor the "
-        "score, nor the temperature, nor the coverage. It says nothing about single classes or groups, nor "
-        "about shifted data."
+        "Holds if calibration rows and new rows are exchangeable and the calibration rows were not used to select the "
+        "model, score, temperature or coverage. It says nothing about single classes or groups, or about shifted data."
     )
 
     def __init_subclass__(cls) -> None:
@@ -220,7 +219,7 @@ class Law(ABC):
 
     @abstractmethod
     def promise(self, scores: F64, target: Target) -> Promise:
-        """What may be promised at one coverage, and how that compares with what was observed."""
+        """What is guaranteed at one coverage, and how that compares with what was observed."""
 
     def refusal(self, what: str) -> str | None:
         """Why it does not have something; None where it does."""

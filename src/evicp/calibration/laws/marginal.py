@@ -144,7 +144,7 @@ MARGINAL = Marginal()
 def _too_few(n: int, coverage: Fraction, confidence: float | None) -> EvicpWarning:
     sure = "" if confidence is None else f" with confidence {confidence:g}"
     return SmallCalibrationWarning(
-        f"{n} calibration row(s) cannot promise coverage {float(coverage):g}{sure}: every set is full. "
+        f"{n} calibration row(s) cannot guarantee coverage {float(coverage):g}{sure}: every set is full. "
         f"Calibrate on at least {rows_needed(coverage, confidence)} rows."
     )
 

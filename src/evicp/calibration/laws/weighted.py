@@ -73,7 +73,7 @@ class _Weighted(Kind):
     caveat = (
         "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
         "densities and were not chosen with the calibration rows. The Beta law is an approximation here: a verdict "
-        "at 95 % calls 1 to 4 % of kept promises broken, and up to 5 % where a few rows have most of the weight."
+        "at 95 % rejects 1 to 4 % of guarantees that hold, and up to 5 % where a few rows have most of the weight."
     )
 
 
