@@ -341,7 +341,7 @@ def test_a_certificate_is_a_hundred_columns_wide():
     (first,) = (i for i, line in enumerate(tied) if line.startswith("  95 % interval       [0.8800, 0.9200] (Beta law"))
     assert tied[first + 1].startswith(" " * 22)
     assert tied[first + 1].endswith(" so that coverage is at least this)")
-    assert tied[-1] == "  or groups, nor about shifted data."
+    assert tied[-1] == "  or about shifted data."
 
 
 @pytest.mark.parametrize(
@@ -423,8 +423,8 @@ def test_a_certificate_as_json():
 
 def test_what_a_certificate_rests_on():
     plain, grouped = plain_certificate(), plain_certificate(by="group")
-    assert plain.caveat.startswith("Holds if calibration and new rows are exchangeable")
-    assert grouped.caveat.startswith("Holds in every group if calibration and new rows of it are exchangeable")
+    assert plain.caveat.startswith("Holds if calibration rows and new rows are exchangeable")
+    assert grouped.caveat.startswith("Holds in every group if its calibration rows and new rows are exchangeable")
     assert plain_certificate(effective_n=10.0).caveat.startswith(
         "Holds on average over calibration sets if the weights"
     )
