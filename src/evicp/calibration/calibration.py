@@ -16,10 +16,19 @@ from evicp.calibration.laws.groups import Partition
 from evicp.calibration.laws.law import Law
 from evicp.calibration.laws.marginal import MARGINAL
 from evicp.calibration.laws.weighted import Weights
-from evicp.calibration.levels import as_confidence, level_of, new_rows, predict, raised, require_law, warn_of_request
+from evicp.calibration.levels import (
+    as_confidence,
+    level_of,
+    new_rows,
+    online_p_values,
+    p_values,
+    predict,
+    raised,
+    require_law,
+    warn_of_request,
+)
 from evicp.calibration.memory import Memory
 from evicp.calibration.origin import UNKNOWN, Origin, origin_of
-from evicp.calibration.p_values import online_p_values, p_values
 from evicp.calibration.prepared import Prepared
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.suspicious import warn_of, warn_of_new_rows

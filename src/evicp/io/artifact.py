@@ -19,8 +19,8 @@ import numpy as np
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws import LAWS
+from evicp.calibration.laws.law import canonical, named_parameters
 from evicp.calibration.origin import ORIGIN, Origin
-from evicp.calibration.stored import canonical, named_parameters
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis

@@ -15,13 +15,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.laws.law import DEPENDS_ON_THE_ROW, Kind, Law, Thresholds
+from evicp.calibration.laws.law import DEPENDS_ON_THE_ROW, Kind, Law, Thresholds, canonical, named_parameters
 from evicp.calibration.memory import Memory
 from evicp.calibration.promises import GroupPromise, Promise, Target, kind_of_law, weakest
 from evicp.calibration.ranks import ranks_of, rows_needed
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.smoothing import smoothed_limit
-from evicp.calibration.stored import canonical, named_parameters
 from evicp.calibration.suspicious import caution_of_masked
 from evicp.calibration.ties import found_ties, is_tied
 from evicp.errors import ArtifactError, EvicpWarning, InputError, InputTypeError, SmallCalibrationWarning

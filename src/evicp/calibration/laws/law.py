@@ -7,6 +7,7 @@ law does not answer is refused in its name.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -20,7 +21,7 @@ from evicp import kernels
 from evicp.calibration.promises import Promise, Target
 from evicp.calibration.smoothing import smoothed_p_values
 from evicp.calibration.ties import Ties
-from evicp.errors import EvicpWarning, InputError
+from evicp.errors import ArtifactError, EvicpWarning, InputError
 from evicp.method.scores import Score
 from evicp.types import F64, I64
 
@@ -295,3 +296,29 @@ _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 def at_labels(values: NDArray[Any], labels: I64) -> NDArray[Any]:
     """What is known of each label, (1, K), or of each row, (n, 1), at one label of each row, (n,)."""
     return values[0, labels] if values.shape[1] > 1 else values[:, 0]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Parts of the description of a calibration in a file: text that is always the same, and checked
+
+
+def canonical(content: Any) -> str:
+    """JSON text that is the same whenever the content is."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def named_parameters(stored: Any, key: str, what: str) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters of a score or of groups; a parameter is one value, or a list of values of one kind.
+
+    NumPy makes strings of numbers beside a string, each as long as the longest: a short list would fill the memory.
+    """
+    if isinstance(stored, dict) and set(stored) == {key, "parameters"}:
+        name, parameters = stored[key], stored["parameters"]
+        if isinstance(name, str) and isinstance(parameters, dict) and all(map(_is_plain, parameters.values())):
+            return name, parameters
+    raise ArtifactError(f"its {what} malformed.")
+
+
+def _is_plain(value: Any) -> bool:
+    kinds = {type(entry) for entry in value} if isinstance(value, list) else {str}
+    return not isinstance(value, dict) and (kinds <= {int, float} or kinds == {str})
