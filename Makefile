@@ -86,7 +86,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.created pyproject.toml
-	$(INSTALL) --editable '.[report]'
+	$(INSTALL) --editable .
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.created pyproject.toml

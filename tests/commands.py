@@ -47,8 +47,6 @@ import rich.progress, rich.table, safetensors.numpy, scipy.special, scipy.stats,
 from evicp.cli import app, main
 import evicp, numpy
 with suppress(ImportError):
-    import plotly.offline
-with suppress(ImportError):
     import pyarrow.parquet
 typer.main.get_command(app)
 logits, labels = numpy.eye(3, dtype=numpy.float32).repeat(20, 0), numpy.arange(3).repeat(20)

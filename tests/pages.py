@@ -21,7 +21,6 @@ OPTIONAL = {
     "sklearn",
     "onnx",
     "onnxruntime",
-    "plotly",
     "pyarrow",
     "pandas",
     "ray",

@@ -12,7 +12,7 @@ from evicp import kernels
 #: What evicp needs, and what it works with where it is installed.
 _PACKAGES = (
     *("numpy", "scipy", "safetensors", "typer", "rich", "scikit-learn", "pyarrow", "pandas"),
-    *("torch", "triton", "onnx", "onnxruntime", "ray", "plotly"),
+    *("torch", "triton", "onnx", "onnxruntime", "ray"),
 )
 
 

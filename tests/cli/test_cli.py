@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import importlib.util
 import inspect
 import io
@@ -27,7 +28,7 @@ from commands import ENVIRONMENT, RUN, Run, evicp_process
 from evicp import kernels
 from evicp.cli import app, inputs, outputs, printing
 from evicp.cli.commands import COMMANDS
-from evicp.errors import EvicpError
+from evicp.errors import EvicpError, InputError
 from evicp.io.files import read_sets, write_sets
 from evicp.io.json_text import plain
 from evicp.io.rows import located
@@ -1074,14 +1075,42 @@ def test_the_demo_replaces_its_own_report_only(tmp_path: Path, monkeypatch: pyte
     assert _target(str(page), force=False) == page
 
 
-@pytest.mark.parametrize("command", ["report", "compare", "evaluate cal.safetensors"])
-def test_a_missing_plotly_is_said_before_the_work(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+def test_pages_name_the_files_they_are_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the digests that sha256sum gives; folders by their shards, and the network that an extraction noted."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(evicp.errors.MissingExtraError, match="an interactive report needs plotly"):
-        app([*command.split(), "nowhere.npz", "-o", "x.html"], standalone_mode=False)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 60)
+    logits = rng.normal(size=(60, 3)) + 2 * np.eye(3)[labels]
+    Path("shards").mkdir()
+    np.savez("shards/1.npz", logits=logits[:30], labels=labels[:30])
+    np.savez("shards/2.npz", logits=logits[30:], labels=labels[30:])
+    np.savez("val.npz", logits=logits, labels=labels)
+    evicp.calibrate(logits[:30], labels[:30]).save("cal.safetensors")
+    digest = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in ("val.npz", "cal.safetensors")}
+    manifest = {"settings": {"network": "resnet18"}, "sha256": digest["val.npz"]}
+    Path("val.npz.manifest.json").write_text(json.dumps(manifest))
+    for line, files, model in (
+        ("report shards -s lac", ["shards/1.npz", "shards/2.npz"], ""),
+        (
+            "report val.npz --load cal.safetensors --author me --data-set ours",
+            ["val.npz", "cal.safetensors"],
+            "resnet18",
+        ),
+        (
+            "evaluate cal.safetensors val.npz --author me --note why --model mine",
+            ["cal.safetensors", "val.npz"],
+            "mine",
+        ),
+        ("compare val.npz -s lac --trials 2", ["val.npz"], "resnet18"),
+    ):
+        app([*line.split(), "-o", "page.html", "-f"], standalone_mode=False)
+        origin = json.loads(Path("page.html").read_text().split('id="data">')[1].split("</script>")[0])["provenance"]
+        assert [file["name"] for file in origin["files"]] == files
+        assert all(digest.get(file["name"], file["sha256"]) == file["sha256"] for file in origin["files"])
+        assert origin["model"] == model
+        assert origin["author"] == ("me" if "me" in line.split() else "")
+    with pytest.raises(InputError, match="--note is for a page, and none is written"):
+        app(["evaluate", "cal.safetensors", "val.npz", "--note", "why", "-o", "out.json"], standalone_mode=False)
 
 
 def test_a_narrow_terminal_folds_texts_and_keeps_numbers(

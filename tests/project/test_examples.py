@@ -62,7 +62,6 @@ def test_text_classifier(tmp_path: Path) -> None:
 
 def test_medical_audit(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    pytest.importorskip("plotly")
     out = run("medical_audit.py", tmp_path, "audit.html")
     rows = dict(re.findall(r"^(marginal|by class) +(0\.\d+) ", out, re.MULTILINE))
     assert float(rows["marginal"]) < 0.87  # the sick are covered less than was promised for all

@@ -23,7 +23,7 @@ from places import ROOT
 
 HEAVY = (
     *("torch", "torchvision", "timm", "numba", "llvmlite", "sklearn", "pandas", "polars", "scipy", "pyarrow"),
-    *("safetensors", "typer", "rich", "matplotlib", "plotly", "onnx", "onnxruntime", "ray", "transformers", "PIL"),
+    *("safetensors", "typer", "rich", "matplotlib", "onnx", "onnxruntime", "ray", "transformers", "PIL"),
 )
 
 
@@ -78,7 +78,7 @@ def test_the_first_calibration_and_sets_load_nothing_optional() -> None:
         calibration = evicp.calibrate([[2.0, 0.0], [0.0, 3.0], [1.0, 0.5]], [0, 1, 0])
         sets = calibration.predict([[1.0, 0.9]], coverage=0.5)
         evicp.evaluate(sets, [0]).to_dict()
-        optional = {"torch", "sklearn", "pandas", "polars", "pyarrow", "matplotlib", "plotly", "onnx", "typer", "rich"}
+        optional = {"torch", "sklearn", "pandas", "polars", "pyarrow", "matplotlib", "onnx", "typer", "rich"}
         print(*sorted({name.partition(".")[0] for name in sys.modules} & optional))
     """
     assert python(code).split() == []

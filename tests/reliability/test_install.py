@@ -28,7 +28,7 @@ TESTS = (
 )
 
 #: What the tests themselves need; the last as old as the NumPy it is built for.
-TOOLS = ("pytest>=8", "hypothesis>=6.100", "mpmath>=1.3", "ml-dtypes==0.4.0", "jsonschema>=4.20", "plotly>=6")
+TOOLS = ("pytest>=8", "hypothesis>=6.100", "mpmath>=1.3", "ml-dtypes==0.4.0", "jsonschema>=4.20")
 
 
 def requirements(*extras: str) -> list[str]:

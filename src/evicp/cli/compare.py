@@ -11,7 +11,7 @@ import typer
 import evicp
 from evicp.blocks import Rows, names_for
 from evicp.cli import inputs, options
-from evicp.cli.outputs import RESULT_SUFFIXES, check_output, note_start, write_result
+from evicp.cli.outputs import RESULT_SUFFIXES, about_files, check_output, note_start, write_result
 from evicp.cli.printing import note, print_json, print_table, print_text
 from evicp.errors import InputError
 from evicp.evaluation.compare import Comparison
@@ -59,7 +59,7 @@ def compare(
     with progress("comparing the scores"):
         result = evicp.compare(rows.logits, truth, scores, coverage, trials=trials, **how)
     if target is not None:
-        _write(result, target, rows, scores, how)
+        _write(result, target, rows, scores, how, about_files((logits, labels, class_names)))
     if as_json:
         print_json(result.to_dict())
         return
@@ -73,21 +73,21 @@ def _require_report(temperature: float | str, scores: list[Any], coverage: float
     """Raise, before the work, where its results cannot be shown as a report."""
     from evicp.cli.report import require_guarantee
     from evicp.report.curves import position
-    from evicp.report.page import require_plotly
 
     require_guarantee(temperature)
     if "auto" in scores:
         raise InputError("a report shows scores by name; find the best with evicp tune, and give that one.")
     position(coverage)
-    require_plotly()
 
 
-def _write(result: Comparison, target: Path, rows: Rows, scores: list[Any], how: dict[str, Any]) -> None:
+def _write(
+    result: Comparison, target: Path, rows: Rows, scores: list[Any], how: dict[str, Any], about: dict[str, Any]
+) -> None:
     def page() -> str:
         from evicp import report
 
         look = {**how, "coverage": result.coverage, "class_names": rows.class_names, "title": "Scores compared"}
-        made = report.split(rows.logits, rows.labels, scores, **look)
+        made = report.split(rows.logits, rows.labels, scores, **look, **about)
         note_start(made, result.coverage)
         return made.to_html()
 

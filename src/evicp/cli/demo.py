@@ -11,9 +11,9 @@ import typer
 import evicp
 from evicp.cli import options
 from evicp.cli.outputs import check_output, note_start
-from evicp.cli.printing import note, print_json, print_table, print_text, visible
+from evicp.cli.printing import print_json, print_table, print_text, visible
 from evicp.datasets import LogitsSample, load_imagenet_sample
-from evicp.errors import FileError, MissingExtraError
+from evicp.errors import FileError
 from evicp.evaluation.result import Evaluation
 from evicp.io.atomic import write_whole
 from evicp.io.paths import open_file
@@ -55,7 +55,7 @@ def demo(
     if as_json:
         content = {"comparison": comparison.to_dict(), "certificate": certificate.to_dict()}
         print_json({**content, "mean_size": evaluation.mean_size, "output": page})
-    elif page is not None:
+    else:
         print_text(f"\nreport: {visible(page)}")
 
 
@@ -89,26 +89,24 @@ def _one_split(sample: LogitsSample, coverage: float, seed: int) -> tuple[Predic
     return sets, evaluation, calibration.certificate(coverage, evaluation), new
 
 
-def _write_report(sample: LogitsSample, coverage: float, seed: int, target: Path) -> Path | None:
-    """The report, where Plotly is installed; the demo is worth something without it."""
+def _write_report(sample: LogitsSample, coverage: float, seed: int, target: Path) -> Path:
     from evicp import report
 
-    try:
-        with progress("writing the report"):
-            page = report.split(
-                sample.logits,
-                sample.labels,
-                _SCORES,
-                coverage=min(max(coverage, 0.5), 0.999),
-                temperature="split",
-                seed=seed,
-                class_names=sample.class_names,
-                title="EfficientNet-Lite1 on ImageNet validation images",
-            )
-            text = page.to_html()
-    except MissingExtraError as error:
-        note(f"no report was written: {error}")
-        return None
+    with progress("writing the report"):
+        page = report.split(
+            sample.logits,
+            sample.labels,
+            _SCORES,
+            coverage=min(max(coverage, 0.5), 0.999),
+            temperature="split",
+            seed=seed,
+            class_names=sample.class_names,
+            title="EfficientNet-Lite1 on ImageNet validation images",
+            model="EfficientNet-Lite1",
+            data_set=f"{len(sample.labels):,} images of ImageNet's validation set",
+            note="Made by evicp demo from the logits in the package.",
+        )
+        text = page.to_html()
     if str(target) == _PAGE:
         target.parent.mkdir(exist_ok=True)
     write_whole(target, text)

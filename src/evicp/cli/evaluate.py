@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +13,7 @@ from evicp import blocks
 from evicp.blocks import Rows
 from evicp.calibration.calibration import Calibration
 from evicp.cli import inputs, options
-from evicp.cli.outputs import RESULT_SUFFIXES, check_output, write_result
+from evicp.cli.outputs import RESULT_SUFFIXES, about_files, check_output, write_result
 from evicp.cli.printing import print_result
 from evicp.errors import FileError, InputError, SuspiciousInputWarning
 from evicp.evaluation.result import Evaluation
@@ -20,7 +22,6 @@ from evicp.input.warn import warn
 from evicp.io.paths import format_of
 from evicp.io.rows import DEFAULT_MEMORY
 from evicp.progress import progress
-from evicp.report.page import require_plotly
 
 Sets = Annotated[
     str,
@@ -45,8 +46,10 @@ Check = Annotated[bool, typer.Option("--check", help="Exit with 1 if the observe
     "evicp evaluate cal.safetensors test.npz --coverage 0.9",
     "evicp evaluate sets.parquet test.npz -o evaluation.json",
     "evicp evaluate sets.parquet labels.npy --check",
+    "evicp evaluate cal.safetensors test.npz -o audit.html --author 'J. Doe' --note 'yearly audit'",
 )
 def evaluate(
+    context: typer.Context,
     sets: Sets,
     logits: LabelledFiles,
     labels: options.Labels = None,
@@ -55,6 +58,11 @@ def evaluate(
     fill: options.NoEmpty = False,
     groups: options.Groups = None,
     output: options.Output = None,
+    title: options.Title = "Prediction sets",
+    model: options.Model = "",
+    data_set: options.DataSet = "",
+    author: options.Author = "",
+    note: options.Note = "",
     check: Check = False,
     memory: options.Memory = DEFAULT_MEMORY,
     force: options.Force = False,
@@ -63,26 +71,21 @@ def evaluate(
     """Coverage, size, SSCV, SAT, strata and classes of prediction sets; does the guarantee hold?
 
     `--coverage`, `--confidence` and `--no-empty` are for a calibration: sets have their own. `--output` writes json,
-    csv, md or html.
+    csv, md or html; `--title`, `--model`, `--data-set`, `--author` and `--note` are for html.
     """
-    is_calibration = format_of(Path(sets)) == ".safetensors"
-    if not is_calibration and (coverage is not None or confidence is not None or fill):
-        raise InputError(
-            "--coverage, --confidence and --no-empty are for a calibration: sets were predicted with their own."
-        )
     target = check_output(output, force=force, suffixes=RESULT_SUFFIXES, inputs=(sets, logits, labels, groups))
-    if target is not None and target.suffix == ".html":
-        require_plotly()
+    _refuse_ignored(context, sets, target)
     rows = _labelled(inputs.read_rows(logits, labels, memory=memory))
     how: dict[str, Any] = {"groups": inputs.read_groups(groups, len(rows)), "allow_empty": not fill}
-    calibration = _predictor(sets, rows, groups) if is_calibration else None
-    if calibration is not None:
+    if (calibration := _predictor(sets, rows, groups) if _is_calibration(sets) else None) is not None:
         how |= {"coverage": 0.9 if coverage is None else coverage, "target_confidence": confidence}
     with progress("evaluating", len(rows)) as advance:
         evaluation = blocks.evaluate(calibration or sets, rows, progress=advance, **how)
     if check and evaluation.verdict is None:
         raise InputError(_why_none(evaluation, sets))
-    _show(evaluation, target, as_json)
+    about = {"title": title, "data_set": data_set, "author": author, "note": note}
+    files = partial(about_files, (sets, logits, labels, groups), model)
+    _show(evaluation, target, as_json, lambda: evaluation.to_html(**about, **files()))
     if check:
         _judge(evaluation)
 
@@ -95,6 +98,21 @@ def _judge(evaluation: Evaluation) -> None:
         warn(excess, SuspiciousInputWarning)
     if not verdict["kept"]:
         raise typer.Exit(1)
+
+
+def _is_calibration(path: str) -> bool:
+    return format_of(Path(path)) == ".safetensors"
+
+
+def _refuse_ignored(context: typer.Context, sets: str, target: Path | None) -> None:
+    """Raise where an option was given that sets, or a result that is no page, would not look at."""
+    if not _is_calibration(sets) and options.given(context, "coverage", "confidence", "fill"):
+        raise InputError(
+            "--coverage, --confidence and --no-empty are for a calibration: sets were predicted with their own."
+        )
+    if (names := options.given(context, *options.ABOUT)) and (target is None or target.suffix != ".html"):
+        option = names[0].replace("_", "-")
+        raise InputError(f"--{option} is for a page, and none is written. Write one with -o evaluation.html.")
 
 
 def _labelled(rows: Rows) -> Rows:
@@ -128,10 +146,10 @@ def _why_none(evaluation: Evaluation, sets: str) -> str:
     )
 
 
-def _show(evaluation: Evaluation, target: Path | None, as_json: bool) -> None:
+def _show(evaluation: Evaluation, target: Path | None, as_json: bool, page: Callable[[], str]) -> None:
     """Write an evaluation with the verdict on its coverage, and print it."""
     content = evaluation.to_dict()
     if target is not None:
         single = [[name, value] for name, value in content.items() if isinstance(value, int | float | str)]
-        write_result(target, content, evaluation.to_markdown(), [["metric", "value"], *single], page=evaluation.to_html)
+        write_result(target, content, evaluation.to_markdown(), [["metric", "value"], *single], page=page)
     print_result(as_json, content, evaluation, written=target)

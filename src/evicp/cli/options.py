@@ -102,6 +102,15 @@ Groups = Annotated[
     str | None,
     typer.Option("--groups", metavar="FILE", help="The group of each row (npy), for a calibration by group."),
 ]
+Title = Annotated[str, typer.Option(help="The heading of the page.")]
+Author = Annotated[str, typer.Option(metavar="TEXT", help="Who made the report; it stands at the top of the page.")]
+Note = Annotated[str, typer.Option(metavar="TEXT", help="Why the report was made, or what its readers must know.")]
+Model = Annotated[
+    str, typer.Option(metavar="TEXT", help="The model, for the top of the page; evicp extract's files know theirs.")
+]
+DataSet = Annotated[str, typer.Option("--data-set", metavar="TEXT", help="The data set, for the top of the page.")]
+#: The options above, which only a page shows.
+ABOUT = ("title", "model", "data_set", "author", "note")
 Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that exists.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
@@ -196,3 +205,8 @@ Address = Annotated[
         "--address", metavar="ADDRESS", help="A Ray cluster; without one, Ray uses this machine's processors."
     ),
 ]
+
+
+def given(context: typer.Context, *names: str) -> list[str]:
+    """Which of these parameters were given on the command line."""
+    return [name for name in names if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]

@@ -9,13 +9,12 @@ import typer
 from evicp.blocks import Rows, names_for, same_names
 from evicp.calibration.calibration import Calibration
 from evicp.cli import inputs, options
-from evicp.cli.outputs import check_output, note_start
+from evicp.cli.outputs import about_files, check_output, note_start
 from evicp.cli.printing import print_result, visible
 from evicp.errors import InputError
 from evicp.method.scores import USUAL
 from evicp.progress import progress
 from evicp.report import Report, build, split
-from evicp.report.page import require_plotly
 
 _DEFAULT = list(USUAL)
 
@@ -24,13 +23,12 @@ Load = Annotated[
     list[str],
     typer.Option(metavar="FILE", help="A calibration to report on; all rows are then tested. May be repeated."),
 ]
-Title = Annotated[str, typer.Option(help="The heading of the page.")]
 
 
 @options.examples(
     "evicp report val.npz -o report.html",
     "evicp report val.npz -o report.html -s ecp -s lac --temperature split --title 'Ward 7, March'",
-    "evicp report test.npz --load cal.safetensors -o audit.html --coverage 0.95",
+    "evicp report test.npz --load cal.safetensors -o audit.html --author 'J. Doe' --note 'yearly audit'",
 )
 def report(
     context: typer.Context,
@@ -45,7 +43,11 @@ def report(
     temperature: options.Temperature = "1.0",
     seed: options.Seed = 0,
     class_names: options.ClassNames = None,
-    title: Title = "Prediction sets",
+    title: options.Title = "Prediction sets",
+    model: options.Model = "",
+    data_set: options.DataSet = "",
+    author: options.Author = "",
+    note: options.Note = "",
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
@@ -56,22 +58,25 @@ def report(
     _refuse_ignored(context, load)
     given = (logits, labels, groups, class_names, *load)
     target = check_output(output, force=force, suffixes=(".html", ".htm"), inputs=given)
-    require_plotly()
-    scores = [options.parse_score(text, conformal=False) for text in score]
-    how = options.parse_split(temperature, calibration, seed)
-    require_guarantee(how["temperature"])
+    scores: Any = [options.parse_score(text, conformal=False) for text in score]
+    how = _how(temperature, calibration, seed)
     rows = inputs.read_rows(logits, labels, labelled=True)
-    calibrations = _load(load, groups, rows)
-    look: dict[str, Any] = {"coverage": coverage, "title": title}
-    look["class_names"] = names_for(rows, inputs.read_class_names(class_names))
+    calibrations: Any = _load(load, groups, rows)
+    look: dict[str, Any] = {"coverage": coverage, "title": title, "data_set": data_set, "author": author, "note": note}
+    look |= {"class_names": names_for(rows, inputs.read_class_names(class_names)), **about_files(given, model)}
+    own = {"groups": inputs.read_groups(groups, len(rows))} if calibrations else how
     with progress("writing the report"):
-        if calibrations:
-            page = build(rows.logits, rows.labels, calibrations, groups=inputs.read_groups(groups, len(rows)), **look)
-        else:
-            page = split(rows.logits, rows.labels, scores, **how, **look)
+        page = (build if calibrations else split)(rows.logits, rows.labels, calibrations or scores, **own, **look)
         page.write(target)
     note_start(page, coverage)
     print_result(as_json, _facts(page, rows, str(target)), f"report: {visible(target)}")
+
+
+def _how(temperature: str, calibration: str, seed: int) -> dict[str, Any]:
+    """How rows are split, if the guarantee is kept."""
+    how = options.parse_split(temperature, calibration, seed)
+    require_guarantee(how["temperature"])
+    return how
 
 
 def require_guarantee(temperature: float | str) -> None:
@@ -83,7 +88,7 @@ def require_guarantee(temperature: float | str) -> None:
 def _refuse_ignored(context: typer.Context, load: list[str]) -> None:
     """Raise where an option was given that the report would not look at."""
     ignored = ("score", "calibration", "temperature", "seed") if load else ("groups",)
-    given = [name for name in ignored if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    given = options.given(context, *ignored)
     if given and load:
         raise InputError(f"--{given[0]} is for rows that are split; with --load nothing is calibrated. Leave it out.")
     if given:

@@ -331,9 +331,15 @@ class Evaluation:
         verdict = self.verdict
         return [] if verdict is None else [verdict_text(verdict)]
 
-    def to_html(self) -> str:
-        """The evaluation as a page of its own, with figures (needs the `report` extra)."""
-        return outer("report")(self).to_html()
+    def to_html(self, **about: Any) -> str:
+        """The evaluation as a page of its own, with figures.
+
+        Parameters
+        ----------
+        about : title, class_names, model, data_set, author, note, files, date: as `evicp.report.of_evaluation` has them
+        """
+        page: str = outer("report")(self, **about).to_html()
+        return page
 
     def _repr_html_(self) -> str:
         tables = (html_table(head, rows, caption=caption) for caption, (head, rows) in self._tables().items())

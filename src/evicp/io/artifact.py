@@ -92,8 +92,12 @@ def _digest(description: str, tensors: dict[str, F64]) -> str:
 
 
 def checksum(calibration: Calibration) -> str:
-    """SHA-256 over a calibration's description and arrays, as its file carries it."""
-    return _digest(_description(calibration), _tensors(calibration))
+    """SHA-256 of the file that `save` writes, as `sha256sum` gives it."""
+    header, tensors = _file(calibration)
+    digest = hashlib.sha256(header)
+    for tensor in tensors:
+        digest.update(tensor.data)
+    return digest.hexdigest()
 
 
 def save(calibration: Calibration, path: str | PathLike[str], *, overwrite: bool = False) -> None:
@@ -104,18 +108,24 @@ def save(calibration: Calibration, path: str | PathLike[str], *, overwrite: bool
     overwrite : whether a file that exists is replaced; it is refused otherwise
     """
     refuse_existing(path, overwrite=overwrite)
+    header, tensors = _file(calibration)
+    if len(header) - 8 > LARGEST_HEADER:
+        raise _too_long(len(header) - 8, len(_description(calibration).encode()), len(tensors))
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(header)
+        for tensor in tensors:
+            file.write(tensor.data)
+
+
+def _file(calibration: Calibration) -> tuple[bytes, list[F64]]:
+    """What a calibration's file holds: its header with the length of it, and its arrays."""
     description, tensors = _description(calibration), _tensors(calibration)
     metadata = {"evicp": description, "sha256": _digest(description, tensors)}
     lengths = {name: len(tensor) for name, tensor in tensors.items()}
     header = canonical({"__metadata__": metadata, **dict(_layout(lengths))}).encode()
     header += b" " * (-len(header) % 8)  # so that the scores are aligned
-    if len(header) > LARGEST_HEADER:
-        raise _too_long(len(header), len(description.encode()), len(tensors))
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        file.write(len(header).to_bytes(8, "little"))
-        file.write(header)
-        for tensor in tensors.values():
-            file.write(np.ascontiguousarray(tensor, dtype="<f8").data)
+    length = len(header).to_bytes(8, "little")
+    return length + header, [np.ascontiguousarray(tensor, dtype="<f8") for tensor in tensors.values()]
 
 
 def _too_long(header: int, description: int, tensors: int) -> InputError:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from html import escape
 from os import PathLike
 from typing import Any, Literal
@@ -38,9 +37,10 @@ from evicp.report import payload
 from evicp.report.curves import Method, curves_of, position
 from evicp.report.explorer import LISTED, explore
 from evicp.report.page import assemble
+from evicp.report.provenance import Provenance
 from evicp.types import I64, Coverage
 
-__all__ = ["Report", "build", "of_evaluation", "split"]
+__all__ = ["Provenance", "Report", "build", "of_evaluation", "split"]
 
 #: How many bytes the single rows may take before compression.
 _EXPLORER_BYTES = 1 << 20
@@ -82,11 +82,10 @@ def build(
     coverage: Coverage = 0.9,
     class_names: ClassNames | None = None,
     title: str = "Prediction sets",
-    note: str = "",
     confidence: float = 0.95,
     groups: Any = None,
     explored: int = 300,
-    date: str | None = None,
+    **about: Any,
 ) -> Report:
     """A report of one or more calibrations on test rows that took no part in them.
 
@@ -96,12 +95,13 @@ def build(
     calibrations : one or several, or a mapping from names; the first is shown first. `Base` may be among them.
     coverage : where the slider starts, from 0.5 to 0.999
     class_names : K names; those of the first calibration if None
-    title, note : the heading and what to add to the line below it
+    title : the heading
     confidence : of all intervals
     groups : (m,) groups of the test rows, for calibrations by="group"
     explored : how many single rows, drawn at random, can be looked into; 0 for none
-    date : of the report; today if None
+    about : model, data_set, author, note, files, date: see `Provenance`
     """
+    origin = Provenance(**about)
     same_rows(logits=logits, labels=labels, groups=groups)
     validate.same_device(logits, labels)
     array = validate.as_logits(logits)
@@ -110,7 +110,7 @@ def build(
     truth = classes.row_labels(labels, logits, array)
     level, start = validate.as_probability(confidence, "confidence"), position(coverage)
     data = _measured(array, truth, named, groups, explored, classes.names, float(level))
-    return _report(title, f"{_lead(named, data)} {note}".strip(), data, start, date)
+    return _report(title, _lead(named, data), data, start, origin)
 
 
 def _measured(
@@ -151,7 +151,6 @@ def split(
     temperature: float | Literal["split"] = 1.0,
     seed: int = 0,
     class_names: ClassNames | None = None,
-    note: str = "",
     **options: Any,
 ) -> Report:
     """A report from labelled rows alone: a random part is calibrated on, the rest is tested.
@@ -178,9 +177,9 @@ def split(
         score if isinstance(score, Base) else calibrate(array[own], known[own], score, class_names=class_names)
         for score in (with_temperature(score, fitted) for score in given)
     ]
-    note = " ".join(filter(None, (f"Split at random, seed {seed}.", note, notes)))
     named = dict(zip(names, methods, strict=True))
-    return build(array[test], known[test], named, class_names=class_names, note=note, **options)
+    page = build(array[test], known[test], named, class_names=class_names, **options)
+    return replace(page, lead=f"{page.lead} Split at random, seed {seed}. {notes}".strip())
 
 
 def _rows_of_split(n: int, calibration: Any, seed: Any, *, tunes: bool) -> tuple[I64, I64, I64]:
@@ -206,20 +205,29 @@ def of_evaluation(
     *,
     class_names: ClassNames | None = None,
     title: str = "Prediction sets",
-    date: str | None = None,
+    **about: Any,
 ) -> Report:
-    """A report of one evaluation: the same page at its one coverage, without what needs the logits."""
+    """A report of one evaluation: the same page at its one coverage, without what needs the logits.
+
+    Parameters
+    ----------
+    evaluation : as `evicp.evaluate` returns it
+    class_names : K names; those of the sets if None
+    title : the heading
+    about : model, data_set, author, note, files, date: see `Provenance`
+    """
     if not isinstance(evaluation, Evaluation):
         raise InputTypeError(f"a report needs an Evaluation; got a {type(evaluation).__name__}.")
     names = evaluation.class_coverage.names if class_names is None else class_names
     data = payload.of_evaluation(evaluation, as_class_names(names, evaluation.n_classes))
     lead = f"{evaluation.n:,} test rows, {evaluation.n_classes:,} classes, coverage {float(evaluation.target):g}."
-    return _report(title, lead, data, 0, date)
+    return _report(title, lead, data, 0, Provenance(**about))
 
 
-def _report(title: str, lead: str, data: dict[str, Any], start: int, date: str | None) -> Report:
+def _report(title: str, lead: str, data: dict[str, Any], start: int, origin: Provenance) -> Report:
     data["start"] = start
-    data["date"] = date or datetime.now(UTC).strftime("%Y-%m-%d")
+    data["provenance"] = origin.to_dict()
+    data["date"] = data["provenance"]["date"]
     json.dumps(data, allow_nan=False)
     return Report(str(title), lead, data)
 

@@ -3,6 +3,7 @@
   // Everything that moves was counted in advance for each coverage of the slider; the page only looks it up.
   const TYPES = { f64: Float64Array, f32: Float32Array, u8: Uint8Array, u16: Uint16Array, u32: Uint32Array };
   const PAGE = 20;
+  const { Chart, Tip, svg, textWidth, roundTicks, powerTicks } = Charts;
   const $ = (id) => document.getElementById(id);
 
   // ---- Data -------------------------------------------------------------------------------------------------
@@ -44,6 +45,9 @@
   const sizeText = (value) => (value < 100 ? fixed(value, 2) : fixed(value, 0));
   const short = (value) => (value === 0 ? "0" : Math.abs(value) >= 0.001 && Math.abs(value) < 1e5 ? String(+value.toPrecision(3)) : value.toExponential(1));
   const plural = (count, one, many) => `${whole(count)} ${count === 1 ? one : many}`;
+  const four = (value) => fixed(value, 4);
+  // A number of a table: what is read there, and what its file holds.
+  const of = (value, text) => ({ value, text: text(value) });
   const signed = (points) => `${points >= 0 ? "+" : "−"}${Math.abs(points).toFixed(2)}`;
 
   function stats(method, p) {
@@ -77,26 +81,108 @@
     $(id).dataset.value = String(value);
   }
 
-  function fillTable(id, head, rows, caption) {
+  const textOf = (cell) => (cell !== null && typeof cell === "object" ? cell.text : cell);
+  const valueOf = (cell) => (cell !== null && typeof cell === "object" ? cell.value : cell);
+
+  function headLine(titles) {
     const top = element("thead");
     const line = element("tr");
-    head.forEach((title) => line.append(element("th", title, { scope: "col" })));
+    titles.forEach((title) => line.append(termed(element("th", title, { scope: "col" }))));
     top.append(line);
+    return top;
+  }
+
+  // Fills a table, and keeps its numbers for the file that a reader may download.
+  function fillTable(id, head, rows) {
     const body = element("tbody");
     rows.forEach((cells) => {
       const row = element("tr");
-      cells.forEach((cell, i) => row.append(i ? element("td", cell, { "data-name": head[i] }) : element("th", cell, { scope: "row" })));
+      cells.forEach((cell, i) => row.append(i ? element("td", textOf(cell), { "data-name": head[i] }) : termed(element("th", textOf(cell), { scope: "row" }))));
       body.append(row);
     });
-    $(id).replaceChildren(...(caption ? [element("caption", caption)] : []), top, body);
+    $(id).replaceChildren(headLine(head), body);
+    tables.set(id, [head, ...rows]);
     return [...body.children];
   }
 
-  function svg(name, attributes, text) {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    if (text !== undefined) node.textContent = text;
+  // ---- Tables as files ----------------------------------------------------------------------------------------
+
+  const tables = new Map();
+
+  // Text that a spreadsheet would take for a formula has an apostrophe before it.
+  function csvCell(cell) {
+    const value = valueOf(cell);
+    if (value === null || value === undefined || Number.isNaN(value)) return "";
+    const text = typeof value === "string" && /^(?:[\s']*[=+\-@]|'*[\t\r])/.test(value) ? `'${value}` : String(value);
+    return /[,"\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+  }
+
+  function download(id) {
+    const lines = tables.get(id).map((cells) => `${cells.map(csvCell).join(",")}\n`);
+    const name = `${document.title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60)}-${id.replace("table-", "")}.csv`;
+    const link = element("a", "", { download: name, href: URL.createObjectURL(new Blob(lines, { type: "text/csv" })) });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  function prepareDownloads() {
+    document.querySelectorAll("table[id]").forEach((table) => {
+      const button = element("button", "CSV", { type: "button", class: "csv", "aria-label": `Download this table as a CSV file (${table.id.replace("table-", "")})` });
+      button.addEventListener("click", () => download(table.id));
+      table.closest(".scroll").after(button);
+    });
+  }
+
+  // ---- Terms ------------------------------------------------------------------------------------------------
+
+  const glossary = new Map([...document.querySelectorAll("#glossary dt")].map((term) => [term.textContent.toLowerCase(), term.nextElementSibling]));
+  const meaning = (term) => glossary.get((term.dataset.term || term.textContent).toLowerCase());
+
+  // A cell whose whole text is a term explains it.
+  function termed(cell) {
+    if (!glossary.has(cell.textContent.toLowerCase())) return cell;
+    const term = asTerm(element("span", cell.textContent, { class: "term" }));
+    cell.replaceChildren(term);
+    return cell;
+  }
+
+  function asTerm(node) {
+    node.tabIndex = 0;
+    node.setAttribute("aria-describedby", meaning(node).id);
     return node;
+  }
+
+  function prepareTerms() {
+    document.querySelectorAll(".term").forEach(asTerm);
+    const explain = (event) => {
+      const term = event.target.closest && event.target.closest(".term");
+      if (!term) return;
+      const { left, bottom } = term.getBoundingClientRect();
+      Tip.show(meaning(term).textContent, left - 12, bottom - 8);
+    };
+    document.addEventListener("pointerover", explain);
+    document.addEventListener("focusin", explain);
+    ["pointerout", "focusout"].forEach((event) => document.addEventListener(event, (change) => { if (change.target.closest && change.target.closest(".term")) Tip.hide(); }));
+    document.addEventListener("keydown", (event) => { if (event.key === "Escape") Tip.hide(); });
+  }
+
+  // ---- Provenance and contents --------------------------------------------------------------------------------
+
+  const sizeOfFile = (bytes) => (bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
+  function renderProvenance() {
+    const { files, versions, ...facts } = data.provenance;
+    const named = Object.entries(versions).map(([name, version]) => `${name} ${version}`).join(", ");
+    const lines = [["model", facts.model || "not given"], ["data set", facts.data_set || "not given"], ["author", facts.author], ["note", facts.note], ["date", facts.date], ["versions", named]];
+    fillTable("table-provenance", ["", ""], lines.filter(([, text]) => text)).forEach((row) => row.classList.toggle("absent", row.lastChild.textContent === "not given"));
+    $("table-provenance").tHead.remove();
+    $("files").hidden = !files.length;
+    fillTable("table-files", ["file", "size", "SHA-256"], files.map((file) => [file.name, of(file.bytes, sizeOfFile), file.sha256]));
+  }
+
+  function listContents() {
+    const heads = [...document.querySelectorAll("main h2[id]:not(#t-next)")].filter((head) => head.checkVisibility());
+    $("contents").replaceChildren(...heads.map((head) => element("a", head.textContent, { href: `#${head.id}` })));
   }
 
   // ---- Key figures ------------------------------------------------------------------------------------------
@@ -118,10 +204,10 @@
     $("gauge").replaceChildren(picture);
   }
 
-  function promiseOf(method) {
-    if (method.n === null) return "nothing is promised for this score";
-    if (!method.by) return "no band is known for sets of this kind";
-    return `the promise holds in every ${method.by === "uncertainty" ? "band of uncertainty" : method.by} on its own`;
+  function guaranteeOf(method) {
+    if (method.n === null) return "this score has no coverage guarantee";
+    if (!method.by) return "no expected range is known for sets of this kind";
+    return `the guarantee holds in every ${method.by === "uncertainty" ? "band of uncertainty" : method.by} separately`;
   }
 
   function renderTiles(now) {
@@ -129,8 +215,8 @@
     const kept = !now.band || now.coverage >= now.band[0];
     show("observed", now.coverage, fixed(now.coverage, 4));
     $("observed-aside").textContent = now.band
-      ? `band: ${confidence} of runs, ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}; dashed: asked`
-      : promiseOf(method);
+      ? `expected in ${confidence} of runs: ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}; dashed: target`
+      : guaranteeOf(method);
     $("band-note").hidden = !now.band;
     show("mean-size", now.size, sizeText(now.size));
     $("size-aside").textContent = `of ${whole(data.n_classes)} labels`;
@@ -142,14 +228,37 @@
     renderGauge(now);
     const full = method.threshold && method.threshold.values[state.position] === Infinity;
     const verdict = now.band
-      ? `${verdictOf(now)} the promise (${confidence} of runs give ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)})`
-      : promiseOf(method);
-    const note = full ? ` ${whole(method.n)} calibration rows cannot guarantee this coverage, so every set is full.` : "";
+      ? `${verdictOf(now)} the guarantee (${confidence} of runs give ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)})`
+      : guaranteeOf(method);
+    const note = full ? ` ${plural(method.n, "calibration row is", "calibration rows are")} too few for this coverage, so every set is full.` : "";
     sayLater(
-      `${method.name} at coverage ${coverageText(asked())}: observed ${fixed(now.coverage, 4)} on ${whole(data.m)} rows, ${verdict}; ` +
+      `${method.name} at coverage ${coverageText(asked())}: observed ${fixed(now.coverage, 4)} on ${plural(data.m, "row", "rows")}, ${verdict}; ` +
         `${sizeText(now.size)} labels per set on average.${note}`,
       !kept || full,
     );
+    renderNext(full ? tooFew() : kept ? (now.band && now.coverage > now.band[1] ? tooMany() : []) : tooLow(method));
+  }
+
+  // What to do about a verdict that is not as it should be.
+  const tooFew = () => [`Give at least ${whole(Math.ceil(asked() / (1 - asked()) - 1e-9))} calibration rows, or ask for less coverage.`];
+
+  const tooMany = () => [
+    "The guarantee holds, but sets are larger than they need be. Were empty sets filled, or do many scores tie at the threshold? Both raise coverage.",
+    "Are test rows easier than calibration rows? Compare the accuracy on both. Rows that were used for training are too easy.",
+  ];
+
+  const tooLow = (method) => [
+    `Check that labels and logits belong together. Top-1 accuracy here is ${data.accuracy === null ? "not known" : percent(data.accuracy)}: if that is less than you know of this model, rows are shuffled, or classes are in another order.`,
+    "Check that both sets of rows come from the same model, with the same preprocessing and the same temperature.",
+    "Check that no calibration row was used for training, or to choose the model, the score or the temperature.",
+    "Compare the data: new devices, places, times, or other shares of classes. The tables by class and by set size show where coverage is lost.",
+    "Do not rely on this coverage until the cause is found. If the test rows are what the model will see from now on, calibrate again on labelled rows like them" +
+      `${data.rows_needed ? ` (${whole(data.rows_needed.values[state.position])} keep coverage within 0.01${method.n === null ? "" : `; this calibration used ${whole(method.n)}`})` : ""}.`,
+  ];
+
+  function renderNext(steps) {
+    $("next").hidden = !steps.length;
+    $("next-steps").replaceChildren(...steps.map((text) => element("li", text)));
   }
 
   let saying = 0;
@@ -161,18 +270,18 @@
   }
 
   function renderMethods() {
-    const head = ["score", "coverage", "mean size", "SSCV", "SSCV rows", "SAT", "single labels", "empty sets"];
+    const head = ["score", "coverage", "mean size", "SSCV", "rows for SSCV", "SAT", "single labels", "empty sets"];
     const rows = methods.map((method) => {
       const now = stats(method, state.position);
-      return [method.n === null ? `${method.name} (not conformal)` : method.name, fixed(now.coverage, 4), sizeText(now.size),
-        fixed(now.sscv, 3), whole(now.sscvCount), fixed(now.sat, 3), percent(now.singletons), percent(now.empty)];
+      return [method.n === null ? `${method.name} (not conformal)` : method.name, of(now.coverage, four), of(now.size, sizeText),
+        of(now.sscv, (value) => fixed(value, 3)), of(now.sscvCount, whole), of(now.sat, (value) => fixed(value, 3)), of(now.singletons, percent), of(now.empty, percent)];
     });
     fillTable("table-methods", head, rows).forEach((row, i) => row.classList.toggle("chosen", i === state.method && methods.length > 1));
   }
 
   // ---- Certificate ------------------------------------------------------------------------------------------
 
-  // More than was promised breaks no promise: ties and filled sets cover more, and so may shifted rows.
+  // More than the target breaks no guarantee: ties and filled sets cover more, and so may shifted rows.
   const verdictOf = (now) => (now.coverage < now.band[0] ? "NOT compatible with" : now.coverage > now.band[1] ? "MORE than" : "compatible with");
 
   function certificateLines(method, now) {
@@ -182,7 +291,7 @@
     const n = law.n.values[p];
     const l = n + 1 - rank;
     const lines = [
-      ["coverage asked for", coverageText(asked()), asked()],
+      ["target coverage", coverageText(asked()), asked()],
       [law.group === null ? "calibration rows n" : "smallest group", law.group === null ? whole(n) : `${law.group[p]}: ${plural(n, "calibration row", "calibration rows")} of ${whole(method.n)}; the lines below are for it`, n],
       ["expected coverage", `${fixed(rank / (n + 1), 6)} over calibration sets`, rank / (n + 1)],
       [`${confidence} interval`, l ? `${fixed(law.low.values[p], 4)} to ${fixed(law.high.values[p], 4)} (Beta law of coverage given the calibration set)` : "–", law.low.values[p]],
@@ -211,10 +320,10 @@
     const lines = certificateLines(method, now);
     lines.push(["score", method.described || method.name], ["classes", whole(data.n_classes), data.n_classes]);
     if (method.by) lines.push(["a threshold for each", method.by]);
-    if (method.checksum) lines.push(["checksum", method.checksum]);
+    if (method.checksum) lines.push(["calibration file", `SHA-256 ${method.checksum} (of the saved calibration, as sha256sum gives it)`]);
     lines.push(["made by", `evicp ${data.version}, ${data.date}`]);
-    const rows = fillTable("table-certificate", ["", ""], lines.map(([name, text]) => [name, text]), "");
-    $("table-certificate").querySelector("thead").remove();
+    const rows = fillTable("table-certificate", ["", ""], lines.map(([name, text]) => [name, text]));
+    $("table-certificate").tHead.remove();
     rows.forEach((row, i) => { if (lines[i][2] !== undefined) row.lastChild.dataset.value = String(lines[i][2]); });
   }
 
@@ -252,32 +361,47 @@
 
   const CLASS_COLUMNS = [["name", "class"], ["count", "rows"], ["hits", "covered"], ["coverage", "coverage"], ["high", `${confidence} interval`]];
 
+  // Of so few rows little can be said: such classes are grey and, where there are others, stand last.
+  const FEW = 10;
+  const isFew = (row) => row.count < FEW && row.high >= asked();
+
   function sortClasses(rows) {
     const key = state.sort;
     const order = (a, b) => (key === "name" ? a.name.localeCompare(b.name) : a[key] - b[key]);
+    const last = key === "name" || key === "count" ? () => 0 : (a, b) => isFew(a) - isFew(b);
     // Ties: the class with more rows says more; then the class's number, so that the order is always the same.
-    return rows.sort((a, b) => (state.down ? -1 : 1) * order(a, b) || b.count - a.count || a.label - b.label);
+    return rows.sort((a, b) => last(a, b) || (state.down ? -1 : 1) * order(a, b) || b.count - a.count || a.label - b.label);
+  }
+
+  const classCells = (row) => [
+    data.classes.names ? `${row.name} (${row.label})` : row.name, of(row.count, whole), of(row.hits, whole), of(row.coverage, (value) => fixed(value, 3)), `${fixed(row.low, 3)} to ${fixed(row.high, 3)}`,
+  ];
+
+  function describeClasses(all) {
+    const gap = all.reduce((sum, row) => sum + Math.abs(row.coverage - asked()), 0) / all.length;
+    const below = all.filter((row) => row.high < asked()).length;
+    const few = all.filter(isFew).length;
+    const chance = data.classes.below_by_chance.values[state.position];
+    $("classes-aside").textContent = `${plural(all.length, "class", "classes")} with test rows; mean distance from the target coverage ${fixed(gap, 3)}. ` +
+      `For ${whole(below)} of ${whole(all.length)} the whole interval lies below it; chance alone would give about ${+chance.toFixed(chance < 0.95 ? 1 : 0)}.` +
+      (few ? ` ${plural(few, "class has", "classes have")} fewer than ${FEW} rows and an interval that holds the target: too few to judge, grey and last.` : "");
   }
 
   function renderClasses() {
     const all = classRows();
-    const gap = all.reduce((sum, row) => sum + Math.abs(row.coverage - asked()), 0) / all.length;
-    const below = all.filter((row) => row.high < asked()).length;
-    const chance = data.classes.below_by_chance.values[state.position];
-    $("classes-aside").textContent = `${plural(all.length, "class", "classes")} with test rows; mean distance from the coverage asked for ${fixed(gap, 3)}. ` +
-      `For ${whole(below)} of ${whole(all.length)} the whole interval lies below it; chance alone would give about ${+chance.toFixed(chance < 0.95 ? 1 : 0)}. A class with few rows says little.`;
+    describeClasses(all);
     const wanted = state.find.toLocaleLowerCase();
     const found = sortClasses(all.filter((row) => `${row.label} ${row.name}`.toLocaleLowerCase().includes(wanted)));
     const pages = Math.max(1, Math.ceil(found.length / PAGE));
     state.page = Math.min(state.page, pages - 1);
     const first = state.page * PAGE;
     const cells = found.slice(first, first + PAGE);
-    const rows = fillTable("table-classes", CLASS_COLUMNS.map(([, title]) => title), cells.map((row) => [
-      data.classes.names ? `${row.name} (${row.label})` : row.name, whole(row.count), whole(row.hits), fixed(row.coverage, 3), `${fixed(row.low, 3)} to ${fixed(row.high, 3)}`,
-    ]));
+    const rows = fillTable("table-classes", CLASS_COLUMNS.map(([, title]) => title), cells.map(classCells));
+    tables.set("table-classes", [["class", "name", "rows", "covered", "coverage", "from", "to"], ...found.map((row) => [row.label, row.name, row.count, row.hits, row.coverage, row.low, row.high])]);
     rows.forEach((row, i) => {
       row.dataset.label = cells[i].label;
       row.classList.toggle("below", cells[i].high < asked());
+      row.classList.toggle("few", isFew(cells[i]));
     });
     sortableHead();
     $("classes-count").textContent = found.length ? `${whole(first + 1)} to ${whole(first + cells.length)} of ${whole(found.length)}` : "no class found";
@@ -397,10 +521,7 @@
     const largest = Object.fromEntries(INGREDIENTS.map((part) => [part, Math.max(...visible.map((item) => explorer.ingredients[part].at(row.index, item.column)))]));
     const scores = visible.map((item) => item.score).filter(Number.isFinite);
     largest.score = [Math.min(...scores), Math.max(...scores)];
-    const top = element("thead");
-    const line = element("tr");
-    ["label", ...INGREDIENTS.map(titleOf), costName()].forEach((title) => line.append(element("th", title, { scope: "col" })));
-    top.append(line);
+    const titles = ["label", ...INGREDIENTS.map(titleOf), costName()];
     const body = element("tbody");
     const beyond = row.size - inside.length;
     shown.forEach((item) => body.append(item ? rowLine(row, item, largest) : wideLine("gap", `… ${plural(hidden, "more label", "more labels")} …`)));
@@ -408,7 +529,10 @@
     const limit = current().by ? `each ${current().by} has a threshold of its own` : `threshold ${thresholdText()}`;
     body.append(wideLine("limit", `${limit}: the set ends here, with ${plural(row.size, "label", "labels")}`));
     if (!beyond) next.forEach((item) => body.append(item ? rowLine(row, item, largest) : wideLine("gap", "…")));
-    $("table-row").replaceChildren(top, body);
+    $("table-row").replaceChildren(headLine(titles), body);
+    tables.set("table-row", [["place", "label", "name", "true label", "in the set", ...INGREDIENTS.map(titleOf), costName()], ...row.labels.map((item) => [
+      item.place + 1, item.label, className(item.label), item.truth ? "yes" : "no", item.inside ? "yes" : "no", ...INGREDIENTS.map((part) => explorer.ingredients[part].at(row.index, item.column)), item.score,
+    ])]);
     $("row-verdict").textContent = `Row ${explorer.rows.values[row.index]}: the true label, ${className(row.truth)}, is ${row.covered ? "in" : "missing from"} the set of ${plural(row.size, "label", "labels")}. Uncertainty u ${fixed(explorer.uncertainty.values[row.index], 3)}.`;
     $("row-why").textContent = why(row, inside, outside, beyond);
   }
@@ -438,59 +562,43 @@
 
   // ---- Charts -----------------------------------------------------------------------------------------------
 
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-  const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
-  // Plotly reads some markup in labels: escape what comes from outside.
-  const safe = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-
-  function layout(extra) {
-    const axis = { gridcolor: colour("grid"), linecolor: colour("line"), zeroline: false, fixedrange: true, automargin: true, ticks: "", title: { standoff: 8 } };
-    const { xaxis = {}, yaxis = {}, ...rest } = extra;
-    return {
-      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("soft") },
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, dragmode: false,
-      margin: { l: 52, r: 16, t: 12, b: 44 }, hoverlabel: { bgcolor: colour("panel"), bordercolor: colour("line"), font: { color: colour("ink") } },
-      xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
-    };
-  }
-
-  function draw(id, traces, extra, label) {
-    $(id).setAttribute("aria-label", label);
-    return Plotly.react(id, traces, layout(extra), { displayModeBar: false, responsive: true });
-  }
-
-  const vertical = (x, name) => ({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: { color: colour(name), width: 1, dash: "dot" } });
-  const horizontal = (y, name) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: colour(name), width: 1.5, dash: "dash" } });
-  const points = (values) => Array.from(values, (hits, p) => 100 * (hits / data.m - data.grid[p]));
+  const DASHES = ["", "7 4", "2 3", "7 3 2 3", "11 4", "11 3 2 3"];
+  const narrow = () => innerWidth < 600;
+  const lineColour = (i) => (i === 0 ? "accent" : `line-${((i - 1) % 5) + 1}`);
+  const chart = (id, options) => new Chart($(id), options);
 
   // Coverages are drawn by how many rows they leave out, 1 - c, in factors: most happens close to 1.
   const stretch = (c) => -Math.log10(1 - c);
   const across = data.grid.map(stretch);
   const coverageAxis = () => {
     const wanted = narrow() ? [0.5, 0.8, 0.9, 0.99, 0.999] : [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999];
-    return { title: { text: "coverage asked for" }, automargin: false, tickangle: 0, range: [across[0] - 0.03, across[last] + 0.05], tickvals: wanted.map(stretch), ticktext: wanted.map(String) };
+    return { title: "target coverage", range: [across[0] - 0.03, across[last] + 0.05], ticks: wanted.map((c) => [stretch(c), String(c)]) };
   };
 
   function drawCoverage() {
     if (data.grid.length < 2) return;
     const method = current();
-    const traces = [];
-    if (method.law && method.law.observed_low) {
-      const off = (values) => Array.from(values, (value, p) => 100 * (value - data.grid[p]));
-      traces.push({ x: across, y: off(method.law.observed_low.values), mode: "lines", line: { width: 0 }, hoverinfo: "skip" });
-      traces.push({ x: across, y: off(method.law.observed_high.values), mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: colour("accent-soft"), hoverinfo: "skip" });
-    }
-    const y = points(method.coverage.hits.values);
-    traces.push({ x: across, y, customdata: data.grid, mode: "lines", line: { color: colour("accent"), width: 2 }, hovertemplate: "asked %{customdata:.3f}: %{y:+.2f} points<extra></extra>" });
-    traces.push({ x: [stretch(asked())], y: [y[state.position]], mode: "markers", marker: { color: colour("accent"), size: 10 }, hoverinfo: "skip" });
-    const label = { x: stretch(asked()), y: y[state.position], text: `<b>${signed(y[state.position])}</b>`, showarrow: false, yshift: y[state.position] >= 0 ? 16 : -16, font: { color: colour("ink"), size: 13 }, bgcolor: colour("paper"), borderpad: 1 };
-    draw("chart-coverage", traces, {
-      shapes: [horizontal(0, "soft"), vertical(stretch(asked()), "other")], annotations: [label],
-      xaxis: coverageAxis(), yaxis: { title: { text: "observed − asked, points" } },
-    }, `Observed minus asked coverage: ${signed(y[state.position])} percentage points at ${coverageText(asked())}.`);
-    fillTable("table-coverage", ["asked", "observed", "from", "to"], stops().map((p) => {
+    const off = (values, scale = 1) => Array.from(values, (value, p) => 100 * (value / scale - data.grid[p]));
+    const y = off(method.coverage.hits.values, data.m);
+    const law = method.law && method.law.observed_low ? method.law : null;
+    const [lows, highs] = law ? [off(law.observed_low.values), off(law.observed_high.values)] : [y, y];
+    const [low, high] = [Math.min(0, ...y, ...lows), Math.max(0, ...y, ...highs)];
+    const range = [low - 0.06 * (high - low) - 1e-6, high + 0.06 * (high - low) + 1e-6];
+    const here = y[state.position];
+    const picture = chart("chart-coverage", {
+      label: `Observed minus target coverage: ${signed(here)} percentage points at ${coverageText(asked())}.`,
+      x: coverageAxis(), y: { title: "observed − target, points", range, ticks: roundTicks(range) },
+    });
+    if (law) picture.band(across, lows, highs, "accent-soft");
+    picture.horizontal(0, "soft");
+    picture.vertical(stretch(asked()), "other");
+    picture.line(across, y, "accent");
+    picture.dot(stretch(asked()), here, "accent");
+    picture.note(signed(here), picture.across(stretch(asked())), picture.up(here) + (here >= 0 ? -10 : 20), { anchor: "middle" });
+    picture.hover(across, (p) => `target ${coverageText(data.grid[p])}\nobserved ${fixed(data.grid[p] + y[p] / 100, 4)}, ${signed(y[p])} points`);
+    fillTable("table-coverage", ["target", "observed", "from", "to"], stops().map((p) => {
       const now = stats(method, p);
-      return [coverageText(data.grid[p]), fixed(now.coverage, 4), ...(now.band ? now.band.map((end) => fixed(end, 4)) : ["–", "–"])];
+      return [of(data.grid[p], coverageText), of(now.coverage, four), ...(now.band || [NaN, NaN]).map((end) => of(end, four))];
     }));
   }
 
@@ -500,110 +608,95 @@
     return [...new Set([...wanted.filter((p) => p >= 0), state.position])].sort((a, b) => a - b);
   }
 
-  function spread(labels, least) {
-    // Labels at the right edge, moved apart just enough to be readable; y in pixels from the bottom.
-    labels.sort((a, b) => a.y - b.y);
-    for (let i = 1; i < labels.length; i += 1) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + least);
-    const over = labels.length ? labels[labels.length - 1].y - labels[labels.length - 1].ceiling : 0;
-    if (over > 0) for (let i = labels.length - 1; i >= 0; i -= 1) labels[i].y = Math.min(labels[i].y, labels[i].ceiling - (labels.length - 1 - i) * least);
-    return labels;
-  }
-
-  function drawSizes() {
-    if (data.grid.length < 2) return;
-    const order = methods.map((_, i) => i).sort((a, b) => (a === state.method) - (b === state.method));
-    const sizes = methods.map((method) => Array.from(method.total_size.values, (sum) => sum / data.m));
-    const positive = sizes.flat().filter((value) => value > 0);
-    const [low, high] = [Math.log10(Math.min(...positive)) - 0.08, Math.log10(Math.max(...positive)) + 0.08];
-    const traces = order.map((i) => ({
-      x: across, y: sizes[i], customdata: data.grid, mode: "lines", name: safe(methods[i].name),
-      line: { color: lineColour(i), width: i === state.method ? 3 : 1.5, dash: DASHES[i % DASHES.length] },
-      hovertemplate: `${safe(methods[i].name)} at %{customdata:.3f}: %{y:.2f} labels<extra></extra>`,
-    }));
-    traces.push({ x: [stretch(asked())], y: [sizes[state.method][state.position]], mode: "markers", marker: { color: lineColour(state.method), size: 10 }, hoverinfo: "skip" });
-    const height = $("chart-size").clientHeight - 56;
-    const ends = spread(methods.map((method, i) => {
-      const y = ((Math.log10(sizes[i][last]) - low) / (high - low)) * height;
-      return { i, y, ceiling: height - 4 };
-    }), 15);
-    const room = Math.min(Math.max(...methods.map((method) => textWidth(method.name))), (narrow() ? 0.22 : 0.33) * $("chart-size").clientWidth);
-    const annotations = ends.map(({ i, y }) => ({
-      xref: "paper", x: 1, xanchor: "left", xshift: 4, yref: "paper", yanchor: "middle", y: y / height, text: safe(shortened(methods[i].name, room)), showarrow: false,
-      font: { color: lineColour(i), size: 12 }, hovertext: safe(methods[i].name),
-    }));
-    // Names that do not fit beside their lines stand in full below the chart.
-    const cut = methods.some((method) => textWidth(method.name) > room);
-    $("names-size").replaceChildren(...(cut ? methods : []).map((method, i) => {
-      const name = element("span", method.name);
-      name.style.color = lineColour(i);
-      return name;
-    }));
-    annotations.push({ x: stretch(asked()), y: Math.log10(sizes[state.method][state.position] || 1), text: `<b>${sizeText(sizes[state.method][state.position])}</b>`, showarrow: false, xshift: -6, yshift: 14, xanchor: "right", font: { color: colour("ink"), size: 13 }, bgcolor: colour("paper"), borderpad: 1 });
-    draw("chart-size", traces, {
-      shapes: [vertical(stretch(asked()), "other")], annotations, margin: { l: 52, r: room + 14, t: 12, b: 44 }, xaxis: coverageAxis(),
-      yaxis: { title: { text: "mean set size" }, type: "log", range: [low, high], tickvals: ticks(low, high), ticktext: ticks(low, high).map(String) },
-    }, `Mean set size: ${sizeText(sizes[state.method][state.position])} at coverage ${coverageText(asked())}.`);
-    fillTable("table-size", ["asked", ...methods.map((method) => method.name)], stops().map((p) => [coverageText(data.grid[p]), ...sizes.map((values) => sizeText(values[p]))]));
-  }
-
-  const narrow = () => innerWidth < 600;
-  const lineColour = (i) => colour(i === 0 ? "accent" : `line-${((i - 1) % 5) + 1}`);
-  const pen = document.createElement("canvas").getContext("2d");
-  const textWidth = (text) => {
-    pen.font = `12px ${getComputedStyle(document.body).fontFamily}`;
-    return pen.measureText(text).width;
-  };
   const shortened = (name, room) => {
     const letters = [...name];
     if (textWidth(name) <= room) return name;
     while (letters.length > 1 && textWidth(`${letters.join("")}…`) > room) letters.pop();
     return `${letters.join("")}…`;
   };
+
+  // Heights of labels at the right edge, moved apart just enough to be readable, and none below the floor.
+  function spread(labels, least, floor) {
+    labels.sort((a, b) => a.y - b.y);
+    for (let i = 1; i < labels.length; i += 1) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + least);
+    labels.forEach((label, i) => { label.y = Math.min(label.y, floor - (labels.length - 1 - i) * least); });
+    return labels;
+  }
+
+  function drawSizes() {
+    if (data.grid.length < 2) return;
+    const sizes = methods.map((method) => Array.from(method.total_size.values, (sum) => sum / data.m));
+    const smallest = Math.min(...sizes.flat().filter((value) => value > 0));
+    const logs = sizes.map((values) => values.map((value) => Math.log10(value || smallest)));
+    const range = [Math.min(...logs.flat()) - 0.08, Math.max(...logs.flat()) + 0.08];
+    const room = Math.min(Math.max(...methods.map((method) => textWidth(method.name))), (narrow() ? 0.22 : 0.33) * $("chart-size").clientWidth);
+    const here = sizes[state.method][state.position];
+    const picture = chart("chart-size", {
+      label: `Mean set size: ${sizeText(here)} at coverage ${coverageText(asked())}.`,
+      right: room + 16, x: coverageAxis(), y: { title: "mean set size", range, ticks: powerTicks(range) },
+    });
+    picture.vertical(stretch(asked()), "other");
+    const order = methods.map((_, i) => i).sort((a, b) => (a === state.method) - (b === state.method));
+    order.forEach((i) => picture.line(across, logs[i], lineColour(i), i === state.method ? 3 : 1.5, DASHES[i % DASHES.length]));
+    picture.dot(stretch(asked()), logs[state.method][state.position], lineColour(state.method));
+    picture.note(sizeText(here), picture.across(stretch(asked())) - 6, picture.up(logs[state.method][state.position]) - 10, { anchor: "end" });
+    spread(methods.map((_, i) => ({ i, y: picture.up(logs[i][last]) })), 15, picture.height - picture.bottom).forEach(({ i, y }) => {
+      picture.write(shortened(methods[i].name, room), picture.width - picture.right + 6, y + 4, { colour: lineColour(i), kind: "end" });
+    });
+    // Names that do not fit beside their lines stand in full below the chart.
+    const cut = methods.some((method) => textWidth(method.name) > room);
+    $("names-size").replaceChildren(...(cut ? methods : []).map((method, i) => element("span", method.name, { style: `color: var(--${lineColour(i)})` })));
+    picture.hover(across, (p) => `target ${coverageText(data.grid[p])}\n${methods.map((method, i) => `${method.name}: ${sizeText(sizes[i][p])}`).join("\n")}`);
+    fillTable("table-size", ["target", ...methods.map((method) => method.name)], stops().map((p) => [of(data.grid[p], coverageText), ...sizes.map((values) => of(values[p], sizeText))]));
+  }
+
   // The last range ends at K: "101+" says it in less room.
   const compact = (ranges) => ranges.map((range, i) => (i === ranges.length - 1 && range.includes("-") ? `${range.split("-")[0]}+` : range));
 
-  function ticks(low, high) {
-    const values = [];
-    for (let power = Math.floor(low); power <= Math.ceil(high); power += 1) (high - low < 2 ? [1, 2, 5] : [1]).forEach((step) => values.push(+(step * 10 ** power).toPrecision(1)));
-    return values.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
+  // Bars with their figures above them: (text, value) of each category.
+  function bars(picture, values, text) {
+    const tall = (i) => picture.up(values[i]) - 5;
+    values.forEach((value, i) => { if (value !== null) picture.bar(i, value, "accent"); });
+    values.forEach((value, i) => { if (value !== null) picture.write(text(value), picture.across(i), tall(i), { anchor: "middle", size: 11, colour: "ink", kind: "note" }); });
   }
 
   function drawHistogram() {
     const method = current();
     $("figure-histogram").hidden = !method.bins;
     if (!method.bins) return;
-    const shares = data.bins.map((_, i) => (100 * method.bins.at(state.position, i)) / data.m);
-    const text = shares.map((share) => (share >= 0.05 ? share.toFixed(share < 9.95 ? 1 : 0) : ""));
-    draw("chart-histogram", [{
-      type: "bar", x: compact(data.bins), y: shares, text, textposition: "outside", cliponaxis: false, textfont: { size: 11, color: colour("ink") }, textangle: 0,
-      marker: { color: colour("accent") }, hovertemplate: "size %{x}: %{y:.2f} % of rows<extra></extra>",
-    }], {
-      bargap: 0.25, xaxis: { type: "category", title: { text: "labels in the set" }, showgrid: false, tickangle: data.bins.length > 11 ? (narrow() ? -90 : -45) : 0 },
-      yaxis: { title: { text: "% of rows" }, range: [0, Math.max(...shares) * 1.15] },
-    }, `Set sizes: ${percent(stats(method, state.position).singletons)} of rows have one label.`);
-    fillTable("table-histogram", ["size", "rows", "share"], data.bins.map((bin, i) => [bin, whole(method.bins.at(state.position, i)), percent(shares[i] / 100, 2)]));
+    const count = (i) => method.bins.at(state.position, i);
+    const shares = data.bins.map((_, i) => (100 * count(i)) / data.m);
+    const range = [0, Math.max(...shares) * 1.1];
+    const picture = chart("chart-histogram", {
+      label: `Set sizes: ${percent(stats(method, state.position).singletons)} of rows have one label.`,
+      x: { title: "labels in the set", categories: compact(data.bins).map((bin) => [bin]) }, y: { title: "% of rows", range, ticks: roundTicks(range) },
+    });
+    bars(picture, shares, (share) => (share >= 0.05 ? share.toFixed(share < 9.95 ? 1 : 0) : ""));
+    picture.hover(data.bins.keys(), (i) => `${data.bins[i]} ${data.bins[i] === "1" ? "label" : "labels"}\n${plural(count(i), "row", "rows")}, ${percent(shares[i] / 100, 2)}`);
+    fillTable("table-histogram", ["size", "rows", "share"], data.bins.map((bin, i) => [bin, of(count(i), whole), of(shares[i] / 100, (share) => percent(share, 2))]));
   }
 
   function drawStrata() {
-    const method = current();
-    const { hits, counts, low, high } = method.strata;
+    const { hits, counts, low, high } = current().strata;
     const rows = compact(data.strata).map((range, i) => ({
       range, count: counts.at(state.position, i), hits: hits.at(state.position, i), low: low.at(state.position, i), high: high.at(state.position, i),
-    })).map((row) => ({ ...row, coverage: row.count ? row.hits / row.count : null }));
+    })).map((row) => ({ ...row, coverage: row.count ? row.hits / row.count : NaN }));
     const used = rows.filter((row) => row.count);
-    const place = (row) => `${row.range}<br>${whole(row.count)}`;
-    // On paper of their own: the line of the coverage asked for must not strike them through.
-    const annotations = used.map((row) => ({ x: place(row), y: row.coverage, text: row.coverage.toFixed(3), showarrow: false, xanchor: "left", xshift: 6, yshift: 12, font: { size: narrow() ? 10 : 11, color: colour("ink") }, bgcolor: colour("paper"), borderpad: 1 }));
-    draw("chart-strata", [{
-      type: "scatter", mode: "markers", x: used.map(place), y: used.map((row) => row.coverage), cliponaxis: false, marker: { size: 9, color: colour("accent") },
-      error_y: { type: "data", symmetric: false, array: used.map((row) => row.high - row.coverage), arrayminus: used.map((row) => row.coverage - row.low), color: colour("accent"), thickness: 1.5, width: 4 },
-      hovertemplate: "%{y:.4f}<extra></extra>",
-    }], {
-      shapes: [horizontal(asked(), "soft")], annotations, margin: { l: 52, r: 40, t: 12, b: 56 },
-      xaxis: { type: "category", title: { text: "labels in the set, and rows", standoff: 4 }, showgrid: false, categoryorder: "array", categoryarray: rows.map(place), range: [-0.5, rows.length - 0.5], tickvals: rows.map(place), tickangle: 0, tickfont: { size: narrow() ? 10 : 12 } },
-      yaxis: { title: { text: "coverage" }, range: [Math.max(-0.02, Math.min(asked(), ...used.map((row) => row.low)) - 0.03), 1.07], tickvals: [0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1] },
-    }, `Coverage by set size: ${used.map((row) => `${row.range}: ${row.coverage.toFixed(3)} of ${row.count} rows`).join("; ")}.`);
-    fillTable("table-strata", ["size", "rows", "covered", "coverage", "from", "to"], rows.map((row) => [row.range, whole(row.count), whole(row.hits), fixed(row.coverage, 4), fixed(row.low, 4), fixed(row.high, 4)]));
+    const range = [Math.max(-0.02, Math.min(asked(), ...used.map((row) => row.low)) - 0.03), 1.05];
+    const picture = chart("chart-strata", {
+      label: `Coverage by set size: ${used.map((row) => `${row.range}: ${row.coverage.toFixed(3)} of ${plural(row.count, "row", "rows")}`).join("; ")}.`,
+      right: 44, x: { title: "labels in the set, and rows", categories: rows.map((row) => [row.range, whole(row.count)]) },
+      y: { title: "coverage", range, ticks: roundTicks([Math.max(0, range[0]), 1]) },
+    });
+    picture.horizontal(asked(), "soft");
+    rows.forEach((row, i) => {
+      if (!row.count) return;
+      picture.interval(i, row.low, row.high, "accent");
+      picture.dot(i, row.coverage, "accent", 4.5);
+      picture.note(row.coverage.toFixed(3), picture.across(i) + 7, picture.up(row.coverage) + 16, { size: 11, weight: 400 });
+    });
+    picture.hover(rows.keys(), (i) => (rows[i].count ? `${rows[i].range} labels: ${plural(rows[i].hits, "row", "rows")} covered of ${whole(rows[i].count)}\ncoverage ${four(rows[i].coverage)}, ${confidence} ${four(rows[i].low)} to ${four(rows[i].high)}` : `${rows[i].range} labels: no row`));
+    fillTable("table-strata", ["size", "rows", "covered", "coverage", "from", "to"], rows.map((row, i) => [data.strata[i], of(row.count, whole), of(row.hits, whole), of(row.coverage, four), of(row.low, four), of(row.high, four)]));
   }
 
   function drawDifficulty() {
@@ -612,17 +705,18 @@
     const method = current();
     const rows = compact(data.difficulty.labels).map((range, i) => {
       const count = data.difficulty.counts[i];
-      return { range, count, size: count ? method.difficulty_sizes.at(state.position, i) / count : null, coverage: count ? method.difficulty_hits.at(state.position, i) / count : null };
+      return { range, count, size: count ? method.difficulty_sizes.at(state.position, i) / count : NaN, coverage: count ? method.difficulty_hits.at(state.position, i) / count : NaN };
     });
     const used = rows.filter((row) => row.count);
-    draw("chart-difficulty", [{
-      type: "bar", x: used.map((row) => `${row.range}<br>${whole(row.count)}`), y: used.map((row) => row.size), text: used.map((row) => sizeText(row.size)),
-      textposition: "outside", cliponaxis: false, textfont: { size: 11, color: colour("ink") }, textangle: 0, marker: { color: colour("accent") }, hovertemplate: "%{y:.2f} labels<extra></extra>",
-    }], {
-      bargap: 0.45, margin: { l: 52, r: 16, t: 12, b: 56 }, xaxis: { type: "category", title: { text: "rank of the true label, and rows", standoff: 4 }, showgrid: false, tickangle: 0, tickfont: { size: narrow() ? 10 : 12 } },
-      yaxis: { title: { text: "mean set size" }, range: [0, Math.max(0.1, ...used.map((row) => row.size)) * 1.15] },
-    }, `Mean set size by difficulty: ${used.map((row) => `${row.range}: ${sizeText(row.size)}`).join("; ")}.`);
-    fillTable("table-difficulty", ["rank", "rows", "mean size", "coverage"], rows.map((row) => [row.range, whole(row.count), row.size === null ? "–" : sizeText(row.size), fixed(row.coverage, 4)]));
+    const range = [0, Math.max(0.1, ...used.map((row) => row.size)) * 1.1];
+    const picture = chart("chart-difficulty", {
+      label: `Mean set size by difficulty: ${used.map((row) => `${row.range}: ${sizeText(row.size)}, coverage ${row.coverage.toFixed(3)}`).join("; ")}.`,
+      x: { title: "rank of the true label, rows, share covered", categories: used.map((row) => [row.range, whole(row.count), percent(row.coverage, 0)]) },
+      y: { title: "mean set size", range, ticks: roundTicks(range) },
+    });
+    bars(picture, used.map((row) => row.size), sizeText);
+    picture.hover(used.keys(), (i) => `true label at rank ${used[i].range}: ${plural(used[i].count, "row", "rows")}\nmean set size ${sizeText(used[i].size)}, coverage ${four(used[i].coverage)}`);
+    fillTable("table-difficulty", ["rank", "rows", "mean size", "coverage"], rows.map((row, i) => [data.difficulty.labels[i], of(row.count, whole), of(row.size, sizeText), of(row.coverage, four)]));
   }
 
   function logGamma(x) {
@@ -634,70 +728,49 @@
   }
 
   function drawLaw(now) {
-    const method = current();
-    if (!method.law) return;
-    const a = method.law.rank.values[state.position];
-    const n = method.law.n.values[state.position];
-    const b = n + 1 - a;
-    const [low, high] = [method.law.low.values[state.position], method.law.high.values[state.position]];
-    const marks = [["asked", asked(), "soft"], [method.by ? "observed, all" : "observed", now.coverage, "ink"]];
-    fillTable("table-law", ["", "coverage"], [["asked for", coverageText(asked())], ["expected", fixed(a / (n + 1), 4)], [`${confidence} from`, fixed(low, 4)], [`${confidence} to`, fixed(high, 4)], ["observed", fixed(now.coverage, 4)]]);
+    const { law, by } = current();
+    if (!law) return;
+    const [rank, n, low, high] = [law.rank, law.n, law.low, law.high].map((curve) => curve.values[state.position]);
+    const b = n + 1 - rank;
+    const expected = rank / (n + 1);
+    fillTable("table-law", ["", "coverage"], [["target", of(asked(), coverageText)], ["expected", of(expected, four)], [`${confidence} from`, of(low, four)], [`${confidence} to`, of(high, four)], ["observed", of(now.coverage, four)]]);
     const reach = Math.max(high - low, 1e-4);
     const from = Math.max(0, Math.min(low - 0.6 * reach, now.coverage - 0.1 * reach));
     const to = Math.min(1, Math.max(high + 0.6 * reach, now.coverage + 0.1 * reach));
-    const constant = b ? logGamma(a + b) - logGamma(a) - logGamma(b) : 0;
-    const density = (x) => (b ? Math.exp(constant + (a - 1) * Math.log(x) + (b - 1) * Math.log1p(-x)) : 0);
-    const line = (start, stop) => Array.from({ length: 161 }, (_, i) => start + ((stop - start) * i) / 160).map((x) => Math.min(Math.max(x, 1e-9), 1 - 1e-9));
-    const [all, centre] = [line(from, to), line(Math.max(low, from), Math.min(high, to))];
-    // A mark's name stands on the outer side of its line, or on the other where it would be cut off; below, where two meet.
-    const width = $("chart-law").clientWidth;
-    const places = marks.map(([, x]) => 20 + ((x - from) / (to - from)) * (width - 40));
-    const rooms = marks.map(([text]) => textWidth(text) + 12);
-    const outer = marks.map((_, i) => (i === 0) === (marks[0][1] <= marks[1][1]));
-    const before = marks.map((_, i) => (outer[i] ? places[i] >= rooms[i] : places[i] > width - rooms[i]));
-    const starts = marks.map((_, i) => (before[i] ? places[i] - rooms[i] : places[i]));
-    const meet = starts[0] < starts[1] + rooms[1] && starts[1] < starts[0] + rooms[0];
-    draw("chart-law", [
-      { x: centre, y: centre.map(density), mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: colour("accent-soft"), hoverinfo: "skip" },
-      { x: all, y: all.map(density), mode: "lines", line: { color: colour("accent"), width: 2 }, hoverinfo: "skip" },
-    ], {
-      shapes: marks.map(([, x, name]) => ({ ...vertical(x, name), line: { color: colour(name), width: name === "ink" ? 2 : 1.5, dash: name === "ink" ? "solid" : "dash" } })),
-      annotations: marks.map(([text, x, name], i) => ({ x, yref: "paper", y: 1, yanchor: "top", yshift: i && meet ? -36 : 0, xanchor: before[i] ? "right" : "left", xshift: before[i] ? -5 : 5, text: `${text}<br>${fixed(x, 4)}`, align: before[i] ? "right" : "left", showarrow: false, font: { color: colour(name), size: 12 } })),
-      margin: { l: 20, r: 20, t: 12, b: 44 }, xaxis: { title: { text: b ? "coverage over calibration sets" : "coverage is 1: every set is full" }, range: [from, to], tickformat: ".3~f" },
-      yaxis: { showticklabels: false, showgrid: false, range: [0, b ? density((a - 1) / Math.max(1, a + b - 2)) * 1.3 : 1] },
-    }, `Beta law of coverage: ${confidence} between ${fixed(low, 4)} and ${fixed(high, 4)}; observed ${fixed(now.coverage, 4)}.`);
+    const constant = b ? logGamma(rank + b) - logGamma(rank) - logGamma(b) : 0;
+    const density = (x) => (b ? Math.exp(constant + (rank - 1) * Math.log(x) + (b - 1) * Math.log1p(-x)) : 0);
+    const steps = (start, stop) => Array.from({ length: 161 }, (_, i) => Math.min(Math.max(start + ((stop - start) * i) / 160, 1e-9), 1 - 1e-9));
+    const [all, centre] = [steps(from, to), steps(Math.max(low, from), Math.min(high, to))];
+    const picture = chart("chart-law", {
+      label: `Beta law of coverage: ${confidence} between ${fixed(low, 4)} and ${fixed(high, 4)}; observed ${fixed(now.coverage, 4)}.`,
+      x: { title: b ? "coverage over calibration sets" : "coverage is 1: every set is full", range: [from, to], ticks: roundTicks([from, to], narrow() ? 4 : 6) },
+      y: { range: [0, b ? Math.max(...all.map(density)) * 1.3 : 1] }, right: 24,
+    });
+    if (b) picture.band(centre, centre.map(() => 0), centre.map(density), "accent-soft");
+    if (b) picture.line(all, all.map(density), "accent");
+    picture.horizontal(0, "line", "", 1);
+    // The lower mark is named to its left, the higher to its right; the target below, so that they never meet.
+    const targetFirst = asked() <= now.coverage;
+    [["target", asked(), "soft", "6 4", targetFirst, 48], [by ? "observed, all" : "observed", now.coverage, "ink", "", !targetFirst, 26]].forEach(([text, x, colour, dash, before, y]) => {
+      picture.vertical(x, colour, dash, colour === "ink" ? 2 : 1.5);
+      picture.note(`${text} ${fixed(x, 4)}`, picture.across(x) + (before ? -5 : 5), y, { anchor: before ? "end" : "start", colour, weight: 400 });
+    });
   }
 
   // ---- Everything together ----------------------------------------------------------------------------------
 
   let pending = 0;
-  let later = 0;
-  let chartsReady = false;
-  const CHARTS = [
-    ["chart-coverage", drawCoverage], ["chart-size", drawSizes], ["chart-histogram", drawHistogram],
-    ["chart-strata", drawStrata], ["chart-difficulty", drawDifficulty], ["chart-law", drawLaw],
-  ];
-
-  // What is on the screen follows the slider at once; the rest is drawn after it, one chart at a time.
-  function seen(id) {
-    const box = $(id).getBoundingClientRect();
-    return box.bottom > 0 && box.top < innerHeight;
-  }
+  const CHARTS = [drawCoverage, drawSizes, drawHistogram, drawStrata, drawDifficulty, drawLaw];
 
   function renderCharts() {
-    if (!chartsReady) return;
     const now = stats(current(), state.position);
-    const queue = CHARTS.map(([id, chart]) => [seen(id), chart]).sort((a, b) => b[0] - a[0]);
-    const next = () => {
-      const [, chart] = queue.shift();
-      chart(now);
-      if (!performance.getEntriesByName("evicp-first-chart").length) performance.mark("evicp-first-chart");
-      if (!queue.length) document.documentElement.dataset.drawn = String(state.position);
-      else if (queue[0][0]) next();
-      else later = setTimeout(next);
-    };
-    clearTimeout(later);
-    next();
+    CHARTS.forEach((draws) => draws(now));
+    document.documentElement.dataset.drawn = String(state.position);
+  }
+
+  function redraw() {
+    cancelAnimationFrame(pending);
+    pending = requestAnimationFrame(renderCharts);
   }
 
   function render() {
@@ -708,8 +781,8 @@
     renderCertificate(now);
     renderClasses();
     renderRows();
-    cancelAnimationFrame(pending);
-    pending = requestAnimationFrame(renderCharts);
+    listContents();
+    redraw();
   }
 
   function setCoverage(value) {
@@ -731,7 +804,6 @@
     $("theme").textContent = dark ? "Light" : "Dark";
     $("theme").setAttribute("aria-pressed", String(dark));
     $("theme").setAttribute("aria-label", dark ? "Switch to light colours" : "Switch to dark colours");
-    renderCharts();
   }
 
   function connect() {
@@ -748,9 +820,8 @@
     on("row-on", "click", () => step(1));
     on("theme", "click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => setTheme(event.matches));
-    addEventListener("resize", () => { cancelAnimationFrame(pending); pending = requestAnimationFrame(renderCharts); });
-    // The print stylesheet is light; the charts are drawn with the colours that hold while printing.
-    matchMedia("print").addEventListener("change", renderCharts);
+    let width = innerWidth;
+    addEventListener("resize", () => { if (innerWidth !== width) redraw(); width = innerWidth; });
   }
 
   function prepare() {
@@ -761,6 +832,9 @@
     if (explorer) $("rows-aside").textContent = `${plural(explorer.rows.values.length, "row", "rows")} of the ${whole(data.m)} tested, drawn at random, by their number in the test data. Bars compare the labels shown.`;
     $("coverage").min = $("coverage-number").min = data.grid[0];
     $("coverage").max = $("coverage-number").max = data.grid[last];
+    renderProvenance();
+    prepareTerms();
+    prepareDownloads();
   }
 
   prepare();
@@ -768,10 +842,5 @@
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
   setCoverage(data.grid[data.start]);
   performance.mark("evicp-first-figure");
-  const begin = () => {
-    chartsReady = true;
-    renderCharts();
-    document.documentElement.dataset.ready = "true";
-  };
-  if (window.Plotly) begin(); else addEventListener("load", begin);
+  document.documentElement.dataset.ready = "true";
 })();

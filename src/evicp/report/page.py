@@ -9,24 +9,19 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from evicp.errors import need
-
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def assemble(title: str, lead: str, data: dict[str, Any]) -> str:
     """The page, with everything it needs inside it. Text is escaped, data can neither end nor open an element."""
-    foot = (
-        f"Made by evicp {data['version']} on {data['date']}. One file, no network: everything shown is in it. "
-        "Figures drawn with Plotly.js (MIT licence)."
-    )
+    foot = f"Made by evicp {data['version']} on {data['date']}. One file, no network: everything shown is in it."
     content = {
         "title": escape(title),
         "lead": escape(lead),
         "foot": escape(foot),
         "style": _source("page.css"),
+        "charts": _source("charts.js"),
         "script": _source("page.js"),
-        "plotly": _plotly(),
         "data": _json(data),
     }
     return _PLACEHOLDER.sub(lambda match: content[match.group(1)], _source("page.html"))
@@ -35,15 +30,6 @@ def assemble(title: str, lead: str, data: dict[str, Any]) -> str:
 @cache
 def _source(name: str) -> str:
     return (files("evicp.report") / name).read_text(encoding="utf-8")
-
-
-def require_plotly() -> Any:
-    """Plotly, or how to install it; called before the work, not after."""
-    return need("plotly.offline", "plotly", "report", "an interactive report")
-
-
-def _plotly() -> str:
-    return str(require_plotly().get_plotlyjs()).replace("</script", "<\\/script")
 
 
 def _json(data: dict[str, Any]) -> str:
