@@ -28,7 +28,7 @@ import peers
 import torch
 
 import evicp
-from evicp.kernels import _numpy, _triton
+from evicp.kernels import _numpy, _triton, _triton_batch, _triton_launch
 
 SCORES = (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.SAPS(), evicp.TopK(), evicp.Margin())
 COVERAGE = 0.9
@@ -177,7 +177,7 @@ def captured(work: Callable[[], Any], times: int = 8) -> float:
 
 def kernels(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, threshold: float) -> dict[str, float]:
     """Each kernel of label scores and of sets by itself, in microseconds of the device."""
-    batch = _triton._Batch(score, logits, 0)
+    batch = _triton_batch.Batch(score, logits, 0)
     found, result = batch._slots(), torch.empty(len(logits), dtype=torch.float64, device="cuda")
     room = batch._candidates(*found)
     report = {"labels: read": captured(lambda: batch._read_labels(labels))}
@@ -205,7 +205,7 @@ def device_times(
 
 def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score, ...]) -> None:
     """Other tilings than the chosen one."""
-    chosen = _triton.tiling_for
+    chosen = _triton_launch.tiling_for
     n_classes, floor = logits.shape[1], captured(logits.sum)
     tiling = chosen(n_classes, scores[0].name)
     if tiling.long:
@@ -220,7 +220,7 @@ def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score,
     for score in scores:
         threshold = threshold_of(score, logits, labels)
         for variant in [{}, *variants]:
-            _triton.tiling_for = lambda k, r, v=variant: dataclasses.replace(chosen(k, r), **v)
+            _triton_launch.tiling_for = lambda k, r, v=variant: dataclasses.replace(chosen(k, r), **v)
             try:
                 start = time.perf_counter()
                 calibration, sets = (time_ / floor for time_ in device_times(score, logits, labels, threshold))
@@ -229,7 +229,7 @@ def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score,
                 print(f"{what}: labels {calibration:.2f} x, sets {sets:.2f} x ({spent:.1f} s)", flush=True)
             except Exception as error:  # a tile that does not fit is a result, too
                 print(f"{score.name:7s} K {n_classes} {variant}: {type(error).__name__} {str(error)[:80]}", flush=True)
-    _triton.tiling_for = chosen
+    _triton_launch.tiling_for = chosen
 
 
 def guarantees(logits: torch.Tensor, labels: torch.Tensor, score: evicp.Score) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ tests/gpu repeats this on a real one.
 from __future__ import annotations
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -209,3 +210,89 @@ def test_labels_that_cannot_be_written_to(problem):
     sets = calibration.predict(z[300:], 0.9)
     np.testing.assert_array_equal(sets.contains(y[300:]).numpy(), sets.cpu().contains(y[300:]))
     assert len(calibration.p_values(z[300:], y[300:])) == 200
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Calibration stays on the device
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.uint8])
+def test_scores_come_to_the_cpu_when_they_are_asked_for(problem, kind):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels).to(kind)
+    expected = evicp.calibrate(logits, labels)
+    calibration = evicp.calibrate(z, y)
+    assert calibration.n == 500
+    assert "scores" not in vars(calibration)
+    copied = pickle.loads(pickle.dumps(calibration))
+    assert "500 rows" in repr(calibration)
+    np.testing.assert_allclose(calibration.scores, expected.scores, rtol=1e-12)
+    assert not calibration.scores.flags.writeable
+    assert (calibration.origin.digest, calibration.origin.largest) == (expected.origin.digest, expected.origin.largest)
+    assert copied == calibration
+    assert calibration.threshold(0.9) == calibration.scores[450]
+    with pytest.raises(AttributeError, match="no attribute 'score_s'"):
+        calibration.score_s  # noqa: B018
+
+
+def test_batches_and_shards_are_the_whole(problem):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    whole = evicp.calibrate(z, y, "lac")
+    first = evicp.Calibrator("lac").update(z[:100], y[:100]).update(z[100:220], y[100:220])
+    second = evicp.Calibrator("lac").update(z[220:], labels[220:])
+    merged = first.merge(second)
+    restored = evicp.Calibrator("lac").restore(merged.content(), 12).finish()
+    assert merged.finish() == whole == restored
+    assert merged.finish().origin.digest == whole.origin.digest == restored.origin.digest
+    assert evicp.calibrate(z[:200], y[:200], "lac").extended(z[200:], y[200:]) == whole
+    mixed = evicp.Calibrator("lac").update(z[:100], y[:100]).update(z[100:].numpy(), labels[100:]).finish()
+    np.testing.assert_allclose(mixed.scores, whole.scores, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rare", ["full", "cluster"])
+def test_scores_are_sorted_by_group_where_they_are(problem, rare):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    for by in (evicp.ByClass(rare=rare), GROUPS, evicp.ByUncertainty(bands=3)):
+        here, there = evicp.calibrate(logits, labels, by=by), evicp.calibrate(z, y, by=by)
+        assert "scores" not in vars(there)
+        np.testing.assert_allclose(there.scores, here.scores, rtol=1e-12, atol=1e-12)
+        assert there.law == here.law
+
+
+def test_bad_labels_are_found_on_the_device(problem):
+    logits, labels = problem
+    z = torch.from_numpy(logits)
+    for row, wrong in ((7, -1), (499, 12)):
+        bad = labels.copy()
+        bad[row] = wrong
+        with pytest.raises(evicp.EvicpError, match=rf"in \[0, 12\); got {wrong} at row {row}"):
+            evicp.calibrate(z, torch.from_numpy(bad))
+    with pytest.raises(evicp.EvicpError, match="one-based"):
+        evicp.calibrate(z, torch.from_numpy(labels + 1))
+    with pytest.raises(evicp.EvicpError, match="must be integers; got dtype float64"):
+        evicp.calibrate(z, torch.from_numpy(labels.astype(float)))
+    with pytest.raises(evicp.EvicpError, match="one entry per row of logits; got 499 labels"):
+        evicp.calibrate(z, torch.from_numpy(labels[1:]))
+    with pytest.raises(evicp.EvicpError, match="number of another"):
+        evicp.calibrate(z, torch.from_numpy(labels), class_names=[str(i) for i in range(12)][::-1])
+    named = evicp.calibrate(z, torch.from_numpy(labels + 20), class_names=range(20, 32))
+    np.testing.assert_array_equal(named.scores, evicp.calibrate(z, torch.from_numpy(labels)).scores)
+    bad = z.clone()
+    bad[9, 1] = torch.nan
+    with pytest.raises(evicp.EvicpError, match="got NaN at row 9, class 1"):
+        evicp.calibrate(bad, torch.from_numpy(labels))
+
+
+def test_odd_rows_are_warned_of(problem):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    with pytest.warns(evicp.EvicpWarning, match="look like probabilities"):
+        evicp.calibrate(torch.softmax(z, 1), y, "lac")
+    with pytest.warns(evicp.EvicpWarning, match="no positive logit"):
+        evicp.calibrate(z - 50, y)
+    with pytest.warns(evicp.EvicpWarning, match="masked"):
+        evicp.calibrate(z.masked_fill(torch.nn.functional.one_hot(y, 12).bool() & (z > 4), -torch.inf), y)
+    with pytest.warns(evicp.EvicpWarning, match="two labels are possible"):
+        evicp.calibrate(z[:, :2], y % 2)

@@ -15,8 +15,9 @@ import torch
 from hard_rows import hard_rows, relative_error
 
 import evicp
+from evicp.calibration.origin import digest_of, row_hashes, size_of_logits
 from evicp.errors import LogitsError
-from evicp.kernels import _numpy, _triton
+from evicp.kernels import _numpy, _triton, _triton_launch
 from evicp.kernels._triton_launch import Tiling
 
 BAD_ROWS_FOR = (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.TopK())
@@ -25,13 +26,13 @@ BAD_ROWS_FOR = (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.TopK())
 @contextmanager
 def tiling(**changes: Any) -> Iterator[None]:
     """Another tiling than the chosen one: its bits must be the same, and other branches are taken."""
-    chosen = _triton.tiling_for
+    chosen = _triton_launch.tiling_for
     fields = {"rows_ahead": 128, "chunk": 128} | changes
-    _triton.tiling_for = lambda _k, _rule: Tiling(**fields)
+    _triton_launch.tiling_for = lambda _k, _rule: Tiling(**fields)
     try:
         yield
     finally:
-        _triton.tiling_for = chosen
+        _triton_launch.tiling_for = chosen
 
 
 def scores_agree(score: evicp.Score, z: np.ndarray, device: str) -> tuple[np.ndarray, np.ndarray]:
@@ -88,6 +89,64 @@ def memberships(score: evicp.Score, z: np.ndarray, labels: np.ndarray, coverage:
     own = np.zeros(z.shape, bool)
     own[np.repeat(np.arange(len(z)), np.diff(offsets)), members] = True
     return int((own != (reference <= reference_threshold)).sum()), own.size
+
+
+def labelled_rows_agree(score: evicp.Score, z: np.ndarray, device: str) -> None:
+    """What a calibration is told of labelled rows is what the host would find, whatever the type of the labels."""
+    labels = np.random.default_rng(3).integers(0, z.shape[1], len(z))
+    logits = torch.tensor(z, device=device)
+    own = z[np.arange(len(z)), labels]
+    hashes = row_hashes(own, labels)
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        if labels.max() > torch.iinfo(dtype).max:
+            continue
+        found = _triton.labelled(score, logits, torch.tensor(labels, dtype=dtype, device=device))
+        assert torch.equal(found.scores, _triton.label_scores(score, logits, torch.tensor(labels, device=device)))
+        assert np.array_equal(found.hashes.cpu().numpy().view(np.uint64), hashes)
+        assert found.digest == digest_of(hashes)
+        assert found.masked == int((own == -np.inf).sum())
+        assert found.largest == size_of_logits(own, lambda rows: z[rows].max(1))
+        two = (found.scores.cpu().numpy() == 0.0) & ((z > -np.inf).sum(1) == 2)
+        assert found.seconds >= two.sum() * (score.name == "ecp")
+        assert not found.outside
+    for row, wrong in ((1, -1), (len(z) - 1, z.shape[1])):
+        labels[row] = wrong
+        assert _triton.labelled(score, logits, torch.tensor(labels, device=device)).outside
+
+
+def whole_calls_agree(score: evicp.Score, z: np.ndarray, device: str, n_new: int = 10) -> None:
+    """Calibrations and repeated predictions of tensors are those of the kernels; bad rows are errors in each call."""
+    labels = np.random.default_rng(4).integers(0, z.shape[1], len(z))
+    labels[: len(z) // 2] = z[: len(z) // 2].argmax(1)
+    logits, truth = torch.tensor(z, device=device), torch.tensor(labels, device=device)
+    own = _triton.label_scores(score, logits, truth).sort().values
+    calibration, expected = evicp.calibrate(logits, truth, score), evicp.calibrate(z, labels, score)
+    assert np.array_equal(calibration.scores, own.cpu().numpy())
+    assert calibration.origin.digest == expected.origin.digest
+    assert calibration.origin.largest == expected.origin.largest
+    new = logits[:n_new]
+    offsets, members, _ = _triton.ragged_sets(score, new, float(own[int(np.ceil((len(z) + 1) * 0.5)) - 1]))
+    for _ in range(5):  # the first ones prepare what the others use
+        sets = calibration.predict(new, 0.5)
+        assert torch.equal(sets.offsets, offsets)
+        assert torch.equal(sets.labels, members)
+        new = new.clone()
+    bad = new.clone()
+    bad[3, 1] = torch.nan
+    assert "NaN at row 3, class 1" in _message(lambda: calibration.predict(bad, 0.5))
+    assert torch.equal(calibration.predict(new, 0.5).labels, members)
+
+
+def odd_rows_are_reported(device: str) -> None:
+    """Rows that a calibration warns of are looked at again; usual ones are not."""
+    rng = np.random.default_rng(0)
+    usual = rng.normal(size=(40, 5)).astype(np.float32)
+    probabilities = np.abs(usual) / np.abs(usual).sum(1, keepdims=True)
+    odd = {"usual": usual, "probabilities": probabilities, "equal": 0 * usual + 3, "no evidence": usual - 9}
+    for name, z in odd.items():
+        for score in (evicp.ECP(), evicp.LAC()):
+            found = _triton.labelled(score, torch.tensor(z, device=device), torch.zeros(40, dtype=int, device=device))
+            assert found.odd == (name != "usual" and (name != "no evidence" or score.name == "ecp")), (name, score)
 
 
 def ranks_are_exact(z: np.ndarray, device: str) -> None:
@@ -147,6 +206,7 @@ def bad_rows_raise(device: str, n_classes: int = 5, scores: tuple[evicp.Score, .
         assert "row 4" in expected
         for score in scores:
             assert _message(lambda s=score, x=logits, y=labels: _triton.label_scores(s, x, y)) == expected
+            assert _message(lambda s=score, x=logits, y=labels: _triton.labelled(s, x, y)) == expected
             unsettled = _triton.label_scores(score, logits, labels, settled=False).isnan().tolist()
             assert unsettled == [row in (4, 6) for row in range(7)]
             assert _message(lambda s=score, x=logits: _triton.ragged_sets(s, x, 0.5)) == expected
@@ -173,6 +233,7 @@ def views_and_empty_batches(device: str) -> None:
     padded[:, 3:15] = z
     for view in (z.t().contiguous().t(), padded[:, 3:15], torch.cat([z, z])[:9]):
         assert torch.equal(_triton.label_scores(score, view, labels), expected)
+        assert torch.equal(_triton.labelled(score, view, labels).scores, expected)
     assert torch.equal(_triton.label_scores(score, z[1:], labels[1:]), expected[1:])
     assert torch.equal(_triton.label_scores(score, z.requires_grad_(), labels), expected)
     z = z.detach()
@@ -181,9 +242,10 @@ def views_and_empty_batches(device: str) -> None:
     assert len(_triton.label_scores(score, z[:0], labels[:0])) == 0
     whole = _triton.ragged_sets(score, z, -1.0)
     rows_per_group, slots_per_group = _triton.ROWS_PER_GROUP, _triton.SLOTS_PER_GROUP
-    _triton.ROWS_PER_GROUP, _triton.SLOTS_PER_GROUP = 4, 4 * _triton.tiling_for(12, "ecp").slots
+    _triton.ROWS_PER_GROUP, _triton.SLOTS_PER_GROUP = 4, 4 * _triton_launch.tiling_for(12, "ecp").slots
     try:
         assert torch.equal(_triton.label_scores(score, z, labels), expected)
+        labelled_rows_agree(score, z.cpu().numpy(), device)
         grouped = _triton.ragged_sets(score, z, -1.0)
         assert all(torch.equal(a, b) for a, b in zip(whole, grouped, strict=True))
     finally:

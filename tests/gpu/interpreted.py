@@ -30,7 +30,9 @@ import torch
 from hard_rows import SCORES, hard_rows
 
 import evicp
-from evicp.kernels import _jitted, _triton
+from evicp import kernels
+from evicp.input import convert
+from evicp.kernels import _jitted, _triton, _triton_batch
 
 TILE: dict[str, Any] = {"rows": 4, "block": 8, "warps": 1, "slots": 8, "long": False, "rows_ahead": 8, "chunk": 32}
 LONG: dict[str, Any] = TILE | {"rows": 1, "block": 16, "slots": 8, "long": True}
@@ -70,14 +72,14 @@ def many_candidates(score: evicp.Score) -> None:
 def crowded(score: evicp.Score) -> None:
     """Of rows with more candidates than slots these are sorted, together or row by row; those of others are not."""
     z = hard_rows(9, 7, seed=6)
-    together = _triton.CANDIDATES_PER_SORT
+    together = _triton_batch.CANDIDATES_PER_SORT
     with agreement.tiling(**TILE | {"slots": 2}):
         dense, _ = agreement.scores_agree(score, z, "cpu")
         for threshold in np.quantile(dense[np.isfinite(dense)], [0.3, 0.9]):
             agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
-            _triton.CANDIDATES_PER_SORT = 8
+            _triton_batch.CANDIDATES_PER_SORT = 8
             agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
-            _triton.CANDIDATES_PER_SORT = together
+            _triton_batch.CANDIDATES_PER_SORT = together
 
 
 def searched() -> None:
@@ -93,6 +95,28 @@ def searched() -> None:
             for threshold in (float(np.sort(reference[0])[5]) + 1e-4, 0.5):
                 sizes = np.diff(_triton.ragged_sets(evicp.ECP(), logits, threshold)[0].numpy())
                 assert np.array_equal(sizes, (reference <= threshold).sum(1)), (sizes, threshold)
+
+
+def labelled() -> None:
+    for score in (evicp.ECP(), evicp.RAPS()):
+        with agreement.tiling(**TILE):
+            agreement.labelled_rows_agree(score, hard_rows(14, 5), "cpu")
+    with agreement.tiling(**TILE):
+        agreement.odd_rows_are_reported("cpu")
+
+
+def whole_calls() -> None:
+    """What users call, of tensors that are declared to lie on a device of the kernels."""
+    is_on_device, on_device = convert.is_on_device, kernels.on_device
+    convert.is_on_device = lambda value: isinstance(value, torch.Tensor)
+    kernels.on_device = lambda _score, logits: _triton if isinstance(logits, torch.Tensor) else None
+    z = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32) * 3
+    try:
+        for changes in ({}, {"slots": 2}):
+            with agreement.tiling(**TILE | changes):
+                agreement.whole_calls_agree(evicp.ECP(), z, "cpu")
+    finally:
+        convert.is_on_device, kernels.on_device = is_on_device, on_device
 
 
 def long_in_fours() -> None:
@@ -131,7 +155,7 @@ OF_A_SCORE: dict[Callable[[evicp.Score], None], tuple[tuple[int, ...], tuple[int
     on_a_tile: ((0, 5, 6, 14, *range(1, 5), *range(7, 14)), (0, 5, 6, 14, 1, 2, 9, 11, 13)),
     crowded: ((0, 6), (6,)),
 }
-USUAL = (searched, long_in_fours)
+USUAL = (searched, long_in_fours, labelled, whole_calls)
 OTHERS = (in_full, half_precision)
 #: What only a real device runs.
 ONLY_COMPILED = "tl.inline_asm_elementwise"

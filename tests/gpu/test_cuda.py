@@ -189,6 +189,14 @@ def test_p_values_say_the_same_as_sets() -> None:
             assert torch.equal(p > 0.5 + 1e-12, calibration.predict(z[200:], 0.5, **of_new).mask().cpu())
 
 
+def test_calibrating_and_predicting_again_and_again() -> None:
+    rng = np.random.default_rng(0)
+    for n_classes in (10, 1000, 2049):
+        z = (rng.normal(size=(300, n_classes)) * 3).astype(np.float32)
+        for score in (evicp.ECP(), evicp.LAC(), evicp.RAPS()):
+            agreement.whole_calls_agree(score, z, "cuda", n_new=40)
+
+
 def test_the_rest() -> None:
     z = hard_rows(200, 1000)
     agreement.ranks_are_exact(z, "cuda")
@@ -197,6 +205,10 @@ def test_the_rest() -> None:
         agreement.uncertainties_agree(hard_rows(n, n_classes), "cuda")
     agreement.uniforms_are_the_reference(z, "cuda")
     agreement.uniforms_are_the_reference(hard_rows(20, 5000), "cuda")
+    for score in (evicp.ECP(), evicp.LAC(), evicp.APS()):
+        for n, n_classes in ((40, 10), (300, 1000), (20, 2049)):
+            agreement.labelled_rows_agree(score, hard_rows(n, n_classes), "cuda")
+    agreement.odd_rows_are_reported("cuda")
     agreement.bad_rows_raise("cuda")
     agreement.bad_rows_raise("cuda", n_classes=3000)
     agreement.wide_rows_are_left_open("cuda")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +23,8 @@ from evicp.types import F64, I64
 class Batch(NamedTuple):
     """What is kept of a batch of calibration rows: their scores, and what else is needed of them."""
 
-    scores: F64
+    #: An array; of rows on an accelerator a `DeviceArray` there, as the hashes are.
+    scores: Any
     #: What the guarantee needs of each row.
     keys: NDArray[Any]
     #: The kind of guarantee.
@@ -30,7 +32,7 @@ class Batch(NamedTuple):
     #: What made the scores.
     origin: Origin
     #: Of each row, of which the digest is made; None of rows whose origin has their digest.
-    hashes: NDArray[np.uint64] | None = None
+    hashes: Any = None
     #: The rows whose true label is impossible by its logit.
     masked: I64 = np.empty(0, np.int64)
     #: How many rows have two possible labels, of which the less plausible is true.
@@ -45,7 +47,8 @@ class Rows(NamedTuple):
     #: The logits as they were given; and as an array, or a tensor that stays on its accelerator.
     logits: Any
     array: Any
-    labels: I64
+    #: Class numbers; those of a tensor on its accelerator are a tensor there, and not checked before it is scored.
+    labels: Any
     groups: Any
     weights: Any
 
@@ -78,7 +81,21 @@ def labelled_rows(
     else:
         array = validate.as_logits(logits, n_classes, keep_bfloat16=True)
     classes = ClassAxis.learned_of(known, class_names, logits, array.shape[1])
-    return Rows(logits, array, classes.row_labels(labels, logits, array), groups, weights), classes
+    if isinstance(array, np.ndarray):
+        return Rows(logits, array, classes.row_labels(labels, logits, array), groups, weights), classes
+    return Rows(logits, array, _labels_beside(array, labels, logits, classes), groups, weights), classes
+
+
+#: Tensors of labels that can be checked on their device, by the names of their types.
+_WHOLE = ("torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8")
+
+
+def _labels_beside(array: Any, labels: Any, logits: Any, classes: ClassAxis) -> Any:
+    """Labels as a tensor beside the logits: class numbers that lie there as they are, others looked up and checked."""
+    are_numbers = convert.is_torch(labels) and classes.takes_numbers and str(labels.dtype) in _WHOLE
+    if are_numbers and (labels.shape, labels.device, labels.layout) == (array.shape[:1], array.device, array.layout):
+        return labels
+    return sys.modules["torch"].tensor(classes.row_labels(labels, logits, array), device=array.device)
 
 
 def score_batch(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None, precision: str | None = None) -> Batch:
@@ -93,16 +110,18 @@ def score_batch(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None,
     """
     if rows.groups is not None or rows.weights is not None:
         kind.refuse_others(rows.groups, rows.weights)
-    array, truth, on_cpu = rows.array, rows.labels, isinstance(rows.array, np.ndarray)
+    if not isinstance(rows.array, np.ndarray):
+        return _score_there(score, kind, rows, before, precision or precision_of(rows.logits, rows.array))
+    array, truth = rows.array, rows.labels
     precision = precision or precision_of(rows.logits, array)
-    bits = fraction_bits(array) if precision == "float64" and on_cpu else None
+    bits = fraction_bits(array) if precision == "float64" else None
     if before is None:
         arithmetic = kernels.arithmetic(score, array, precision)
-        warn_suspicious([score], array if on_cpu else validate.as_logits(array[:32]))
+        warn_suspicious([score], array)
     else:
         array, arithmetic = kernels.comparable(before, score, array, precision)
     scores, own = kernels.label_scores(score, array, truth), kernels.logits_at(array, truth)
-    at_once = max(1, validate.BLOCK_LOGITS // array.shape[1]) if on_cpu else 0
+    at_once = max(1, validate.BLOCK_LOGITS // array.shape[1])
     largest = size_of_logits(own, lambda some: kernels.largest_logits(array, some), at_once)
     if before is None:
         warn_of_rows_beside(score, array)
@@ -115,6 +134,35 @@ def score_batch(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None,
         np.flatnonzero(own == -np.inf),
         _second_of_two(array, scores),
         bits,
+    )
+
+
+def _score_there(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None, precision: str) -> Batch:
+    """The same of rows on an accelerator, whose scores stay there; labels are checked on the way."""
+    from evicp.calibration.device import DeviceArray
+
+    array = rows.array
+    if before is None:
+        arithmetic = kernels.arithmetic(score, array, precision)
+    else:
+        array, arithmetic = kernels.comparable(before, score, array, precision)
+    found = kernels.labelled(score, array, rows.labels)
+    needed = found.outside or found.masked or found.digest is None or kind.uses_labels
+    truth = rows.labels.cpu().numpy().astype(np.int64, copy=False) if needed else np.empty(0, np.int64)
+    if found.outside:
+        validate.as_labels(truth, len(array), array.shape[1])  # which says what is wrong with them
+    if before is None and found.odd:
+        warn_suspicious([score], validate.as_logits(array[:32]))
+    own = kernels.logits_at(array, truth) if found.masked or found.digest is None else np.empty(0)
+    scores = DeviceArray(found.scores)
+    return Batch(
+        scores,
+        kind.keys(score, array, truth if needed else rows.labels, rows.groups, rows.weights).copy(),
+        kind,
+        Origin(arithmetic, found.largest, found.digest),
+        row_hashes(own, truth) if found.hashes is None else DeviceArray(found.hashes, np.uint64),
+        np.flatnonzero(own == -np.inf),
+        _second_of_two(array, np.asarray(scores)) if found.seconds else 0,
     )
 
 
@@ -139,6 +187,16 @@ def joined(batches: Sequence[Batch]) -> Batch:
         second_of_two=sum(batch.second_of_two for batch in batches),
         bits=fraction_bits_of(batches),
     )
+
+
+def scores_of(batches: Sequence[Batch]) -> Any:
+    """The scores of all batches: an array, or one on the accelerator that has them all, if the kind sorts there."""
+    parts = [batch.scores for batch in batches]
+    there = [part for part in parts if not isinstance(part, np.ndarray)]
+    one_device = len(there) == len(parts) and len({part.values.device for part in there}) == 1
+    if one_device and batches[0].kind.sorts_there:
+        return there[0].joined(there[1:])
+    return np.concatenate(parts)
 
 
 def warn_of_masked_labels(batches: Sequence[Batch]) -> None:

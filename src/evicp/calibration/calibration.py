@@ -22,13 +22,13 @@ from evicp.calibration.levels import (
     new_rows,
     online_p_values,
     p_values,
-    predict,
     raised,
     require_law,
     warn_of_request,
 )
-from evicp.calibration.memory import Memory
+from evicp.calibration.memory import Memory, WithScores
 from evicp.calibration.origin import UNKNOWN, Origin, origin_of
+from evicp.calibration.plans import predict
 from evicp.calibration.prepared import Prepared
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.suspicious import warn_of, warn_of_new_rows
@@ -51,7 +51,7 @@ __all__ = ["Calibration"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Calibration:
+class Calibration(WithScores):
     """The scores of n calibration rows: thresholds, sets, p-values and certificates for any coverage.
 
     Parameters
@@ -95,16 +95,7 @@ class Calibration:
     numbered: bool = False
     _levels: Memory = field(init=False, compare=False, default_factory=Memory)
     _others: Memory = field(init=False, compare=False, default_factory=Memory)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scores", convert.owned(self.scores))
-
-    __setstate__ = convert.restore_frozen
-
-    @property
-    def n(self) -> int:
-        """Calibration rows."""
-        return len(self.scores)
+    _plans: Memory = field(init=False, compare=False, default_factory=Memory)
 
     @property
     def guarantee(self) -> str:
@@ -360,7 +351,7 @@ class Calibration:
             return self
         warn_of_masked_labels([new])
         warn_of_new_rows(self.score, rows.array)
-        scores, law = self.law.extended(self.scores, new.scores, new.keys, self.n_classes)
+        scores, law = self.law.extended(self.scores, np.asarray(new.scores), new.keys, self.n_classes)
         origin = origin_of([new._replace(scores=self.scores, origin=origin, hashes=None), new])
         return replace(self, scores=convert.frozen(scores), law=law, origin=origin, columns=classes.other_columns)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.batches import Batch, joined, labelled_rows, score_batch, warn_of_masked_labels
+from evicp.calibration.batches import Batch, joined, labelled_rows, score_batch, scores_of, warn_of_masked_labels
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws import as_by, kind_of
 from evicp.calibration.laws.by_group import ByGroup
@@ -247,7 +247,7 @@ class Calibrator:
         if self.n_classes is None or self.n == 0:
             raise LogitsError("calibration needs at least one row; got none. Pass labelled logits.")
         classes = self._classes or self.learned(None, self.n_classes)
-        scores = np.concatenate([batch.scores for batch in self._batches])
+        scores = scores_of(self._batches)
         if seconds := sum(batch.second_of_two for batch in self._batches):
             warn_of_seconds_of_two(self.score, seconds / len(scores))
         warn_of_masked_labels(self._batches)
@@ -255,7 +255,7 @@ class Calibrator:
         scores, law = self._batches[0].kind.law_of(scores, keys, self.n_classes, classes.names)
         return Calibration(
             self.score,
-            convert.frozen(scores),
+            convert.frozen(scores) if isinstance(scores, np.ndarray) else scores,
             self.n_classes,
             classes.names,
             law,

@@ -1,12 +1,14 @@
-"""Prediction sets of tensors on an accelerator, which stay there."""
+"""What stays on an accelerator: prediction sets of its tensors, and calibration scores until they are asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evicp.errors import InputTypeError, RowError, unusable
 from evicp.input.classes import ClassAxis
@@ -21,6 +23,50 @@ except ImportError as error:
     raise unusable("torch", "torch", "torch", "scoring on an accelerator", error) from error
 
 __all__ = ["DeviceSets"]
+
+
+class DeviceArray:
+    """Numbers on an accelerator, one of each row; where NumPy wants an array, they come to the CPU.
+
+    Parameters
+    ----------
+    values : (n,) tensor, of work that is queued on the current stream
+    dtype : of the array
+    """
+
+    def __init__(self, values: Tensor, dtype: type[np.generic] = np.float64) -> None:
+        self.values, self.dtype = values, dtype
+        self._stream = torch.cuda.current_stream(values.device) if values.is_cuda else None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The numbers as an array."""
+        if self._stream is not None:  # the numbers may still be worked out there
+            torch.cuda.current_stream(self.values.device).wait_stream(self._stream)
+        array = self.values.cpu().numpy()
+        # Torch has unsigned numbers of 64 bits not on every device: their bits come as signed ones.
+        array = array.view(np.uint64) if self.dtype is np.uint64 else array.astype(self.dtype, copy=False)
+        return array.astype(dtype or self.dtype, copy=False)
+
+    def ascending(self) -> DeviceArray:
+        """The same numbers, sorted where they are; queued, not waited for."""
+        return DeviceArray(torch.sort(self.values).values)
+
+    def by_group(self, rows: NDArray[np.int64], of_row: NDArray[np.int64]) -> DeviceArray:
+        """Those of some rows, sorted where they are: group after group, each ascending; `of_row` are their groups."""
+        device, values = self.values.device, self.values
+        if len(rows) < len(values):
+            values = values[torch.from_numpy(rows).to(device)]
+        kind = np.int16 if of_row.max(initial=0) < 2**15 else np.int64  # short numbers are sorted faster
+        values, order = torch.sort(values)
+        groups = torch.from_numpy(of_row.astype(kind)).to(device)[order]
+        return DeviceArray(values[torch.sort(groups, stable=True).indices])
+
+    def joined(self, others: Sequence[DeviceArray]) -> DeviceArray:
+        """These numbers and those of others on the same device, one after the other."""
+        return DeviceArray(torch.cat([self.values, *(other.values for other in others)])) if others else self
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -188,12 +188,6 @@ def raised(calibration: Calibration, origin: Origin, new: Arithmetic) -> Calibra
 # Sets
 
 
-def predict(calibration: Calibration, coverage: Any, confidence: Any, *new: Any) -> Any:
-    """The sets of new rows at one coverage, or a list of them at several; `new` is what `sets_at` takes of the rows."""
-    results = sets_at(calibration, levels_of(calibration, coverage, confidence), *new)
-    return results[0] if type(coverage) is float or not validate.is_many(coverage) else results
-
-
 def sets_at(
     calibration: Calibration,
     levels: list[Level],
@@ -322,16 +316,15 @@ def _within(
     else:
         loosest = kernels.ragged_sets(score, array, reduce(np.maximum, limits))
         found = [within(loosest, np.asarray(limit))[:2] for limit in limits]
-    results: list[Any] = [
-        sets_of(about, *ragged) if here else _there(about, *ragged) for about, ragged in zip(abouts, found, strict=True)
-    ]
+    made = sets_of if here else sets_there
+    results: list[Any] = [made(about, *ragged) for about, ragged in zip(abouts, found, strict=True)]
     if not allow_empty:
         top = kernels.top_labels(score, array)
         results = [filled_with(sets, top) if here else sets.filled_with(top) for sets in results]
     return results
 
 
-def _there(about: AboutSets, offsets: Any, labels: Any) -> Any:
+def sets_there(about: AboutSets, offsets: Any, labels: Any) -> Any:
     """Sets on an accelerator."""
     from evicp.calibration.device import DeviceSets
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evicp.input import convert
+from evicp.types import F64
 
 #: A level that moves asks for another coverage each time.
 _MOST = 64
@@ -24,3 +29,37 @@ class Memory(dict[Hashable, Any]):
                 self.clear()
             self[key] = found
         return found
+
+
+class WithScores:
+    """Scores as an array that nobody else can change; of rows on an accelerator they come when first asked for."""
+
+    scores: F64
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scores, np.ndarray):
+            object.__setattr__(self, "scores", convert.owned(self.scores))
+        else:  # a `DeviceArray`
+            self.__dict__["_there"] = self.__dict__.pop("scores")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            there = self.__dict__.get("_there") if name == "scores" else None
+            if there is not None:
+                self.__dict__["scores"] = convert.frozen(np.asarray(there))
+                self.__dict__.pop("_there", None)
+            if name == "scores" and name in self.__dict__:  # now, or meanwhile, by another thread
+                return self.__dict__[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"scores": self.scores} | {name: x for name, x in self.__dict__.items() if name != "_there"}
+
+    __setstate__ = convert.restore_frozen
+
+    @property
+    def n(self) -> int:
+        """Calibration rows."""
+        there = self.__dict__.get("_there")
+        return len(self.scores if there is None else there)

@@ -200,7 +200,9 @@ def origin_of(batches: Sequence[Batch]) -> Origin:
         return UNKNOWN
     digest, row = 0, 0
     for batch in some:
-        own = batch.origin.digest if batch.hashes is None else digest_of(batch.hashes, row)
+        own = batch.origin.digest  # of rows from number 0
+        if batch.hashes is not None and (own is None or row):
+            own = digest_of(np.asarray(batch.hashes), row)
         if own is None:
             return Origin.joined([one.origin for one in some], None)
         digest, row = (digest + own) % 2**64, row + len(batch.scores)

@@ -191,6 +191,11 @@ class ClassAxis:
             labels = self._looked_up(array, labels, self.names) if array.ndim == 1 and array.size else array
         return validate.as_labels(labels, n, self.n_classes)
 
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether labels that are whole numbers are class numbers, whatever they are."""
+        return self.names is None or not (self.numbered or _number_of_another(self.names))
+
     def row_labels(self, labels: Any, logits: Any, array: NDArray[Any]) -> I64:
         """The labels of rows of logits as class numbers; refused where indexes say that they are of other rows.
 
@@ -223,7 +228,7 @@ class ClassAxis:
 
     def labels(self, numbers: I64) -> NDArray[Any]:
         """Class numbers as labels that `numbers` reads as the same: names, where numbers alone may be others."""
-        if self.names is None or not (self.numbered or _number_of_another(self.names)):
+        if self.takes_numbers or self.names is None:
             return numbers
         return np.array(self.names)[numbers]
 

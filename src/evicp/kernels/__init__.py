@@ -170,6 +170,14 @@ def label_scores(score: Any, logits: Any, labels: I64) -> F64:
     return _backend_for(score, logits).label_scores(score, logits, labels)
 
 
+def labelled(score: Any, logits: Any, labels: Any) -> Any:
+    """The scores of labelled rows of a tensor on an accelerator, which stay there, and a summary (`Labelled`).
+
+    The labels, a tensor beside the logits, are whole numbers; that they are class numbers is found out there, too.
+    """
+    return _backend_for(score, logits).labelled(score, logits, labels)
+
+
 def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32, F64]:
     """All labels with score <= threshold, as (offsets, labels, their scores), best first in each row.
 

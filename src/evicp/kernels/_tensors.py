@@ -47,6 +47,10 @@ class Tensors:
             scores = self.backend.label_scores(score, logits, truth).cpu().numpy()
         return scores.astype(np.float64)
 
+    def labelled(self, score: Any, logits: Tensor, labels: Tensor) -> Any:
+        """The scores of labelled rows, which stay there, and what a calibration needs to know of them."""
+        return self.backend.labelled(score, logits, labels)
+
     def ragged_labels(self, score: Any, logits: Tensor, threshold: float | F64) -> tuple[Tensor, Tensor]:
         """Offsets and labels within thresholds: those within the loosest, of which the others are left out."""
         limit = np.asarray(threshold)

@@ -8,13 +8,15 @@ own place, so that it has the same bits whether it was asked for alone or in a s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from math import inf
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from evicp.input import validate
+from evicp.kernels._labelled import Labelled
 from evicp.kernels.registry import BUILT_IN
 from evicp.method.evidence import NORMALIZED, NORMALIZED_SINGLE
 
@@ -56,6 +58,21 @@ def label_scores(score: Any, logits: Tensor, labels: Tensor, *, settled: bool = 
     return result
 
 
+def labelled(score: Any, logits: Tensor, labels: Tensor) -> Labelled:
+    """The scores of labelled rows, and what a calibration needs to know of them."""
+    if bool(((labels < 0) | (labels >= logits.shape[1])).any()):
+        return Labelled(_empty(logits, (0,)), outside=True)
+    labels = labels.to(torch.int64)
+    scores, own = label_scores(score, logits, labels), logits.gather(1, labels[:, None])[:, 0]
+    largest = torch.where(own < 0, torch.maximum(own, -logits.amax(1)), own)
+    return Labelled(
+        scores,
+        masked=int((own == -inf).sum()),
+        seconds=int((scores == 0.0).sum()),
+        largest=float(largest.max()) if len(own) else -inf,
+    )
+
+
 def ragged_sets(score: Any, logits: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
     """All labels with score <= threshold: offsets (n + 1,) int64, labels int32, their scores float64.
 
@@ -78,6 +95,22 @@ def sets_within(logits: Tensor, limit: Tensor, dense: Iterator[tuple[int, Tensor
         labels.append(column[order].to(torch.int32))
         scores.append(members[order])
     return offsets_of(torch.cat(sizes)), torch.cat(labels), torch.cat(scores)
+
+
+class SetsPlan(NamedTuple):
+    """The sets within one threshold: here nothing more is prepared, and the first rows are looked at each time."""
+
+    score: Any
+    threshold: float
+
+    def sets(self, logits: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """Offsets, labels, and whether the first row has to be looked at."""
+        return *ragged_sets(self.score, logits, self.threshold)[:2], True
+
+
+def sets_plan(score: Any, like: Tensor, threshold: float) -> SetsPlan:  # noqa: ARG001 - as the other backends
+    """A plan for the sets within one threshold of logits like these."""
+    return SetsPlan(score, threshold)
 
 
 def offsets_of(sizes: Tensor) -> Tensor:

@@ -19,23 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from evicp.kernels import _torch
-from evicp.kernels._jitted.layout import _CUT, _RANK, _REST, _TOP, STATISTICS
-from evicp.kernels._triton_launch import Kernel, bits_of, plan_for, tiling_for
+from evicp.kernels import _triton_launch as launch
+from evicp.kernels._labelled import Labelled, joined
+from evicp.kernels._triton_batch import Batch
+from evicp.kernels._triton_sets import SetsPlan
 from evicp.kernels.registry import BUILT_IN
 
 #: Rows of a large batch are worked on in groups, so that what is kept per row stays small beside the logits.
 ROWS_PER_GROUP = 1 << 20
-
-#: Of rows with more candidates than slots, this many logits at a time, and candidates, which take dozens of bytes each.
-LOGITS_PER_SORT, CANDIDATES_PER_SORT = 1 << 26, 1 << 24
 
 #: At most this many slots for candidates at a time, 16 bytes each (24 where probabilities are added up).
 SLOTS_PER_GROUP = 1 << 25
@@ -56,10 +53,19 @@ def label_scores(score: Any, logits: Tensor, labels: Tensor, *, settled: bool = 
     if not _readable(logits):
         return _torch.label_scores(score, logits, labels)
     parts = [
-        _Batch(score, group, start).label_scores(_indices(labels, start, len(group)), settled=settled)
+        Batch(score, group, start).label_scores(_indices(labels, start, len(group)), settled=settled)
         for start, group in _groups(logits, ROWS_PER_GROUP)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def labelled(score: Any, logits: Tensor, labels: Tensor) -> Labelled:
+    """The scores of labelled rows and what a calibration needs to know of them, with one wait for the device."""
+    if not _readable(logits) or not len(logits):
+        return _torch.labelled(score, logits, labels)
+    groups = _groups(logits, ROWS_PER_GROUP)
+    parts = [Batch(score, group, start).labelled(_indices(labels, start, len(group))) for start, group in groups]
+    return parts[0] if len(parts) == 1 else joined(parts)
 
 
 def ragged_sets(score: Any, logits: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,14 +75,21 @@ def ragged_sets(score: Any, logits: Tensor, threshold: float) -> tuple[Tensor, T
     """
     if not _readable(logits):
         return _torch.ragged_sets(score, logits, threshold)
-    slots = tiling_for(logits.shape[1], score.name).slots
+    slots = launch.tiling_for(logits.shape[1], score.name).slots
     groups = _groups(logits, max(1, SLOTS_PER_GROUP // slots))
-    parts = [_Batch(score, group, start).ragged_sets(float(threshold)) for start, group in groups]
+    parts = [Batch(score, group, start).ragged_sets(float(threshold)) for start, group in groups]
     if len(parts) == 1:
         return parts[0]
     offsets, labels, scores = zip(*parts, strict=True)
     sizes = torch.cat([part[1:] - part[:-1] for part in offsets])
     return _torch.offsets_of(sizes), torch.cat(labels), torch.cat(scores)
+
+
+def sets_plan(score: Any, like: Tensor, threshold: float) -> SetsPlan | None:
+    """A plan for the sets within one threshold of logits like these; None where each call has to find its way."""
+    whole = len(like) * launch.tiling_for(like.shape[1], score.name).slots <= SLOTS_PER_GROUP
+    as_it_is = like.stride(1) == 1 and like.stride(0) >= like.shape[1]
+    return SetsPlan(score, like, threshold) if _readable(like) and len(like) and whole and as_it_is else None
 
 
 def dense_scores(score: Any, logits: Tensor) -> Tensor:
@@ -90,7 +103,7 @@ def dense_blocks(score: Any, logits: Tensor) -> Iterator[tuple[int, Tensor]]:
         yield from _torch.dense_blocks(score, logits)
         return
     for start, group in _groups(logits, max(1, _torch.BLOCK_LOGITS // logits.shape[1])):
-        yield start, _Batch(score, group, start).dense_scores()
+        yield start, Batch(score, group, start).dense_scores()
 
 
 def p_values(score: Any, logits: Tensor, ascending: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -117,7 +130,7 @@ def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
         return _torch.label_ranks(logits, labels)
     result = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     for start, group in _groups(logits, ROWS_PER_GROUP):
-        ranks = _Batch(_RankOnly(), group, start).ranks(_indices(labels, start, len(group)))
+        ranks = Batch(_RankOnly(), group, start).ranks(_indices(labels, start, len(group)))
         result[start : start + len(group)] = 1 + ranks
     return result
 
@@ -129,7 +142,7 @@ def uncertainties(score: Any, logits: Tensor) -> Tensor:
     evidence, n_classes = getattr(score, "evidence", "relu"), logits.shape[1]
     result = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
     for start, group in _groups(logits, ROWS_PER_GROUP):
-        top, rest = _Batch(_EvidenceOnly(evidence), group, start).evidence()
+        top, rest = Batch(_EvidenceOnly(evidence), group, start).evidence()
         largest = _torch.evidence_of(evidence, top[:, None])[:, 0]
         result[start : start + len(group)] = n_classes / (n_classes + largest + rest)
     return result
@@ -137,7 +150,7 @@ def uncertainties(score: Any, logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _EvidenceOnly:
-    """What `_Batch` needs of a score, for the evidence of each row and nothing else."""
+    """What `Batch` needs of a score, for the evidence of each row and nothing else."""
 
     evidence: str
     name: str = "ecp"
@@ -150,7 +163,7 @@ class _EvidenceOnly:
 
 @dataclass(frozen=True)
 class _RankOnly:
-    """What `_Batch` needs of a score, for a count of the labels above and nothing else."""
+    """What `Batch` needs of a score, for a count of the labels above and nothing else."""
 
     name: str = "topk"
     temperature: float = 1.0
@@ -185,236 +198,3 @@ def _indices(labels: Tensor, start: int, count: int) -> Tensor:
     """A group's labels as the kernels read them."""
     whole = labels if count == len(labels) else labels[start : start + count]
     return whole.to(torch.int64).contiguous()
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# A group of rows on its way through the kernels
-
-
-class _Batch:
-    """One group of rows: its statistics, and what the kernels reported of it."""
-
-    def __init__(self, score: Any, logits: Tensor, first_row: int) -> None:
-        self.logits, self.first_row = logits, first_row
-        self.n, self.n_classes = logits.shape
-        self.stride = logits.stride(0)
-        self.tiling = tiling_for(self.n_classes, score.name)
-        self.plan, self.parameters = plan_for(
-            score, self.tiling, self.n_classes, self.stride, logits.dtype, logits.device
-        )
-        self.stats = torch.empty(STATISTICS, self.n, dtype=torch.float64, device=logits.device)
-        self.status = torch.zeros(4, dtype=torch.int64, device=logits.device)
-
-    def label_scores(self, labels: Tensor, *, settled: bool) -> Tensor:
-        if self.n:
-            self._read_labels(labels)
-        result = torch.empty(self.n, dtype=torch.float64, device=self.logits.device)
-        if self.n:
-            self._score_labels(labels, result)
-            if settled and self._report()[1]:
-                self._mend_wide_rows()
-                self._score_labels(labels, result)
-        return result
-
-    def ranks(self, labels: Tensor) -> Tensor:
-        if self.n:
-            self._read_labels(labels)
-            self._report()
-        return self.stats[_RANK.value].to(torch.int64)
-
-    def evidence(self) -> tuple[Tensor, Tensor]:
-        """The largest logit of each row, and the evidence of all others."""
-        self._prepare_rows()
-        return self.stats[_TOP.value], self.stats[_REST.value]
-
-    def dense_scores(self) -> Tensor:
-        self._prepare_rows()
-        scores, order = self._ordered_scores(torch.arange(self.n, device=self.logits.device))
-        return torch.empty_like(scores).scatter_(1, order, scores)
-
-    def ragged_sets(self, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
-        if self.n == 0 or threshold == inf:
-            return self._sorted_sets(threshold)
-        found = self._slots()
-        self._read_candidates(found, threshold)
-        candidates = self._candidates(*found)  # while the device reads
-        self._score_candidates(candidates, threshold)
-        offsets = torch.cumsum(candidates[3], 0, dtype=torch.int64)
-        _, wide, crowded, total = self._report()
-        if wide or crowded:
-            return self._with_crowded_rows(candidates, threshold, bool(wide))
-        return self._write_sets(candidates, offsets, total, threshold)
-
-    def _slots(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Slots, counts of candidates, sizes of the sets after a 0."""
-        n, slots, device = self.n, self.tiling.slots, self.logits.device
-        return (
-            torch.empty(n, slots, dtype=torch.int64, device=device),
-            torch.empty(n, dtype=torch.int32, device=device),
-            torch.empty(n + 1, dtype=torch.int32, device=device),
-        )
-
-    def _candidates(self, slots: Tensor, counts: Tensor, sizes: Tensor) -> tuple[Tensor, ...]:
-        """The same, with scores in third place, and at the end running counts and fixed exponentials."""
-        scores = torch.empty(slots.shape, dtype=torch.float64, device=slots.device)
-        fixed = torch.empty(
-            self.n, self.tiling.slots if self.plan.adds_up else 0, dtype=torch.int64, device=slots.device
-        )
-        return slots, counts, scores, sizes, torch.empty_like(counts), fixed
-
-    # The kernels ------------------------------------------------------------------------------------------------
-
-    def _read_labels(self, labels: Tensor) -> None:
-        none = self.status
-        arguments = (self.logits, labels, self.stats, none, none, none, self.status, self.parameters, self.n, 0)
-        self.plan.read_labels(triton.cdiv(self.n, self.tiling.rows), *arguments)
-
-    def _read_candidates(self, found: tuple[Tensor, Tensor, Tensor], threshold: float) -> None:
-        arguments = (self.logits, self.status, self.stats, *found, self.status, self.parameters)
-        self.plan.read_candidates(triton.cdiv(self.n, self.tiling.rows), *arguments, self.n, bits_of(threshold))
-
-    def _score_labels(self, labels: Tensor, result: Tensor) -> None:
-        arguments = (self.logits, labels, self.stats, self.parameters, result, self.n, self.n_classes, self.stride)
-        self.plan.score_labels(triton.cdiv(self.n, 128), *arguments)
-
-    def _finish_rows(self) -> None:
-        self.plan.finish_rows(triton.cdiv(self.n, 128), self.stats, self.parameters, self.n, self.n_classes)
-
-    def _score_candidates(self, candidates: tuple[Tensor, ...], threshold: float) -> None:
-        tensors = (self.logits, *candidates, self.status, self.stats, self.parameters)
-        programs = triton.cdiv(self.n, self.tiling.rows_ahead)
-        self.plan.score_candidates(programs, *tensors, self.n, self.n_classes, self.stride, bits_of(threshold))
-
-    def _write_sets(
-        self, candidates: tuple[Tensor, ...], offsets: Tensor, total: int, threshold: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        slots, _, slot_scores, _, ends, _ = candidates
-        labels = torch.empty(total, dtype=torch.int32, device=self.logits.device)
-        scores = torch.empty(total, dtype=torch.float64, device=self.logits.device)
-        arguments = (slots, slot_scores, ends, offsets, labels, scores, self.n, bits_of(threshold))
-        self.plan.write_sets(triton.cdiv(self.n, self.tiling.rows_ahead), *arguments)
-        return offsets, labels, scores
-
-    def _report(self) -> list[int]:
-        """Wait for the device: was a row bad (raise), how many are wide, how many crowded, how many members."""
-        report: list[int] = self.status.tolist()
-        if report[0]:
-            _torch.raise_bad_row(self.logits, self.n - report[0], self.first_row)
-        return report
-
-    # Rows that the fast path leaves over --------------------------------------------------------------------------
-
-    def _prepare_rows(self) -> None:
-        """Statistics of every row, for scores that are not asked for by label or by slot."""
-        if self.n == 0:
-            return
-        self._read_labels(torch.zeros(self.n, dtype=torch.int64, device=self.logits.device))  # any label will do
-        if self._report()[1]:
-            self._mend_wide_rows()
-        self._finish_rows()
-
-    def _mend_wide_rows(self) -> None:
-        """The evidence beside the top label's, of rows whose evidence is too large to be added in fixed point.
-
-        The largest of the others sets the unit: they are added as integers again, of 40 bits.
-        """
-        rows = torch.nonzero(self.stats[_REST.value] < 0)[:, 0]
-        for group in torch.split(rows, max(1, _torch.BLOCK_LOGITS // self.n_classes)):
-            z = self.logits[group].to(torch.float64)
-            z.scatter_(1, z.argmax(1, keepdim=True), -inf)
-            evidence = _torch.evidence_of(self.plan.evidence, z)
-            largest = evidence.amax(1, keepdim=True).clamp_min(1.0)
-            unit = torch.exp2(torch.ceil(torch.log2(largest)) - 40)
-            whole = (evidence / unit).round().to(torch.int64).sum(1)
-            self.stats[_REST.value, group] = whole.to(torch.float64) * unit[:, 0]
-
-    def _ordered_scores(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The scores of some rows, logits descending, and which label each is; rows must have been finished."""
-        z, order = torch.sort(self.logits[rows], dim=1, descending=True, stable=True)
-        position = torch.arange(self.n_classes, device=z.device).expand(z.shape)
-        opens_group = torch.zeros(z.shape, dtype=torch.bool, device=z.device)
-        opens_group[:, 1:] = z[:, 1:] != z[:, :-1]
-        ranks = torch.where(opens_group, position, 0).cummax(1).values
-        mass = ranks
-        if self.plan.adds_up:
-            fixed = self._elements(
-                self.plan.fix_elements, rows, z, torch.empty(z.shape, dtype=torch.int64, device=z.device)
-            )
-            mass = (fixed.cumsum(1) - fixed).gather(1, ranks)
-        scores = torch.empty(z.shape, dtype=torch.float64, device=z.device)
-        return self._elements(self.plan.score_elements, rows, z, scores, ranks, mass.contiguous()), order
-
-    def _elements(self, kernel: Kernel, rows: Tensor, z: Tensor, result: Tensor, *more: Tensor) -> Tensor:
-        """What a kernel gives for logits, as many of each row as there are for one entry of `rows`."""
-        if z.numel():
-            tensors, width = (z, rows, *more, self.stats, self.parameters, result), z.numel() // len(rows)
-            kernel(triton.cdiv(z.numel(), 256), *tensors, z.numel(), width, self.n, self.n_classes)
-        return result
-
-    def _sorted_sets(self, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The sets of all rows, by sorting them whole."""
-        self._prepare_rows()
-        sizes, labels, scores = [], [], []
-        rows = torch.arange(self.n, device=self.logits.device)
-        for group in torch.split(rows, max(1, _torch.BLOCK_LOGITS // self.n_classes)):
-            ordered, order = self._ordered_scores(group)
-            if not bool((ordered[:, 1:] >= ordered[:, :-1]).all()):  # two scores that differ by rounding alone
-                ordered, again = torch.sort(ordered, dim=1, stable=True)
-                order = order.gather(1, again)
-            member = ordered <= threshold
-            sizes.append(member.sum(1))
-            labels.append(order[member].to(torch.int32))
-            scores.append(ordered[member])
-        return _torch.offsets_of(torch.cat(sizes)), torch.cat(labels), torch.cat(scores)
-
-    def _crowded_rows(self, rows: Tensor, threshold: float, most: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Sizes, labels and scores of the sets of some rows, by sorting their candidates, at most so many of a row."""
-        together = max(1, min(LOGITS_PER_SORT // self.n_classes, CANDIDATES_PER_SORT // most))
-        parts = [self._crowded_group(group, threshold) for group in torch.split(rows, together)]
-        sizes, labels, scores = zip(*parts, strict=True)
-        return torch.cat(sizes), torch.cat(labels), torch.cat(scores)
-
-    def _crowded_group(self, rows: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
-        z = self.logits[rows].to(torch.float32) + 0.0  # no -0.0, whose bits are others
-        own, label = torch.nonzero(z > self.stats[_CUT.value, rows].to(torch.float32)[:, None], as_tuple=True)
-        z = z[own, label]
-        bits = z.view(torch.int32)
-        ascending = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)  # as the logits do
-        key, order = torch.sort((own << 33) - ascending, stable=True)
-        own, label, z = own[order], label[order], z[order]
-        begins = torch.searchsorted(own, torch.arange(len(rows) + 1, device=own.device))
-        first = torch.searchsorted(key, key)  # of equal ones; running maxima of one long row take one block of threads
-        ranks = first - begins[own]
-        mass, of_each = ranks, rows[own]
-        if self.plan.adds_up:
-            fixed = self._elements(self.plan.fix_elements, of_each, z, torch.empty_like(ranks))
-            before = fixed.cumsum(0) - fixed  # may go round, and its differences back again
-            mass = before[first] - before[begins[own]]
-        scores = torch.empty(z.shape, dtype=torch.float64, device=z.device)
-        scores = self._elements(self.plan.score_elements, of_each, z, scores, ranks, mass)
-        if bool(((scores[1:] < scores[:-1]) & (own[1:] == own[:-1])).any()):  # by rounding alone
-            again = _torch.stable_order(scores, own)
-            label, scores = label[again], scores[again]
-        member = scores <= threshold
-        sizes = _torch.offsets_of(member.to(torch.int64))[begins].diff()
-        return sizes, label[member].to(torch.int32), scores[member]
-
-    def _with_crowded_rows(
-        self, candidates: tuple[Tensor, ...], threshold: float, wide: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The sets of a group in which some rows had no room in their slots, or evidence too wide."""
-        _, counts, _, sizes, *_ = candidates
-        if wide:
-            self._mend_wide_rows()
-            self._finish_rows()
-        rows = torch.nonzero(counts > self.tiling.slots)[:, 0]
-        most = self.n_classes if wide else int(counts.max())
-        own_sizes, own_labels, own_scores = self._crowded_rows(rows, threshold, most)
-        sizes[1:][rows] = own_sizes.to(torch.int32)
-        offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
-        result = self._write_sets(candidates, offsets, int(offsets[-1]), threshold)
-        begins = _torch.offsets_of(own_sizes)[:-1]
-        shift = torch.repeat_interleave(offsets[rows] - begins, own_sizes)
-        place = torch.arange(len(own_labels), device=shift.device) + shift
-        result[1][place], result[2][place] = own_labels, own_scores
-        return result

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, inf, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -115,12 +115,27 @@ class Plan:
         sets = {"SLOTS": tiling.slots, "ROWS": tiling.rows_ahead, "CHUNK": tiling.chunk}
         self.read_labels = Kernel(_read_rows, tiling.warps, **read, LABELS=True, SLOTS=0)
         self.read_candidates = Kernel(_read_rows, tiling.warps, **read, LABELS=False, SLOTS=tiling.slots)
-        self.score_labels = Kernel(_score_labels, 4, **rule, ROWS=128)
+        self.score_labels = Kernel(_score_labels, 4, **rule, ROWS=128, SUMMARY=False)
+        self.summarize_labels = Kernel(_score_labels, 4, **rule, ROWS=128, SUMMARY=True)
         self.finish_rows = Kernel(_finish_rows, 4, **rule, ROWS=128)
         self.score_candidates = Kernel(_score_candidates, tiling.chunk // 32, **rule, **sets)
         self.write_sets = Kernel(_write_sets, tiling.chunk // 32, **sets)
         self.fix_elements = Kernel(_fix_elements, 4, **rule, BLOCK=256)
         self.score_elements = Kernel(_score_elements, 4, **rule, BLOCK=256)
+
+
+class Made(NamedTuple):
+    """What is made once for a score and logits of one width, stride, type and device."""
+
+    tiling: Tiling
+    plan: Plan
+    parameters: Tensor
+
+
+def made_for(score: Any, logits: Tensor) -> Made:
+    """What is made once for a score and logits like these."""
+    tiling = tiling_for(logits.shape[1], score.name)
+    return Made(tiling, *plan_for(score, tiling, logits.shape[1], logits.stride(0), logits.dtype, logits.device))
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -369,6 +370,7 @@ _SCORE_TEXT = re.compile(r"\s*([A-Za-z]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _PARAMETER = re.compile(r"\s*([a-z_]+)\s*=\s*([^\s,=()]+)\s*")
 
 
+@lru_cache(maxsize=64)
 def _from_text(text: str) -> Score:
     match = _SCORE_TEXT.fullmatch(text)
     if match is None:

@@ -51,6 +51,7 @@ class ByClass(ByGroups):
     seed: int = 0
 
     kind: ClassVar[str] = "class"
+    sorts_there: ClassVar[bool] = True
     of_logits: ClassVar[bool] = False
     where: ClassVar[str] = " in every class or cluster"
     outcome: ClassVar[str] = "their labels are in every set"
@@ -95,7 +96,7 @@ class ByClass(ByGroups):
                 )
             most = min(int(rare[keys[rows]].sum()) // _ROWS_PER_CLUSTER, isqrt(int(rare.sum())))
             wanted = self.clusters if isinstance(self.clusters, int) else max(1, most)
-            clusters = cluster_classes(scores[aside], keys[aside], rare, wanted, self.seed)
+            clusters = cluster_classes(np.asarray(scores)[aside], keys[aside], rare, wanted, self.seed)
             fitted = replace(self, clusters=tuple(clusters.tolist()))
         return Fitted(fitted, rows, fitted.of_labels(n_classes)[keys[rows]])
 

@@ -31,6 +31,8 @@ class ByGroup(ByGroups):
     groups: tuple[int, ...] | tuple[str, ...] | None = None
 
     kind: ClassVar[str] = "group"
+    sorts_there: ClassVar[bool] = True
+    uses_labels: ClassVar[bool] = False
     of_logits: ClassVar[bool] = False
     where: ClassVar[str] = " in every group"
     needs: ClassVar[frozenset[str]] = frozenset({"groups"})

@@ -45,6 +45,8 @@ class ByUncertainty(ByGroups):
     seed: int = 0
 
     kind: ClassVar[str] = "uncertainty"
+    sorts_there: ClassVar[bool] = True
+    uses_labels: ClassVar[bool] = False
     where: ClassVar[str] = " in every band of uncertainty"
 
     def __post_init__(self) -> None:

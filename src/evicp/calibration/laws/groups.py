@@ -88,8 +88,8 @@ class ByGroups(Kind):
         raise InputError(DEPENDS_ON_THE_ROW)
 
     def law_of(
-        self, scores: F64, keys: Sequence[NDArray[Any]], n_classes: int, class_names: tuple[str, ...] | None
-    ) -> tuple[F64, Partition]:
+        self, scores: Any, keys: Sequence[NDArray[Any]], n_classes: int, class_names: tuple[str, ...] | None
+    ) -> tuple[Any, Partition]:
         """The scores group after group, each ascending."""
         some = [batch for batch in keys if len(batch)]
         if len({batch.dtype.kind for batch in some}) > 1:
@@ -417,16 +417,16 @@ def _observed(promises: tuple[GroupPromise, ...], target: Target) -> dict[str, A
     }
 
 
-def divide(by: ByGroups, scores: F64, keys: NDArray[Any], n_classes: int, names: Any) -> tuple[F64, Partition]:
+def divide(by: ByGroups, scores: Any, keys: NDArray[Any], n_classes: int, names: Any) -> tuple[Any, Partition]:
     """Fit a way to group to calibration rows; the scores group after group, each ascending, and where they lie."""
     fitted = by.fit(scores, keys, n_classes)
-    group_names = tuple(fitted.groups.names(n_classes, names))
+    of_row, group_names = fitted.of_row, tuple(fitted.groups.names(n_classes, names))
+    law = Partition(fitted.groups, group_names, np.bincount(of_row, minlength=len(group_names)))
+    if not isinstance(scores, np.ndarray):
+        return scores.by_group(fitted.rows, of_row), law
     order = np.argsort(scores[fitted.rows])
-    # By group, within it by score: small whole numbers are sorted in linear time, large ones are not.
-    kind = np.uint16 if len(group_names) < 2**16 else np.int64
-    order = order[np.argsort(fitted.of_row[order].astype(kind), kind="stable")]
-    counts = np.bincount(fitted.of_row, minlength=len(group_names))
-    return scores[fitted.rows][order], Partition(fitted.groups, group_names, counts)
+    short = of_row.astype(np.uint16) if len(group_names) < 2**16 else of_row  # sorted in linear time
+    return scores[fitted.rows][order[np.argsort(short[order], kind="stable")]], law
 
 
 def group_thresholds(scores: F64, counts: I64, ranks: I64) -> F64:

@@ -39,6 +39,9 @@ class Kind(ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     #: All kinds by that name.
     named: ClassVar[dict[str, type[Kind]]] = {}
+    #: Whether `keys` looks at the labels; and whether `law_of` sorts scores on an accelerator, see `DeviceArray`.
+    uses_labels: ClassVar[bool] = True
+    sorts_there: ClassVar[bool] = False
     #: For certificates: where coverage holds, as the end of a sentence; and on what that rests, what it does not say.
     where: ClassVar[str] = ""
     caveat: ClassVar[str] = (
@@ -77,7 +80,7 @@ class Kind(ABC):
 
         Parameters
         ----------
-        scores : (n,) in the order of the rows
+        scores : (n,) in the order of the rows; a `DeviceArray` where the kind `sorts_there`, which may return one, too
         keys : of each batch of them
         n_classes, class_names : K, and the names of the classes
         """

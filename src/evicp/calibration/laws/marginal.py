@@ -33,6 +33,8 @@ class AllRows(Kind):
     """All calibration rows together, of which nothing is needed but their scores."""
 
     guarantee = "marginal"
+    uses_labels = False
+    sorts_there = True
 
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """Nothing."""
@@ -40,13 +42,13 @@ class AllRows(Kind):
 
     def law_of(
         self,
-        scores: F64,
+        scores: Any,
         keys: Sequence[NDArray[Any]],
         n_classes: int,
         class_names: tuple[str, ...] | None,
-    ) -> tuple[F64, Marginal]:
+    ) -> tuple[Any, Marginal]:
         """The scores, ascending."""
-        return np.sort(scores), Marginal()
+        return np.sort(scores) if isinstance(scores, np.ndarray) else scores.ascending(), Marginal()
 
 
 ALL_ROWS = AllRows()

@@ -44,6 +44,7 @@ from evicp.kernels._jitted.layout import (
     _TOTAL,
     _V,
 )
+from evicp.kernels._jitted.summary import _look_at_first_row, _summarize
 
 #: What a label scores that is certain, being the only possible one: of -inf no threshold could be made.
 _LOWEST = tl.constexpr(-1.7976931348623157e308)
@@ -157,15 +158,16 @@ def _finish_rows(
     _finish(stats, parameters, n, K, row, row < n, RULE, EVIDENCE, RANDOM)
 
 
-@triton.jit(do_not_specialize=["n", "K", "stride"])
+@triton.jit(do_not_specialize=["first_row", "n", "K", "stride"])
 def _score_labels(
-    logits, labels, stats, parameters, result, n, K, stride, RULE: tl.constexpr, EVIDENCE: tl.constexpr,
-    RANDOM: tl.constexpr, ROWS: tl.constexpr
+    logits, labels, stats, parameters, result, hashes, status, first_row, n, K, stride, RULE: tl.constexpr,
+    EVIDENCE: tl.constexpr, RANDOM: tl.constexpr, ROWS: tl.constexpr, SUMMARY: tl.constexpr
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = row < n
     _finish(stats, parameters, n, K, row, here, RULE, EVIDENCE, RANDOM)
     label = tl.load(labels + row, mask=here, other=0)
+    label = tl.where((label >= 0) & (label < K), label, 0)  # others are reported by `_read_rows`
     z = tl.load(logits + row.to(tl.int64) * stride + label, mask=here, other=0.0).to(tl.float32)
     rank = tl.load(stats + _RANK * n + row, mask=here, other=0.0)
     mass = tl.load(stats + _MASS * n + row, mask=here, other=0.0)
@@ -175,6 +177,10 @@ def _score_labels(
     if RULE == _ECP:
         scored = scored & (tl.load(stats + _REST * n + row, mask=here, other=0.0) >= 0.0)
     tl.store(result + row, tl.where(scored, score, float("nan")), mask=here)
+    if SUMMARY:
+        above_least = tl.load(stats + _ABOVE_LEAST * n + row, mask=here, other=0.0)
+        _summarize(z, label, score, top, above_least, row, here, first_row, hashes, status, n, RULE)
+        _look_at_first_row(logits, status, K)
 
 
 @triton.jit(do_not_specialize=["size", "width", "n", "K"])

@@ -11,6 +11,7 @@ import triton.language as tl
 from evicp.kernels._jitted.arithmetic import _PER_ONE, _exponential, _fixed
 from evicp.kernels._jitted.layout import _APS, _LAC, _MARGIN, _MEMBERS, _RAPS, _RATE, _TOP
 from evicp.kernels._jitted.scores import _finish, _score
+from evicp.kernels._jitted.summary import _look_at_first_row
 
 # Kernels take many arguments; one on each line would hide what they do.
 # fmt: off
@@ -113,6 +114,7 @@ def _score_candidates(
         members += tl.sum(member.to(tl.int32), 0)
         first += CHUNK
     tl.atomic_add(status + _MEMBERS, members.to(tl.int64), sem="relaxed")
+    _look_at_first_row(logits, status, K)
 
 
 @triton.jit(do_not_specialize=["n", "threshold_bits"])

@@ -20,6 +20,7 @@ from evicp.kernels._jitted.layout import (
     _LOG_EPSILON,
     _MARGIN,
     _MASS,
+    _OUTSIDE,
     _RANK,
     _RAPS,
     _RATE,
@@ -105,7 +106,10 @@ def _read_rows(
     rate = tl.load(parameters + _RATE).to(tl.float32)
     own = tl.zeros([ROWS], tl.float32)
     if LABELS:
-        own = tl.load(base + tl.load(labels + row_read)).to(tl.float32)
+        label = tl.load(labels + row_read)
+        is_class = (label >= 0) & (label < K)
+        tl.atomic_max(status + _OUTSIDE + row * 0, (n - row).to(tl.int64), mask=inside & (is_class == 0))
+        own = tl.load(base + tl.where(is_class, label, 0)).to(tl.float32)
     if LONG:
         z = tl.zeros([1, BLOCK], tl.float32)
         top, least, above_least, total, rest, hash_sum, second, rank, mass = _reduce_long(
