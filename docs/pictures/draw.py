@@ -183,11 +183,28 @@ def sizes() -> str:
     return canvas.svg("Mean set size against coverage for ECP, LAC, RAPS and APS")
 
 
+def risk() -> str:
+    """What a risk costs: mean size where misses count alike, and where near misses cost less."""
+    logits, labels, new, _ = halves()
+    tree = evicp.hierarchy_costs([[label // 100, label // 10] for label in range(1000)])
+    risks = np.arange(0.02, 0.2001, 0.005)
+    canvas = Canvas((0.02, 0.2), (0.6, 20), log=True)
+    ticks = (0.02, 0.05, 0.1, 0.15, 0.2)
+    canvas.axes(ticks, (1, 2, 5, 10, 20), "risk asked for (expected loss)", "mean set size, logarithmic")
+    for name, loss, colour, shift in (("a miss", "miss", ACCENT, -4), ("a distance", tree, SECOND, 12)):
+        control = evicp.control_risk(logits, labels, risk=0.1, loss=loss)
+        means = [float(control.at(float(at)).predict(new).sizes.mean()) for at in risks]
+        canvas.line(risks, means, colour, 2.5)
+        canvas.text(canvas.width - canvas.right + 8, canvas.py(means[-1]) + shift, f"{name} {means[-1]:.2f}", colour)
+    return canvas.svg("Mean set size against the risk asked for, for misses and for distances in a hierarchy")
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "threshold.svg": threshold,
     "law.svg": law,
     "conditional.svg": conditional,
     "sizes.svg": sizes,
+    "risk.svg": risk,
 }
 
 

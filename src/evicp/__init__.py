@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from evicp.method.evidence import Opinion, opinion
     from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
     from evicp.method.temperature import TemperatureFit, fit_temperature
+    from evicp.risk.control import RiskControl, control_risk
+    from evicp.risk.loss import hierarchy_costs
     from evicp.sets import PredictionSets
     from evicp.versions import show_versions
 
@@ -66,6 +68,7 @@ __all__ = [
     "Plan",
     "PredictionSets",
     "Reliability",
+    "RiskControl",
     "Score",
     "TemperatureFit",
     "TopK",
@@ -76,12 +79,14 @@ __all__ = [
     "check_exchangeable",
     "compare",
     "conformal_rank",
+    "control_risk",
     "estimate_class_frequencies",
     "estimate_density_ratio",
     "evaluate",
     "explain",
     "extract",
     "fit_temperature",
+    "hierarchy_costs",
     "label_shift_weights",
     "load",
     "opinion",
@@ -121,6 +126,8 @@ _LAZY = {
     "method.evidence": ("Opinion", "opinion"),
     "method.scores": ("APS", "ECP", "LAC", "RAPS", "SAPS", "SCORES", "Base", "Custom", "Margin", "Score", "TopK"),
     "method.temperature": ("TemperatureFit", "fit_temperature"),
+    "risk.control": ("RiskControl", "control_risk"),
+    "risk.loss": ("hierarchy_costs",),
     "sets": ("PredictionSets",),
     "versions": ("show_versions",),
 }

@@ -64,7 +64,7 @@ class PredictionSets(AboutSets):
     class_names : K names, optional
     confidence : with which the coverage was asked for (training-conditional sets); None where on average
     guarantee : where the coverage holds: "marginal" (over all rows), in every "class", "group" or band of
-        "uncertainty", or "weighted"
+        "uncertainty", or "weighted"; "risk" for sets of `RiskControl`, whose coverage is 1 - risk / largest loss
     smoothed : ties were broken at random (`smoothed=True`), so that coverage is what was asked, not more
     tied : of sets within one threshold for all rows, other calibration scores equal it, so that more may be covered
     columns : the names of the columns of the logits calibrated on, where they are known and not the class names
@@ -418,7 +418,11 @@ class SetsSummary:
         }
 
     def __repr__(self) -> str:
-        head = f"{rows_text(self.rows)} of {self.about.n_classes:,} classes, coverage {float(self.about.coverage):g}"
+        about = self.about
+        asked = f"coverage {float(about.coverage):g}"
+        if about.guarantee == "risk":
+            asked = f"expected loss at most {float(1 - about.coverage):g} of the largest"
+        head = f"{rows_text(self.rows)} of {about.n_classes:,} classes, {asked}"
         if self.mean_size is None:
             return head
         return (

@@ -121,6 +121,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_sets(evicp.Base().predict(logits[300:], 0.9), here / "base.npz")
     np.savez(here / "test.npz", logits=logits[300:], labels=labels[300:])
     np.save(here / "test-labels.npy", labels[300:])
+    np.save(here / "costs.npy", np.arange(1.0, K + 1))
+    np.save(here / "deep-costs.npy", np.ones((K, K, K)))
+    evicp.control_risk(logits[:300], labels[:300], risk=0.1, class_names=HOSTILE).save(here / "rule.safetensors")
     (here / "tiny_network.py").write_text(TINY_NETWORK)
     (here / "two.txt").write_text("zero\none\n")
     if HAS_ONNX:
@@ -186,6 +189,14 @@ GOOD: dict[str, list[str]] = {
     "evaluate group json": ["evaluate", "group.safetensors", "test.npz", "--groups", "test-groups.npy", "--json"],
     "report near": ["report", "test.npz", "--load", "cal.safetensors", "-o", "made-near.html", "-c", "0.9004"],
     "report class": ["report", "test.npz", "--load", "class.safetensors", "-o", "made-class.html"],
+    "control": ["control", "val.npz", "--risk", "0.1", "-o", "made-rule.safetensors"],
+    "control json": [
+        "control",
+        "val.npz",
+        *["--risk", "1.5", "--costs", "costs.npy", "--confidence", "0.9", "-o", "made-rule2.safetensors", "--json"],
+    ],
+    "apply": ["apply", "rule.safetensors", "unlabelled.npz", "-o", "made-applied.csv"],
+    "apply json": ["apply", "rule.safetensors", "test.npz", "--json"],
     "plan": ["plan", "--coverage", "0.8", "--tolerance", "0.05"],
     "plan json": ["plan", "-c", "0.8", "-t", "0.05", "--json"],
     "explain": ["explain", "cal.safetensors", "unlabelled.npz", "--row", "7"],
@@ -335,6 +346,15 @@ BAD: dict[str, tuple[list[str], str]] = {
     "report names": (["report", "test.npz", "-o", "x.html", "--class-names", "taken.txt"], "got 1 names for 5 classes"),
     "report coverage": (["report", "val.npz", "-o", "x.html", "--coverage", "0.3"], "from 0.5 to 0.999"),
     "report holdout": (["report", "val.npz", "-o", "x.html", "--temperature", "holdout"], "keeps the guarantee"),
+    "control risk": (["control", "val.npz", "--risk", "2", "-o", "x.safetensors"], "below the largest loss, 1; got 2"),
+    "control costs": (
+        ["control", "val.npz", "--risk", "1", "--costs", "deep-costs.npy", "-o", "x.safetensors"],
+        "K costs or a K x K matrix of them; got shape (5, 5, 5)",
+    ),
+    "control onto": (["control", "val.npz", "--risk", "0.1", "-o", "rule.safetensors"], "exists. Use --force"),
+    "apply calibration": (["apply", "cal.safetensors", "test.npz"], "cannot load cal.safetensors"),
+    "predict rule": (["predict", "rule.safetensors", "test.npz"], "it is a rule, not a calibration"),
+    "apply onto": (["apply", "rule.safetensors", "val.npz", "-o", "val.npz", "-f"], IS_INPUT),
     "plan coverage": (["plan", "--coverage", "1"], "strictly between 0 and 1"),
     "plan tolerance": (["plan", "--tolerance", "-1"], "tolerance must be"),
     "plan confidence": (["plan", "--confidence", "95"], "confidence must be"),
@@ -412,7 +432,7 @@ MADE = (
     *("made.safetensors", "made2.safetensors", "made.csv", "made-evaluation.html", "made-comparison.csv"),
     *("made-board.html", "made-board.csv"),
     *("made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
-    *("made-state.json", "made-rows.html"),
+    *("made-state.json", "made-rows.html", "made-rule.safetensors", "made-rule2.safetensors", "made-applied.csv"),
     *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
     *("made.html", "made2.html", "made-near.html", "evicp-demo", "evicp-demo/report.html"),
 )

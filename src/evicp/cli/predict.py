@@ -25,7 +25,7 @@ from evicp.sets import PredictionSets, SetsSummary, join_sets, set_text
 
 #: So many sets are shown where none are written.
 _SHOWN = 10
-_SUFFIXES = (*SETS, *TEXT_SETS)
+SET_SUFFIXES = (*SETS, *TEXT_SETS)
 
 Smoothed = Annotated[bool, typer.Option("--smoothed", help="Let ties with calibration scores count by a random share.")]
 
@@ -59,7 +59,7 @@ def predict(
     if streamed:
         _require_lines(as_json)
     given = (calibration, logits, groups)
-    target = None if streamed else check_output(output, force=force, suffixes=_SUFFIXES, inputs=given)
+    target = None if streamed else check_output(output, force=force, suffixes=SET_SUFFIXES, inputs=given)
     check_engine(engine_name, address)
     if target is None and engine_name != "local":
         raise InputError("--engine ray needs --output: sets come back to a file.")

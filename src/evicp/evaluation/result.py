@@ -262,7 +262,7 @@ class Evaluation:
         right = "" if self.singleton_coverage is None else f" ({self.singleton_coverage:.2%} of these right)"
         rows = [
             ["rows", f"{self.n:,}"],
-            ["coverage", f"{self.coverage:.4f}, asked {float(self.target):g}"],
+            ["coverage", f"{self.coverage:.4f}, {self._asked}"],
             [
                 f"{100 * self.confidence:g} % interval",
                 f"[{low:.4f}, {high:.4f}], a confidence interval from these rows",
@@ -279,6 +279,11 @@ class Evaluation:
             ["class gap", f"{classes.mean_gap:.3f}, the mean distance of classes from {float(self.target):g}"],
         ]
         return rows if self.accuracy is None else [*rows, ["top-1 accuracy", f"{self.accuracy:.4f}"]]
+
+    @property
+    def _asked(self) -> str:
+        """The coverage asked for, in words; of sets that bound a loss there is none."""
+        return "not asked for: the sets bound a loss" if self.guarantee == "risk" else f"asked {float(self.target):g}"
 
     def _sscv_text(self) -> str:
         """SSCV with what it is taken from: coarser ranges of size than those of the table, of those with rows."""

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from os import PathLike
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -32,8 +32,15 @@ from evicp.types import F64
 
 __all__ = ["load", "save"]
 
+#: Which arrays a file must hold, in order, of the names of those that it has.
+NamesOf = Callable[[set[str]], list[str]]
+Made = TypeVar("Made")
+
 #: The artifact's format; a file of another one is refused.
 FORMAT_VERSION = 1
+
+#: How the names of arrays begin that calibrations do not have: those of the rules of `evicp.risk`.
+RULE = "rule."
 
 #: What a description has only where there is something to say.
 _COUNTS = ("chosen_on", "folds")
@@ -51,8 +58,8 @@ _MOST_GROUPS = LARGEST_HEADER // 60
 _PARTS_OF_A_GROUP = {"[": 2, "{": 1, ":": 4}
 
 
-def _description(calibration: Calibration) -> str:
-    """What is known of a calibration, as canonical JSON."""
+def content_of(calibration: Calibration) -> dict[str, Any]:
+    """What is known of a calibration, as plain values."""
     content = {
         "version": FORMAT_VERSION,
         "score": {"name": _name_of(calibration.score), "parameters": calibration.score.plain_parameters()},
@@ -65,10 +72,13 @@ def _description(calibration: Calibration) -> str:
         value = getattr(calibration, name)
         if value is not None and value is not False:
             content[name] = value
-    if calibration.origin is not None:
-        content |= calibration.origin.to_dict()
+    return content if calibration.origin is None else content | calibration.origin.to_dict()
+
+
+def _description(calibration: Calibration) -> str:
+    """What is known of a calibration, as canonical JSON."""
     try:
-        return canonical(content)
+        return canonical(content_of(calibration))
     except (TypeError, ValueError) as error:
         raise ScoreError(f"the parameters of {calibration.score} cannot be stored as JSON: {error}.") from error
 
@@ -93,7 +103,7 @@ def _digest(description: str, tensors: dict[str, F64]) -> str:
 
 def checksum(calibration: Calibration) -> str:
     """SHA-256 of the file that `save` writes, as `sha256sum` gives it."""
-    header, tensors = _file(calibration)
+    header, tensors = _file(_description(calibration), _tensors(calibration))
     digest = hashlib.sha256(header)
     for tensor in tensors:
         digest.update(tensor.data)
@@ -107,19 +117,25 @@ def save(calibration: Calibration, path: str | PathLike[str], *, overwrite: bool
     ----------
     overwrite : whether a file that exists is replaced; it is refused otherwise
     """
+    write_sealed(path, _description(calibration), _tensors(calibration), overwrite=overwrite)
+
+
+def write_sealed(
+    path: str | PathLike[str], description: str, tensors: dict[str, F64], *, overwrite: bool = False
+) -> None:
+    """Write a description and arrays of doubles under a checksum, atomically."""
     refuse_existing(path, overwrite=overwrite)
-    header, tensors = _file(calibration)
+    header, arrays = _file(description, tensors)
     if len(header) - 8 > LARGEST_HEADER:
-        raise _too_long(len(header) - 8, len(_description(calibration).encode()), len(tensors))
+        raise _too_long(len(header) - 8, len(description.encode()), len(tensors))
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write(header)
-        for tensor in tensors:
-            file.write(tensor.data)
+        for array in arrays:
+            file.write(array.data)
 
 
-def _file(calibration: Calibration) -> tuple[bytes, list[F64]]:
-    """What a calibration's file holds: its header with the length of it, and its arrays."""
-    description, tensors = _description(calibration), _tensors(calibration)
+def _file(description: str, tensors: dict[str, F64]) -> tuple[bytes, list[F64]]:
+    """What a file holds: its header with the length of it, and its arrays."""
     metadata = {"evicp": description, "sha256": _digest(description, tensors)}
     lengths = {name: len(tensor) for name, tensor in tensors.items()}
     header = canonical({"__metadata__": metadata, **dict(_layout(lengths))}).encode()
@@ -171,14 +187,35 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
     ...     load(f"{folder}/lac.safetensors") == calibration
     True
     """
+    supplied = None if score is None else as_score(score)
+    return read_sealed(path, _names_of, lambda content, tensors: rebuilt(content, tensors, supplied))
+
+
+def _names_of(names: set[str]) -> list[str]:
+    """The arrays of a calibration in their order, of the names of those that a file holds."""
+    if any(name.startswith(RULE) for name in names):
+        raise ArtifactError("it is a rule, not a calibration. Load it by its own class, or use evicp apply.")
+    return next((found for law in LAWS if (found := law.names_of(names))), [])
+
+
+def read_sealed(
+    path: str | PathLike[str], names_of: NamesOf, rebuild: Callable[[dict[str, Any], dict[str, F64]], Made]
+) -> Made:
+    """What `rebuild` makes of the description and the arrays of a file whose checksum is right.
+
+    Parameters
+    ----------
+    path : a file written by `write_sealed`
+    names_of : the arrays that a file with arrays of these names must hold, in their order; [] where they are not ours
+    rebuild : checks every part, and makes the result
+    """
     source = as_path(path)
     with open_file(source) as file:
-        supplied = None if score is None else as_score(score)
         try:
-            metadata, tensors = _read_artifact(file)
+            metadata, tensors = _read_artifact(file, names_of)
             if _digest(metadata["evicp"], tensors) != metadata["sha256"]:
                 raise ArtifactError("it is damaged: its checksum does not match its content. Calibrate again.")
-            return _rebuild(strict_json(metadata["evicp"]), tensors, supplied)
+            return rebuild(strict_json(metadata["evicp"]), tensors)
         except EvicpError as error:
             raise ArtifactError(f"cannot load {source}: {error}") from error
         except (ArithmeticError, OSError, TypeError, ValueError) as error:
@@ -187,7 +224,7 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
             raise ArtifactError(f"cannot load {source}: it is larger than the memory at hand.") from error
 
 
-def _read_artifact(file: BinaryIO) -> tuple[dict[str, str], dict[str, F64]]:
+def _read_artifact(file: BinaryIO, names_of: NamesOf) -> tuple[dict[str, str], dict[str, F64]]:
     """The metadata and arrays of a safetensors file with the parts of a calibration and no others."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
@@ -195,7 +232,7 @@ def _read_artifact(file: BinaryIO) -> tuple[dict[str, str], dict[str, F64]]:
         raise ArtifactError(f"it is not a calibration: its header claims {length:,} bytes.")
     header = strict_json(file.read(length).decode(), _MOST_GROUPS)
     metadata = header.pop("__metadata__", None)
-    lengths = _lengths(header)
+    lengths = _lengths(header, names_of(set(header)))
     n, rest = divmod(size - 8 - length, 8)
     if rest or not lengths or sum(lengths.values()) != n or not _laid_out(header, lengths):
         raise ArtifactError(
@@ -216,9 +253,8 @@ def _laid_out(header: dict[str, Any], lengths: dict[str, int]) -> bool:
     return len(header) == len(lengths) and all(same)
 
 
-def _lengths(tensors: dict[str, Any]) -> dict[str, int]:
+def _lengths(tensors: dict[str, Any], names: list[str]) -> dict[str, int]:
     """How many numbers each tensor of a header claims to hold, in the order of the file; {} if it is not ours."""
-    names = next((names for law in LAWS if (names := law.names_of(set(tensors)))), [])
     shapes: list[Any] = [tensors[name].get("shape") if isinstance(tensors[name], dict) else None for name in names]
     if not all(isinstance(shape, list) and len(shape) == 1 and type(shape[0]) is int for shape in shapes):
         return {}
@@ -253,7 +289,7 @@ def strict_json(text: str, most_groups: int = 0) -> dict[str, Any]:
     return content
 
 
-def _rebuild(content: dict[str, Any], tensors: dict[str, F64], supplied: Score | None) -> Calibration:
+def rebuilt(content: dict[str, Any], tensors: dict[str, F64], supplied: Score | None) -> Calibration:
     """A calibration from a description whose every field is checked."""
     if content.get("version") != FORMAT_VERSION:
         raise ArtifactError(

@@ -1,0 +1,69 @@
+"""What the rules of `evicp.risk` ask, observe and answer on real logits.
+
+    python benchmarks/risk_on_real_logits.py ../shared/data/*.npz --splits 50
+
+Each file holds `logits` and `labels`. Rows are split in halves many times: one calibrates, the other tests. The
+hierarchy is that of neighbouring labels, tens and hundreds; every tenth class costs ten times as much as the others.
+Prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import evicp
+from evicp.io.logits import read_logits
+from evicp.tables import markdown_table
+
+
+def losses(n_classes: int) -> dict[str, dict]:
+    """Each kind of loss, with the risk that is asked."""
+    costs = np.where(np.arange(n_classes) % 10 == 0, 1.0, 0.1)
+    tree = evicp.hierarchy_costs([[f"h{i // 100}", f"t{i // 10}"] for i in range(n_classes)])
+    found = {
+        "miss": {"risk": 0.05},
+        "miss, confidence 0.9": {"risk": 0.05, "confidence": 0.9},
+        "costs 1 and 0.1": {"risk": 0.01, "class_costs": costs},
+        "costs 1 and 0.1, confidence 0.9": {"risk": 0.01, "class_costs": costs, "confidence": 0.9},
+    }
+    if n_classes >= 100:
+        found["distance in a hierarchy"] = {"risk": 0.05, "loss": tree}
+        found["distance in a hierarchy, confidence 0.9"] = {"risk": 0.05, "loss": tree, "confidence": 0.9}
+    return found
+
+
+def risk_lines(logits: np.ndarray, labels: np.ndarray, splits: int) -> list[list[str]]:
+    """Risk control: what was asked, the mean loss of test rows over splits, and the mean size."""
+    half, lines = len(labels) // 2, []
+    for name, how in losses(logits.shape[1]).items():
+        found = []
+        for split in range(splits):
+            order = np.random.default_rng(split).permutation(len(labels))
+            used, new = order[:half], order[half:]
+            control = evicp.control_risk(logits[used], labels[used], score="lac", **how)
+            result = control.evaluate(logits[new], labels[new])
+            found.append((result.mean_loss, result.mean_size))
+        loss, size = np.mean(found, 0)
+        exceeded = np.mean([one[0] > how["risk"] for one in found])
+        lines.append([name, f"{how['risk']:g}", f"{loss:.4f}", f"{exceeded:.2f}", f"{size:.2f}"])
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--splits", type=int, default=50)
+    options = parser.parse_args()
+    table = []
+    for path in options.files:
+        rows = read_logits(path)
+        logits, labels = rows.logits, rows.labels
+        table += [[Path(path).stem, *line] for line in risk_lines(logits, labels, options.splits)]
+    print(markdown_table(["logits", "loss", "risk asked", "mean loss", "test halves above it", "size"], table))
+
+
+if __name__ == "__main__":
+    main()

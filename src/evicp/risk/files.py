@@ -1,0 +1,85 @@
+"""Files of rules: a calibration and what a rule adds to it, in the format of calibrations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from os import PathLike
+from typing import Any
+
+from evicp.calibration.calibration import Calibration
+from evicp.calibration.laws.law import canonical
+from evicp.errors import ArtifactError, InputError
+from evicp.io.artifact import RULE, content_of, read_sealed, rebuilt, write_sealed
+from evicp.method.scores import as_score
+from evicp.types import F64
+
+#: The format of rules; a file of another one is refused.
+FORMAT_VERSION = 1
+Rebuild = Callable[[dict[str, Any], Calibration, dict[str, F64]], Any]
+
+
+def save_rule(
+    path: str | PathLike[str],
+    rule: str,
+    content: dict[str, Any],
+    calibration: Calibration,
+    arrays: dict[str, F64],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write a rule, atomically.
+
+    Parameters
+    ----------
+    path : of the file
+    rule, content : the name of the rule, and its plain values
+    calibration : what it rests on
+    arrays : of the rule, by name
+    overwrite : whether a file that exists is replaced; it is refused otherwise
+    """
+    whole = {"rule": rule, "rule_version": FORMAT_VERSION, **content, "calibration": content_of(calibration)}
+    named = {f"{RULE}{name}": arrays[name] for name in sorted(arrays)}
+    write_sealed(path, canonical(whole), calibration.law.tensors(calibration.scores) | named, overwrite=overwrite)
+
+
+def load_rule(path: str | PathLike[str], rules: Mapping[str, Rebuild], score: Any = None) -> Any:
+    """Read a rule; every part of it is checked.
+
+    Parameters
+    ----------
+    path : of the file
+    rules : what makes a rule of its parts, by its name
+    score : yours, where the rule uses one
+    """
+    supplied = None if score is None else as_score(score)
+
+    def rebuild(content: dict[str, Any], tensors: dict[str, F64]) -> Any:
+        name = content.pop("rule", None)
+        if name not in rules:
+            raise ArtifactError(f"it holds the rule {name!r}; expected {' or '.join(rules)}.")
+        version = content.pop("rule_version", None)
+        if version != FORMAT_VERSION:
+            raise ArtifactError(f"its rule is of version {version!r}; this evicp reads version {FORMAT_VERSION}.")
+        own = {name.removeprefix(RULE): tensors.pop(name) for name in list(tensors) if name.startswith(RULE)}
+        calibration = rebuilt(content.pop("calibration"), tensors, supplied)
+        try:
+            return rules[name](content, calibration, own)
+        except KeyError as error:
+            raise ArtifactError(f"its description lacks {error}.") from error
+
+    return read_sealed(path, _names_of, rebuild)
+
+
+def _names_of(names: set[str]) -> list[str]:
+    """The scores of the calibration, then the arrays of the rule, by name."""
+    own = sorted(name for name in names if name.startswith(RULE))
+    return ["scores", *own] if own and names == {"scores", *own} else []
+
+
+def stored_fraction(text: Any) -> Fraction:
+    """A fraction as text, "1/20"."""
+    if not isinstance(text, str) or not re.fullmatch(r"\d{1,40}(/[1-9]\d{0,39})?", text):
+        raise InputError(f"it has {text!r} where a fraction belongs.")
+    return Fraction(text)
