@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from evicp.evaluation.leaderboard import Leaderboard
 
 _COVERAGES = [0.9, 0.95, 0.99]
-#: Columns that hold no numbers.
-_TEXT = ("temperature", "first", "best other score")
 
 Files = Annotated[
     list[str] | None,

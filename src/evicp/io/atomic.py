@@ -200,7 +200,7 @@ def refuse_target(path: Path, suffixes: Sequence[str]) -> None:
 
 def refuse_existing(path: str | PathLike[str], *, overwrite: bool) -> None:
     """Raise where a file would be replaced that nobody said may be."""
-    if not overwrite and as_path(path).is_file():
+    if not overwrite and os.path.isfile(as_path(path)):  # noqa: PTH113 - no error where it cannot be looked at
         raise FileError(f"{path} exists. Pass overwrite=True to replace it, or give another name.")
 
 

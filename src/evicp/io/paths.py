@@ -119,7 +119,6 @@ def parsed(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], Any
         raise FileError(
             f"cannot read {what} from {file}: unknown suffix {file.suffix!r}; known are {', '.join(readers)}."
         )
-    readable(file)
     with reading(file, f"it is not a {suffix} file of {what}"):
         return readers[suffix](file)
 
