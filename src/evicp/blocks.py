@@ -78,7 +78,7 @@ def _calibrator_for(
 ) -> Calibrator:
     """An empty calibrator for labelled rows, with their own class names unless others are given."""
     if not rows.has_labels:
-        raise no_labels(rows.source)
+        raise no_labels(rows)
     names = names_for(rows, class_names)
     return Calibrator(score, by=by, class_weights=class_weights, class_names=names).called(rows.class_names)
 
@@ -244,7 +244,7 @@ def _truth(rows: Rows, block: Block) -> tuple[Any, Any]:
         return block.labels, block.logits
     if block.logits.ndim == 1 and block.logits.dtype.kind in "iuU":
         return block.logits, None
-    raise no_labels(rows.source)
+    raise no_labels(rows)
 
 
 def _aligned(rows: Rows, sets: Iterator[PredictionSets]) -> Iterator[tuple[Block, PredictionSets]]:

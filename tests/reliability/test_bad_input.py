@@ -1061,8 +1061,10 @@ def test_suffixes_nobody_knows(tmp_path: Path) -> None:
     path = tmp_path / "sets.csv"
     message = f"cannot write {path}: unknown suffix '.csv'; known are .parquet, .npz, .jsonl."
     refuses(lambda: files.write_sets(SETS, path), FileError, message)
-    message = f"cannot read logits from {path}: unknown suffix '.csv'; known are .npz, .npy, .safetensors, .parquet."
-    refuses(lambda: files.read_logits(path), FileError, message)
+    text = tmp_path / "logits.txt"
+    known = ".npz, .npy, .safetensors, .parquet, .arrow, .feather, .ipc, .csv, .tsv"
+    message = f"cannot read logits from {text}: unknown suffix '.txt'; known are {known}."
+    refuses(lambda: files.read_logits(text), FileError, message)
     message = f"cannot read sets from {path}: unknown suffix '.csv'; known are .parquet, .npz."
     refuses(lambda: files.read_sets(path), FileError, message)
     np.save(tmp_path / "logits.npy", LOGITS)
@@ -1155,5 +1157,5 @@ def test_each_suffix_on_each_other_kind_of_file(tmp_path: Path) -> None:
         files.read_logits(tmp_path / "as.npy.npz")
     with pytest.raises(FileError, match=r"it is an npz file, not npy\. Rename it\.$"):
         files.read_logits(tmp_path / "as.npz.npy")
-    with pytest.raises(FileError, match=r"it has no array 'logits'; it has labels, row, size\.$"):
+    with pytest.raises(FileError, match=r"it has no column 'logits'; it has row, size\. Name what"):
         files.read_logits(tmp_path / "a.parquet")

@@ -38,6 +38,8 @@ def calibrate(
     logits: options.LogitsFiles,
     output: CalibrationOutput,
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     score: options.ScoreText = "ecp",
     by: By = None,
     groups: options.Groups = None,
@@ -58,7 +60,7 @@ def calibrate(
     check_engine(engine_name, address)
     chosen = options.parse_score(score)
     evicp.conformal_rank(1, coverage)  # a bad coverage is said before the work, not after
-    rows = inputs.read_rows(logits, labels, labelled=True, memory=memory)
+    rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True, memory=memory)
     of_rows = inputs.read_groups(groups, len(rows))
     if (by == "group") != (of_rows is not None):
         raise InputError("--by group and --groups belong together: give both or neither.")

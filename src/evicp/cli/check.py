@@ -31,6 +31,8 @@ def check(
     calibration: options.CalibrationFile,
     logits: options.LogitsFiles,
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     reference: Reference = None,
     no_labels: NoLabels = False,
     coverage: options.Coverage = 0.9,
@@ -44,7 +46,10 @@ def check(
     if no_labels and labels is not None:
         raise InputError("--labels and --no-labels contradict each other: give one.")
     loaded = inputs.load_calibration(calibration)
-    rows, old = inputs.read_rows(logits, labels), None if reference is None else inputs.read_rows(reference)
+    rows, old = (
+        inputs.read_rows(logits, labels, (logits_column, labels_column)),
+        None if reference is None else inputs.read_rows(reference, None, (logits_column, labels_column)),
+    )
     for given in (rows, old):
         if given is not None:
             same_names(loaded, given, calibration)

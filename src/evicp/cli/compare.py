@@ -32,6 +32,8 @@ Trials = Annotated[int, typer.Option(help="How many random splits.", min=1)]
 def compare(
     logits: options.LogitsFiles,
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     score: options.Scores = _DEFAULT,
     coverage: options.Coverage = 0.9,
     trials: Trials = 10,
@@ -53,7 +55,7 @@ def compare(
     if target is not None and target.suffix == ".html":
         _require_report(how["temperature"], scores, coverage)
     given = inputs.read_class_names(class_names)
-    rows = inputs.read_rows(logits, labels, labelled=True)
+    rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True)
     rows = replace(rows, class_names=names_for(rows, given))
     truth = inputs.labels_of(rows)
     with progress("comparing the scores"):

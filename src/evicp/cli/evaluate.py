@@ -20,7 +20,7 @@ from evicp.evaluation.result import Evaluation
 from evicp.evaluation.verdicts import excess_of
 from evicp.input.warn import warn
 from evicp.io.paths import format_of
-from evicp.io.rows import DEFAULT_MEMORY
+from evicp.io.rows import DEFAULT_MEMORY, no_labels
 from evicp.progress import progress
 
 Sets = Annotated[
@@ -53,6 +53,8 @@ def evaluate(
     sets: Sets,
     logits: LabelledFiles,
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     coverage: options.CalibrationCoverage = None,
     confidence: options.SetsConfidence = None,
     fill: options.NoEmpty = False,
@@ -75,23 +77,28 @@ def evaluate(
     """
     target = check_output(output, force=force, suffixes=RESULT_SUFFIXES, inputs=(sets, logits, labels, groups))
     _refuse_ignored(context, sets, target)
-    rows = _labelled(inputs.read_rows(logits, labels, memory=memory))
+    rows = _labelled(inputs.read_rows(logits, labels, (logits_column, labels_column), memory=memory))
     how: dict[str, Any] = {"groups": inputs.read_groups(groups, len(rows)), "allow_empty": not fill}
     if (calibration := _predictor(sets, rows, groups) if _is_calibration(sets) else None) is not None:
         how |= {"coverage": 0.9 if coverage is None else coverage, "target_confidence": confidence}
     with progress("evaluating", len(rows)) as advance:
         evaluation = blocks.evaluate(calibration or sets, rows, progress=advance, **how)
-    if check and evaluation.verdict is None:
-        raise InputError(_why_none(evaluation, sets))
+    _require_verdict(check, evaluation, sets)
     about = {"title": title, "data_set": data_set, "author": author, "note": note}
     files = partial(about_files, (sets, logits, labels, groups), model)
     _show(evaluation, target, as_json, lambda: evaluation.to_html(**about, **files()))
-    if check:
-        _judge(evaluation)
+    _judge(check, evaluation)
 
 
-def _judge(evaluation: Evaluation) -> None:
-    """Exit with 1 where coverage contradicts the promise; warn where far more is covered."""
+def _require_verdict(check: bool, evaluation: Evaluation, sets: str) -> None:
+    if check and evaluation.verdict is None:
+        raise InputError(_why_none(evaluation, sets))
+
+
+def _judge(check: bool, evaluation: Evaluation) -> None:
+    """Where asked, exit with 1 if coverage contradicts the promise; warn where far more is covered."""
+    if not check:
+        return
     verdict = evaluation.verdict or {}
     excess = excess_of(verdict)
     if excess is not None:
@@ -120,7 +127,7 @@ def _labelled(rows: Rows) -> Rows:
     part = rows.files[0]
     if rows.has_labels or (len(part.shape) == 1 and part.dtype.kind in "iuU"):
         return rows
-    raise FileError(f"{rows.source} has no labels. Give them with --labels labels.npy.")
+    raise no_labels(rows)
 
 
 def _predictor(path: str, rows: Rows, groups: str | None) -> Calibration:

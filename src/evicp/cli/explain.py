@@ -20,6 +20,7 @@ from evicp.errors import InputError
 def explain(
     calibration: options.CalibrationFile,
     logits: options.LogitsFiles,
+    logits_column: options.LogitsColumn = None,
     row: Annotated[int, typer.Option("--row", "-r", help="Which row, from 0.")] = 0,
     coverage: options.Coverage = 0.9,
     confidence: options.SetsConfidence = None,
@@ -33,7 +34,7 @@ def explain(
     """
     loaded = inputs.load_calibration(calibration)
     inputs.require_groups(calibration, loaded, groups)
-    rows = inputs.read_rows(logits)
+    rows = inputs.read_rows(logits, None, (logits_column, None))
     if not 0 <= row < len(rows):
         raise InputError(f"row {row} does not exist; {rows.source} has {len(rows):,} rows, from 0.")
     same_names(loaded, rows, calibration)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evicp import blocks
 from evicp.blocks import Rows
 from evicp.calibration.calibration import Calibration
-from evicp.cli.outputs import STREAM
+from evicp.cli.outputs import INPUT_SUFFIXES, STREAM
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError
 from evicp.input.classes import as_class_names, labelled
 from evicp.io import artifact
@@ -22,11 +22,12 @@ from evicp.io.arrays import safetensors_metadata
 from evicp.io.content import TORCH_SUFFIXES, read_stream, read_torch
 from evicp.io.logits import open_labels
 from evicp.io.paths import as_path, format_of, read_text
-from evicp.io.rows import DEFAULT_MEMORY, hold
+from evicp.io.roles import Wanted
+from evicp.io.rows import DEFAULT_MEMORY, hold, no_labels
 from evicp.types import I64
 
 #: What is no calibration, by its suffix: files of logits and of sets.
-_OTHER_FILES = (".npz", ".npy", ".parquet", ".jsonl", ".json", ".csv", ".onnx", *TORCH_SUFFIXES)
+_OTHER_FILES = tuple({*INPUT_SUFFIXES, ".jsonl", ".json", ".onnx"} - {".safetensors"})
 
 
 def load_calibration(path: str, order: str = "comes before LOGITS") -> Calibration:
@@ -41,25 +42,33 @@ def load_calibration(path: str, order: str = "comes before LOGITS") -> Calibrati
         ) from error
 
 
-def read_rows(path: str, labels: str | None = None, *, labelled: bool = False, memory: str = DEFAULT_MEMORY) -> Rows:
+def read_rows(
+    path: str,
+    labels: str | None = None,
+    columns: tuple[str | None, str | None] = (None, None),
+    *,
+    labelled: bool = False,
+    memory: str = DEFAULT_MEMORY,
+) -> Rows:
     """Rows of logits in a file, a folder of shards, or from standard input ("-"), to be read in blocks.
 
     Parameters
     ----------
     labels : an npy file of labels, where the logits' own file has none
+    columns : the names of logits and labels in the file, where they are not the usual ones
     labelled : whether labels are needed; their absence is then an error
     memory : what blocks of rows may take
     """
     if path == STREAM:
         if sys.stdin is None:
             raise FileError("cannot read standard input: it is closed.")
-        content, names = read_stream(sys.stdin.buffer.read())
+        content, names = read_stream(sys.stdin.buffer.read(), Wanted(*columns))
         rows = replace(hold(content, "standard input", memory), class_names=names)
         rows = rows if labels is None else rows.with_labels(open_labels(labels))
     else:
-        rows = _open_rows(path, labels, memory)
+        rows = _open_rows(path, labels, columns, memory)
     if labelled and not rows.has_labels:
-        raise FileError(f"{rows.source} has no labels. Give them with --labels labels.npy.")
+        raise no_labels(rows)
     return rows
 
 
@@ -68,10 +77,12 @@ def labels_of(rows: Rows) -> I64:
     return labelled(rows.logits, rows.labels, class_names=rows.class_names)[1]
 
 
-def _open_rows(path: str, labels: str | None, memory: str) -> Rows:
+def _open_rows(path: str, labels: str | None, columns: tuple[str | None, str | None], memory: str) -> Rows:
     """Rows on disk, torch's own files among them."""
     try:
-        return blocks.open_rows(path, labels, memory=memory, more=dict.fromkeys(TORCH_SUFFIXES, read_torch))
+        named = dict(zip(("logits_column", "labels_column"), columns, strict=True))
+        torch = dict.fromkeys(TORCH_SUFFIXES, read_torch)
+        return blocks.open_rows(path, labels, memory=memory, more=torch, **named)
     except FileError as error:
         if not _is_calibration(path):
             raise

@@ -48,6 +48,8 @@ def monitor(
     calibration: options.CalibrationFile,
     logits: options.LogitsFiles,
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     coverage: options.Coverage = 0.9,
     confidence: Confidence = None,
     false_alarm_rate: FalseAlarmRate = 0.01,
@@ -68,7 +70,7 @@ def monitor(
     _require_group(calibration, loaded, group)
     inputs.require_groups(calibration, loaded, groups)
     watch = evicp.Monitor(loaded, coverage, confidence=confidence, group=group, false_alarm_rate=false_alarm_rate)
-    rows = inputs.read_rows(logits, labels, labelled=True)
+    rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True)
     what: dict[str, Any] = {"group": group, "groups": inputs.read_groups(groups, len(rows)), "p_values": p_values}
     before = nullcontext(watch) if state is None else continued(state, watch, loaded, group, lambda: _wait(state))
     with before as watch, progress("monitoring", len(rows)) as advance:

@@ -83,14 +83,32 @@ LogitsFiles = Annotated[
     str,
     typer.Argument(
         metavar="LOGITS",
-        help="npz, npy, safetensors, parquet, pt or pth file, a folder of such files, or - for standard input. Damage "
-        "is found in npz, pt and pth files, and in parquet files that were written with checksums of their pages.",
+        help="npz, npy, safetensors, parquet, Arrow, pt or pth file, a folder of such files, a data set saved by "
+        "Hugging Face, a csv or tsv file, or - for standard input. Damage is found in npz, pt and pth files, and in "
+        "parquet files that were written with checksums of their pages.",
         show_default=False,
     ),
 ]
 Labels = Annotated[
     str | None,
     typer.Option("--labels", "-l", metavar="FILE", help="True labels (npy) where the logits file has none."),
+]
+LogitsColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--logits-column",
+        metavar="NAME",
+        help="The array or column of logits, if its name is not a usual one (logits, preds); 'score_*' means a column "
+        "for each class.",
+    ),
+]
+LabelsColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--labels-column",
+        metavar="NAME",
+        help="The array or column of labels, if its name is not a usual one (labels, label, targets).",
+    ),
 ]
 ClassNames = Annotated[
     str | None,

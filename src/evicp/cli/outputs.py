@@ -14,7 +14,7 @@ from evicp.extraction.storage import read_manifest
 from evicp.io.atomic import refuse_target, write_whole
 from evicp.io.content import TORCH_SUFFIXES
 from evicp.io.json_text import json_text
-from evicp.io.logits import LOGITS_SUFFIXES
+from evicp.io.logits import LOGITS_SUFFIXES, SHARD_SUFFIXES
 from evicp.io.paths import format_of, natural_key
 from evicp.tables import csv_table
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 #: What stands for standard input or output.
 STREAM = "-"
-#: The suffixes of files of logits: what is read from a folder of shards.
+#: The suffixes of files of logits, and of those that are read from a folder of shards.
 INPUT_SUFFIXES = (*LOGITS_SUFFIXES, *TORCH_SUFFIXES)
+_FOLDER_SUFFIXES = (*SHARD_SUFFIXES, *TORCH_SUFFIXES)
 #: The formats of results that are one table.
 RESULT_SUFFIXES = (".json", ".csv", ".md", ".html")
 
@@ -55,7 +56,7 @@ def check_output(
     refuse_target(target, suffixes)
     refuse_inputs(target, inputs)
     folders = [name for name in inputs if name and _is_in(Path(name), target)]
-    if folders and format_of(target) in INPUT_SUFFIXES:
+    if folders and format_of(target) in _FOLDER_SUFFIXES:
         raise FileError(f"cannot write {target}: it would be read as logits of {folders[0]}. Give another folder.")
     if target.exists() and not force:
         raise FileError(f"{target} exists. Use --force to overwrite it.")
@@ -73,7 +74,7 @@ def _reads(source: Path, target: Path) -> bool:
     """Whether a file that exists is a source, or among the files of logits in it."""
     try:
         if source.is_dir():
-            shards = (file for file in source.iterdir() if format_of(file) in INPUT_SUFFIXES)
+            shards = (file for file in source.iterdir() if format_of(file) in _FOLDER_SUFFIXES)
             return any(file.exists() and file.samefile(target) for file in shards)
         return source.exists() and source.samefile(target)
     except OSError:
@@ -121,7 +122,7 @@ def about_files(paths: Sequence[str | None], model: str = "") -> dict[str, Any]:
 
 
 def _shards(folder: Path) -> list[Path]:
-    files = (file for file in folder.iterdir() if format_of(file) in INPUT_SUFFIXES)
+    files = (file for file in folder.iterdir() if format_of(file) in _FOLDER_SUFFIXES)
     return sorted(files, key=lambda file: natural_key(file.name))
 
 

@@ -39,6 +39,7 @@ Smoothed = Annotated[bool, typer.Option("--smoothed", help="Let ties with calibr
 def predict(
     calibration: options.CalibrationFile,
     logits: options.LogitsFiles,
+    logits_column: options.LogitsColumn = None,
     output: options.Output = None,
     coverage: options.Coverage = 0.9,
     confidence: options.SetsConfidence = None,
@@ -65,15 +66,14 @@ def predict(
         raise InputError("--engine ray needs --output: sets come back to a file.")
     loaded = inputs.load_calibration(calibration)
     inputs.require_groups(calibration, loaded, groups)
-    rows = inputs.read_rows(logits, memory=memory)
-    n = len(rows)
+    rows = inputs.read_rows(logits, None, (logits_column, None), memory=memory)
     how: dict[str, Any] = {"confidence": confidence, "allow_empty": not fill, "smoothed": smoothed}
-    how["groups"] = inputs.read_groups(groups, n)
+    how["groups"] = inputs.read_groups(groups, len(rows))
     if target is None:
         show = _print_lines if streamed else partial(_print_sets, as_json=as_json)
-        show(blocks.predict_blocks(loaded, rows.with_labels(None), coverage, **how), n)
+        show(blocks.predict_blocks(loaded, rows.with_labels(None), coverage, **how), len(rows))
         return
-    with engine(engine_name, address) as work, progress("predicting", n) as advance:
+    with engine(engine_name, address) as work, progress("predicting", len(rows)) as advance:
         summary = work.predict(loaded, rows, coverage, target, progress=advance, more=TEXT_SETS, **how)
     print_result(as_json, {**summary.to_dict(), "output": target}, f"PredictionSets({summary})", written=target)
 

@@ -35,6 +35,8 @@ def report(
     logits: options.LogitsFiles,
     output: Page = "report.html",
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     load: Load = [],  # noqa: B006 - Typer wants the default as it is, and never changes it
     groups: options.Groups = None,
     score: options.Scores = _DEFAULT,
@@ -55,12 +57,10 @@ def report(
 
     The rows are split at random into calibration and test rows, unless `--load` gives a calibration made elsewhere.
     """
-    _refuse_ignored(context, load)
     given = (logits, labels, groups, class_names, *load)
     target = check_output(output, force=force, suffixes=(".html", ".htm"), inputs=given)
-    scores: Any = [options.parse_score(text, conformal=False) for text in score]
-    how = _how(temperature, calibration, seed)
-    rows = inputs.read_rows(logits, labels, labelled=True)
+    scores, how = _split(context, load, score, temperature, calibration, seed)
+    rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True)
     calibrations: Any = _load(load, groups, rows)
     look: dict[str, Any] = {"coverage": coverage, "title": title, "data_set": data_set, "author": author, "note": note}
     look |= {"class_names": names_for(rows, inputs.read_class_names(class_names)), **about_files(given, model)}
@@ -72,11 +72,14 @@ def report(
     print_result(as_json, _facts(page, rows, str(target)), f"report: {visible(target)}")
 
 
-def _how(temperature: str, calibration: str, seed: int) -> dict[str, Any]:
-    """How rows are split, if the guarantee is kept."""
+def _split(
+    context: typer.Context, load: list[str], score: list[str], temperature: str, calibration: str, seed: int
+) -> tuple[Any, dict[str, Any]]:
+    """The scores, and how rows are split, if the guarantee is kept."""
+    _refuse_ignored(context, load)
     how = options.parse_split(temperature, calibration, seed)
     require_guarantee(how["temperature"])
-    return how
+    return [options.parse_score(text, conformal=False) for text in score], how
 
 
 def require_guarantee(temperature: float | str) -> None:

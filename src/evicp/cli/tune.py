@@ -33,13 +33,15 @@ def tune(
     coverage: options.Coverage = 0.9,
     grid: Grid = None,
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
     """Tune a score on rows of their own: do not calibrate or test on them afterwards."""
     from evicp.evaluation import tuning
 
-    rows = inputs.read_rows(logits, labels, labelled=True)
+    rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True)
     chosen: Any = score if score.lower() == "auto" else options.parse_score(score)
     truth, candidates = inputs.labels_of(rows), _parse_grid(grid)
     with progress("tuning"):

@@ -15,12 +15,13 @@ from evicp.input import validate
 from evicp.io import torch_archive
 from evicp.io.logits import names_in_npz
 from evicp.io.paths import readable, unreadable
+from evicp.io.roles import Wanted, roles_of
 from evicp.io.rows import LogitsFile
 
 TORCH_SUFFIXES = (".pt", ".pth")
 
 
-def read_torch(path: Path) -> LogitsFile:
+def read_torch(path: Path, wanted: Wanted) -> LogitsFile:
     """A torch file of plain tensors: a dict with "logits" (and "labels"), a pair, or one tensor. No code is run."""
     readable(path)
     try:
@@ -41,16 +42,18 @@ def read_torch(path: Path) -> LogitsFile:
             ) from error
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileError(f"cannot read {path}: it is not a torch file of plain tensors ({reason[:200]}).") from error
-    return _from_content(content, str(path))
+    return _from_content(content, str(path), wanted)
 
 
-def _from_content(content: Any, source: str) -> LogitsFile:
+def _from_content(content: Any, source: str, wanted: Wanted) -> LogitsFile:
     """Logits and labels from what a torch or JSON file holds."""
     if isinstance(content, dict):
-        if "logits" not in content:
-            names = ", ".join(sorted(map(str, content))[:8]) or "none"
-            raise FileError(f"cannot read {source}: it has no entry 'logits'; it has {names}.")
-        return LogitsFile(_array(content["logits"]), _labels(content.get("labels")))
+        try:
+            roles = roles_of([name for name in content if isinstance(name, str)], wanted)
+        except FileError as error:
+            raise unreadable(source, error) from error
+        labels = None if roles.labels is None else content[roles.labels]
+        return LogitsFile(_array(content[roles.logits[0]]), _labels(labels))
     rows = getattr(content[0], "ndim", 0) == 2 if isinstance(content, list) and len(content) == 2 else False
     if rows or (isinstance(content, tuple) and len(content) == 2):
         return LogitsFile(_array(content[0]), _labels(content[1]))
@@ -67,7 +70,7 @@ def _labels(values: Any) -> NDArray[Any] | None:
     return None if values is None else np.asarray(values)
 
 
-def read_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
+def read_stream(data: bytes, wanted: Wanted) -> tuple[LogitsFile, tuple[str, ...] | None]:
     """npy, npz or JSON from standard input; class names if npz.
 
     JSON is rows, one row, an object with "logits" and "labels", or lines of one row each.
@@ -80,10 +83,10 @@ def read_stream(data: bytes) -> tuple[LogitsFile, tuple[str, ...] | None]:
                 if len(set(arrays.files)) < len(arrays.files):
                     raise FileError("cannot read standard input: it has more than one array of the same name.")
                 names = names_in_npz(arrays, "standard input")
-                return _from_content({name: arrays[name] for name in arrays.files}, "standard input"), names
+                return _from_content({name: arrays[name] for name in arrays.files}, "standard input", wanted), names
         if data.startswith(b"\x93NUMPY"):
             return LogitsFile(np.load(io.BytesIO(data), allow_pickle=False), None), None
-        return _from_content(_json_or_lines(data), "standard input"), None
+        return _from_content(_json_or_lines(data), "standard input", wanted), None
     except EvicpError:
         raise
     except Exception as error:  # as above

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise, zip_longest
 from os import PathLike
 from pathlib import Path
@@ -17,47 +19,66 @@ from numpy.typing import NDArray
 
 from evicp.errors import FileError, InputTypeError, LogitsError
 from evicp.io.arrays import companion, companions, open_npy, open_npz, open_safetensors, safetensors_metadata
+from evicp.io.arrow import open_arrow, read_csv, saved_class_names, saved_files
 from evicp.io.parquet import open_columns, read_columns
 from evicp.io.paths import as_path, format_of, natural_key, parsed
+from evicp.io.roles import Wanted, roles_of
 from evicp.io.rows import DEFAULT_MEMORY, FileRows, LogitsFile, Rows, as_bytes, in_memory
 from evicp.io.stored import StoredArray
 
 #: So many rows of a file tell it from nearly any other, and so many numbers are compared at a time where they do not.
 _HEAD, _AT_ONCE = 4, 1 << 20
 
-_WANTED = ("logits", "labels")
 
-#: What opens a file of logits, by suffix: the arrays that are wanted, and the names of all.
-_FORMATS: Mapping[str, Callable[[Path], tuple[Mapping[str, StoredArray], Sequence[str]]]] = MappingProxyType(
+def _rows_in(opener: Callable[..., Any], path: Path, wanted: Wanted) -> FileRows:
+    """Logits and labels, if any, among the arrays of a file."""
+    roles = roles_of(opener(path, ())[1], wanted)
+    found, names = opener(path, roles.all)
+    return FileRows(found[roles.logits[0]], None if roles.labels is None else found[roles.labels], names=tuple(names))
+
+
+def _rows_of_npy(path: Path, wanted: Wanted) -> FileRows:
+    if wanted.logits is not None:
+        raise FileError("it holds one array without a name. Leave out logits_column (--logits-column).")
+    return FileRows(open_npy(path), None)
+
+
+#: What opens a file of logits as rows, by suffix. Whatever has one of these is also read as a shard of a folder.
+_SHARDS: Mapping[str, Callable[[Path, Wanted], FileRows]] = MappingProxyType(
     {
-        ".npz": lambda path: open_npz(path, _WANTED),
-        ".npy": lambda path: ({"logits": open_npy(path)}, _WANTED),
-        ".safetensors": lambda path: open_safetensors(path, _WANTED),
+        ".npz": partial(_rows_in, open_npz),
+        ".npy": _rows_of_npy,
+        ".safetensors": partial(_rows_in, open_safetensors),
         ".parquet": open_columns,
+        **dict.fromkeys((".arrow", ".feather", ".ipc"), open_arrow),
     }
 )
 
-#: All files of logits; whatever is one is also read as a shard of a folder.
-LOGITS_SUFFIXES = tuple(_FORMATS)
+_FORMATS = MappingProxyType({**_SHARDS, ".csv": read_csv, ".tsv": read_csv})
+
+#: All files of logits, and those that are read as shards of a folder.
+LOGITS_SUFFIXES, SHARD_SUFFIXES = tuple(_FORMATS), tuple(_SHARDS)
 
 
-def _rows_of(found: Mapping[str, StoredArray], names: Sequence[str]) -> FileRows:
-    """Logits and labels, if any, among what a file holds under these names."""
-    if "logits" not in names:
-        raise FileError(f"it has no array 'logits'; it has {', '.join(sorted(names)) or 'none'}.")
-    return FileRows(found["logits"], found.get("labels"))
+def read_logits(
+    path: str | PathLike[str],
+    labels: str | PathLike[str] | None = None,
+    *,
+    logits_column: str | None = None,
+    labels_column: str | None = None,
+) -> LogitsFile:
+    """Read logits (and labels) from npz, npy (labels in a second file), safetensors, parquet, Arrow, csv or tsv.
 
-
-def read_logits(path: str | PathLike[str], labels: str | PathLike[str] | None = None) -> LogitsFile:
-    """Read logits (and labels) from npz, npy (labels in a second file), safetensors or parquet.
-
-    npz and safetensors hold arrays `logits` and `labels`; parquet holds a column `logits` of lists of one length and an
-    integer column `labels`, without nulls. A damaged npz file is refused, and so is a parquet file if its pages have
-    checksums (pyarrow writes them with `write_page_checksum=True`); npy and safetensors files have none.
+    npz and safetensors hold arrays `logits` and `labels`; tables hold a column `logits` of lists of one length, or a
+    column for each class (`logit_0`, `logit_1`, ...), and a column `labels`, without nulls. Other usual names (`label`,
+    `targets`, `preds`, `arr_0`, ...) are known; `logits_column` and `labels_column` name any other, or, with a `*`, the
+    columns of a wide table. A damaged npz file is refused, and so is a parquet file if its pages have checksums
+    (pyarrow writes them with `write_page_checksum=True`); other formats have none.
     """
+    wanted = Wanted(logits_column, labels_column)
 
     def read(file: Path) -> LogitsFile:
-        return _rows_of(*{**_FORMATS, ".parquet": read_columns}[format_of(file)](file)).whole()
+        return {**_FORMATS, ".parquet": read_columns}[format_of(file)](file, wanted).whole()
 
     result: LogitsFile = parsed(path, dict.fromkeys(LOGITS_SUFFIXES, read), "logits")
     return result if labels is None else LogitsFile(result.logits, open_labels(labels).whole())
@@ -73,10 +94,14 @@ def open_rows(
     path: str | PathLike[str],
     labels: str | PathLike[str] | None = None,
     *,
+    logits_column: str | None = None,
+    labels_column: str | None = None,
     memory: int | str = DEFAULT_MEMORY,
-    more: Mapping[str, Callable[[Path], LogitsFile]] | None = None,
+    more: Mapping[str, Callable[[Path, Wanted], LogitsFile]] | None = None,
 ) -> Rows:
-    """Rows of logits in a file (npy, npz, safetensors, parquet) or a folder of such files, to be read in blocks.
+    """Rows of logits in a file, a folder of files or a Hugging Face data set saved to disk, to be read in blocks.
+
+    Files are npy, npz, safetensors, parquet, Arrow (.arrow, .feather, .ipc), and, alone, csv and tsv.
 
     Parameters
     ----------
@@ -85,39 +110,47 @@ def open_rows(
         same rows are refused. Parquet files are compared with the checksums of their pages, which pyarrow writes with
         `write_page_checksum=True` only
     labels : an npy file of labels, where the logits' own file has none
+    logits_column, labels_column : the arrays or columns to read, if not those with usual names (`logits`, `preds`,
+        `labels`, `label`, `targets`, ...); in tables, a name with a `*` stands for a column for each class
     memory : what blocks and what is made of them may take, as bytes or text
     more : readers of further formats by suffix, which return whole arrays
     """
-    source, budget = as_path(path), as_bytes(memory)
+    source, budget, wanted = as_path(path), as_bytes(memory), Wanted(logits_column, labels_column)
     readers = more or {}
-    found = _files_of_logits(source, (*LOGITS_SUFFIXES, *readers)) if source.is_dir() else [source]
-    files = tuple(_open_all(found, readers))
+    saved = saved_files(source) if source.is_dir() else None
+    found = saved or (_files_of_logits(source, (*SHARD_SUFFIXES, *readers)) if source.is_dir() else [source])
+    files = tuple(_open_all(found, readers, wanted))
     if len(files) > 1:
         _refuse_copies(found, files)
-    rows = Rows(files, str(path), budget, _common_names(found))
+    names = _common_names(found, files)
+    if saved and names is None:
+        names = saved_class_names(source, roles_of(files[0].names, wanted, table=True).labels, files[0].shape[-1])
+    rows = Rows(files, str(path), budget, names)
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
-def _open_one(path: Path, more: Mapping[str, Callable[[Path], LogitsFile]]) -> FileRows:
+def _open_one(path: Path, more: Mapping[str, Callable[[Path, Wanted], LogitsFile]], wanted: Wanted) -> FileRows:
     """One file of logits."""
     suffix = format_of(path)
     if suffix in more:
-        return in_memory(more[suffix](path))
+        return in_memory(more[suffix](path, wanted))
 
     def read(file: Path) -> FileRows:
-        return _rows_of(*_FORMATS[suffix](file))
+        return _FORMATS[suffix](file, wanted)
 
     rows: FileRows = parsed(path, dict.fromkeys((*_FORMATS, *more), read), "logits")
     if suffix == ".npy" and (beside := companion(path, "labels")).is_file():
-        rows = FileRows(rows.logits, open_labels(beside))
+        rows = replace(rows, labels=open_labels(beside))
     return rows
 
 
-def _open_all(found: Sequence[Path], more: Mapping[str, Callable[[Path], LogitsFile]]) -> Iterator[FileRows]:
+def _open_all(
+    found: Sequence[Path], more: Mapping[str, Callable[[Path, Wanted], LogitsFile]], wanted: Wanted
+) -> Iterator[FileRows]:
     """Files of logits, all of the same classes."""
     first: tuple[Path, tuple[int, ...]] | None = None
     for file in found:
-        rows = _open_one(file, more)
+        rows = _open_one(file, more, wanted)
         shape = rows.shape[1:]
         if first is not None and shape != first[1]:
             raise LogitsError(
@@ -202,9 +235,10 @@ def _numbers(logits: NDArray[Any]) -> NDArray[Any]:
 # Class names
 
 
-def _common_names(found: Sequence[Path]) -> tuple[str, ...] | None:
+def _common_names(found: Sequence[Path], files: Sequence[FileRows]) -> tuple[str, ...] | None:
     """The class names of files; those that have any must have the same."""
-    named = [(file, names) for file in found if (names := _names_beside(file)) is not None]
+    own = ((file, rows.class_names or _names_beside(file)) for file, rows in zip(found, files, strict=True))
+    named = [(file, names) for file, names in own if names is not None]
     for file, names in named[1:]:
         if names != named[0][1]:
             raise FileError(

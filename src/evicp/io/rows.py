@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
+from evicp.input.messages import some_of
 from evicp.io.paths import reading, typed
 from evicp.io.stored import MemoryArray, StoredArray
 
@@ -53,10 +54,18 @@ class LogitsFile:
 
 @dataclass(frozen=True, eq=False)
 class FileRows:
-    """The rows of one file, or of arrays in memory."""
+    """The rows of one file, or of arrays in memory.
+
+    Parameters
+    ----------
+    class_names : what the columns of a wide table say
+    names : of all arrays or columns in the file, for messages
+    """
 
     logits: StoredArray
     labels: StoredArray | None
+    class_names: tuple[str, ...] | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path | None:
@@ -182,7 +191,7 @@ class Rows:
         wholes = []
         for file in self.files:
             if file.labels is None:
-                raise no_labels(self.source)
+                raise no_labels(self)
             with reading(self._name(file)):
                 wholes.append(file.labels.whole())
         return np.concatenate(wholes)
@@ -201,7 +210,7 @@ class Rows:
                 raise FileError(f"{self.source} has {len(self):,} rows but {labels.shape[0]:,} labels were given.")
             ends = np.cumsum([file.shape[0] for file in self.files]).tolist()
             cut = [labels.span(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
-        files = (FileRows(file.logits, own) for file, own in zip(self.files, cut, strict=True))
+        files = (dataclasses.replace(file, labels=own) for file, own in zip(self.files, cut, strict=True))
         return dataclasses.replace(self, files=tuple(files))
 
 
@@ -216,9 +225,16 @@ def in_memory(content: LogitsFile) -> FileRows:
     return FileRows(MemoryArray.of(np.asarray(content.logits)), labels)
 
 
-def no_labels(source: str) -> FileError:
-    """The one sentence a user sees when rows that must have labels have none."""
-    return FileError(f"{source} has no labels. Give them in a file of their own.")
+def no_labels(rows: Rows) -> FileError:
+    """What a user sees when rows that must have labels have none."""
+    names = sorted(set(rows.files[0].names)) if rows.files else []
+    holds, name_it = (
+        (f"; it has {some_of(names)}", "name them with labels_column (--labels-column NAME), or ")
+        if (len(names) > 1)
+        else ("", "")
+    )
+    given = f"{name_it}give them in a file of their own (--labels labels.npy)."
+    return FileError(f"{rows.source} has no labels{holds}. {given[0].upper()}{given[1:]}")
 
 
 @contextmanager

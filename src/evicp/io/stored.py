@@ -83,8 +83,10 @@ class StoredArray(ABC):
 
     def whole(self) -> NDArray[Any]:
         """All rows."""
-        (piece,) = self.pieces(max(1, self.shape[0]))
-        return piece
+        pieces = list(self.pieces(max(1, self.shape[0])))  # more than one only where each is an array of its own
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty(self.shape, self.dtype)
 
     def span(self, start: int, stop: int) -> StoredArray:
         """Rows start to stop, as an array of their own."""
