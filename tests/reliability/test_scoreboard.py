@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 import scoreboard
+import test_seeded_bugs
+import trees
 
 TODAY = date(2026, 11, 15)
 
@@ -101,3 +103,10 @@ def test_the_page_in_the_repository_is_the_scoreboards():
     text = page.read_text(encoding="utf-8")
     assert text.startswith(scoreboard.HEAD)
     assert scoreboard.parse(text).keys() <= scoreboard.ROWS.keys()
+
+
+@pytest.mark.parametrize("bug", test_seeded_bugs.BUGS, ids=lambda bug: bug.name)
+def test_a_seeded_bug_still_has_its_place(bug):
+    """Whoever changes a line that a bug stands in for is told at once, not by the next long run."""
+    bug.text_in(trees.SOURCE)
+    assert all((trees.REPOSITORY / name).is_file() for name in bug.tests)

@@ -27,10 +27,14 @@ class Bug:
     tests: tuple[str, ...]
 
     def apply(self, source: Path) -> None:
-        path = source / "evicp" / self.file
-        text = path.read_text(encoding="utf-8")
-        assert text.count(self.right) == 1, f"{self.name}: the text occurs {text.count(self.right)} times"
+        path, text = source / "evicp" / self.file, self.text_in(source)
         path.write_text(text.replace(self.right, self.wrong), encoding="utf-8")
+
+    def text_in(self, source: Path) -> str:
+        """The file's text, in which the right text must stand once."""
+        text = (source / "evicp" / self.file).read_text(encoding="utf-8")
+        assert text.count(self.right) == 1, f"{self.name}: the text occurs {text.count(self.right)} times"
+        return text
 
 
 def _tests(*names: str) -> tuple[str, ...]:
@@ -462,8 +466,8 @@ BUGS = [
     Bug(
         "other bits for a row alone than in a batch",
         "kernels/_torch.py",
-        "shifted = ((z - z.amax(1, keepdim=True)) / temperature)",
-        "shifted = ((z - z.amax()) / temperature)",
+        "shifted = (z - z.amax(1, keepdim=True)) / constant(z, temperature)",
+        "shifted = (z - z.amax()) / constant(z, temperature)",
         _tests("kernels/test_kernels_torch"),
     ),
     Bug(
