@@ -13,6 +13,7 @@ INNER: Mapping[str, tuple[str, ...]] = {
     "evicp.calibration.laws.by_class.ByClass": ("count", "fit", "fitted", "keys", "names", "numbers", "of_labels"),
     "evicp.calibration.laws.by_group.ByGroup": ("count", "fit", "fitted", "keys", "names", "numbers"),
     "evicp.calibration.laws.by_uncertainty.ByUncertainty": ("count", "fit", "fitted", "keys", "names", "numbers"),
+    "evicp.calibration.laws.overlapping.OverlappingGroups": ("keys", "law_of", "members"),
     "evicp.method.ecp.ECP": ("epsilon", "evidence_of", "log_utility_of", "monotone", "rates"),
     "evicp.torch.SetPredictor": ("get_extra_state", "set_extra_state"),
     "evicp.evaluation.tuning.Auto": ("choose",),

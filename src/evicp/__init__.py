@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from evicp.calibration.laws.cross import CrossCalibration
     from evicp.calibration.laws.density import DensityRatio, estimate_density_ratio
     from evicp.calibration.laws.label_shift import estimate_class_frequencies, label_shift_weights
+    from evicp.calibration.laws.overlapping import OverlappingGroups
     from evicp.calibration.monitor import AdaptiveLevel, Monitor
     from evicp.calibration.planning import Plan, plan
     from evicp.calibration.ranks import conformal_rank, pac_rank
@@ -65,6 +66,7 @@ __all__ = [
     "Margin",
     "Monitor",
     "Opinion",
+    "OverlappingGroups",
     "Plan",
     "PredictionSets",
     "Reliability",
@@ -109,6 +111,7 @@ _LAZY = {
     "calibration.laws.by_group": ("ByGroup",),
     "calibration.laws.by_uncertainty": ("ByUncertainty",),
     "calibration.laws.label_shift": ("estimate_class_frequencies", "label_shift_weights"),
+    "calibration.laws.overlapping": ("OverlappingGroups",),
     "calibration.monitor": ("AdaptiveLevel", "Monitor"),
     "calibration.planning": ("Plan", "plan"),
     "calibration.ranks": ("conformal_rank", "pac_rank"),

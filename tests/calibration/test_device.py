@@ -137,11 +137,13 @@ def test_p_values_say_the_same_as_sets_that_stayed(problem, score, kind):
 
 
 GROUPS = np.arange(500) % 3
+MEMBERS = np.random.default_rng(2).random((len(GROUPS), 3)) < 0.5
 WEIGHTS = np.random.default_rng(1).exponential(size=500)
 GUARANTEES = {
     "class": ({"by": "class"}, {}),
     "clusters": ({"by": evicp.ByClass(clusters=(0, 1, 2) * 4)}, {}),
     "group": ({"by": GROUPS[:300]}, {"groups": GROUPS[300:]}),
+    "overlapping": ({"by": MEMBERS[:300]}, {"groups": MEMBERS[300:]}),
     "uncertainty": ({"by": evicp.ByUncertainty(bands=3)}, {}),
     "softplus": ({"by": "uncertainty", "score": evicp.ECP(evidence="softplus")}, {}),
     "weights": ({"weights": WEIGHTS[:300]}, {"weights": WEIGHTS[300:]}),

@@ -79,6 +79,19 @@ def write_pictures(folder: Path) -> None:
         Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(place / f"{number}.png")
 
 
+def write_groups(folder: Path, logits: np.ndarray, labels: np.ndarray) -> None:
+    """Calibrations by group and with groups that overlap, and the groups of all rows and of those after it."""
+    groups = np.arange(600) % 3
+    evicp.calibrate(logits[:300], labels[:300], by=groups[:300]).save(folder / "group.safetensors")
+    np.save(folder / "groups.npy", groups)
+    np.save(folder / "floats.npy", groups / 2)
+    np.save(folder / "test-groups.npy", groups[300:])
+    members = np.random.default_rng(1).random((600, 2)) < 0.5
+    evicp.calibrate(logits[:300], labels[:300], by=members[:300]).save(folder / "overlapping.safetensors")
+    np.save(folder / "members.npy", members)
+    np.save(folder / "test-members.npy", members[300:])
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of every kind, made with the library, and files that are wrong in every way."""
@@ -109,11 +122,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     evicp.calibrate(logits[:300], labels[:300], "lac").save(here / "lac.safetensors")
     by_class = evicp.calibrate(logits[:300], labels[:300], by="class", class_names=HOSTILE)
     by_class.save(here / "class.safetensors")
-    groups = np.arange(600) % 3
-    evicp.calibrate(logits[:300], labels[:300], by=groups[:300]).save(here / "group.safetensors")
-    np.save(here / "groups.npy", groups)
-    np.save(here / "floats.npy", groups / 2)
-    np.save(here / "test-groups.npy", groups[300:])
+    write_groups(here, logits, labels)
     write_sets(calibration.predict(logits[300:], 0.9), here / "sets.parquet")
     write_sets(by_class.predict(logits[300:], 0.9), here / "class-sets.npz")
     weighted = evicp.calibrate(logits[:300], labels[:300], weights=np.ones(300))
@@ -182,6 +191,18 @@ GOOD: dict[str, list[str]] = {
     "report json": ["report", "test.npz", "--load", "cal.safetensors", "-o", "made2.html", "--json"],
     "by class": ["calibrate", "val.npz", "-o", "made-by-class.safetensors", "--by", "class", "--json"],
     "by group": ["calibrate", "val.npz", "-o", "made-by-group.safetensors", "--by", "group", "--groups", "groups.npy"],
+    "by overlapping": [
+        "calibrate",
+        "val.npz",
+        *["-o", "made-overlapping.safetensors", "--by", "overlapping", "--groups", "members.npy", "--json"],
+    ],
+    "predict overlapping": ["predict", "overlapping.safetensors", "val.npz", "--groups", "members.npy", "--json"],
+    "evaluate overlapping": [
+        "evaluate",
+        "overlapping.safetensors",
+        "test.npz",
+        *["--groups", "test-members.npy", "--check", "--json"],
+    ],
     "predict group": ["predict", "group.safetensors", "val.npz", "--groups", "groups.npy", "--json", "-c", "0.8"],
     "predict smoothed": ["predict", "cal.safetensors", "unlabelled.npz", "--smoothed", "--json"],
     "predict pac": ["predict", "cal.safetensors", "unlabelled.npz", "--confidence", "0.95", "--json"],
@@ -252,6 +273,14 @@ BAD: dict[str, tuple[list[str], str]] = {
     "calibrate suffix": (["calibrate", "val.npz", "-o", "x.pkl"], "unknown suffix '.pkl'"),
     "calibrate by": (["calibrate", "val.npz", "-o", "x.safetensors", "--by", "shape"], "by must be one of class"),
     "calibrate groups": (["calibrate", "val.npz", "-o", "x.safetensors", "--by", "group"], "belong together"),
+    "predict no members": (
+        ["predict", "overlapping.safetensors", "unlabelled.npz"],
+        "is by overlapping: give the group of each row",
+    ),
+    "predict one group": (
+        ["predict", "overlapping.safetensors", "val.npz", "--groups", "groups.npy"],
+        "groups must have shape",
+    ),
     "predict no groups": (["predict", "group.safetensors", "unlabelled.npz"], "each row with --groups FILE"),
     "evaluate no groups": (["evaluate", "group.safetensors", "test.npz"], "each row with --groups FILE"),
     "report no groups": (
@@ -431,7 +460,7 @@ def runs(folder: Path) -> dict[str, Run]:
 MADE = (
     *("made.safetensors", "made2.safetensors", "made.csv", "made-evaluation.html", "made-comparison.csv"),
     *("made-board.html", "made-board.csv"),
-    *("made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
+    *("made-overlapping.safetensors", "made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
     *("made-state.json", "made-rows.html", "made-rule.safetensors", "made-rule2.safetensors", "made-applied.csv"),
     *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
     *("made.html", "made2.html", "made-near.html", "evicp-demo", "evicp-demo/report.html"),

@@ -221,7 +221,7 @@ class Calibration(WithScores):
         coverage : strictly between 0 and 1; a sequence gives a list of sets from one pass over the logits
         confidence : training-conditional (PAC) sets: with this confidence over the draw of the calibration rows,
             coverage is at least what was asked. Without it, coverage is so on average over calibrations
-        groups : (n,) groups of the rows, for a calibration by="group"
+        groups : (n,) groups of the rows, for a calibration by="group"; (n, G) where groups overlap
         weights : (n,) weights of the rows, for a weighted calibration
         allow_empty : if False, an empty set gets its top label, which can only raise coverage
         smoothed : True for sets of the labels whose smoothed p-value (see `p_values`) is above 1 - coverage: coverage

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from evicp.calibration.batches import Batch, joined, labelled_rows, score_batch, scores_of, warn_of_masked_labels
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.laws import as_by, kind_of
-from evicp.calibration.laws.by_group import ByGroup
+from evicp.calibration.laws import as_by, by_given, kind_of
 from evicp.calibration.laws.law import Kind
 from evicp.calibration.laws.weighted import as_weights
 from evicp.calibration.origin import UNKNOWN, final_origin
@@ -49,7 +48,7 @@ def calibrate(
     labels : (n,) integers in [0, K); or names, where class_names are given
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
         "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": some rows choose it (see `tune`).
-    by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or (n,) groups, optional
+    by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, (n,) groups, or (n, G) groups that overlap
         Where coverage must hold: in every class, band of uncertainty, or group of rows (given at prediction, too).
     weights : (n,) numbers >= 0, optional
         For known covariate shift: how much more frequent rows like each one are among new rows.
@@ -65,7 +64,7 @@ def calibrate(
     """
     refuse_unknown("calibrate", unknown, "One calibration serves every coverage: ask predict for it, coverage=0.9.")
     given = None if by is None or isinstance(by, str | type | Kind) else by
-    own = {"by": by if given is None else ByGroup(), "class_weights": class_weights, "class_names": class_names}
+    own = {"by": by if given is None else by_given(given), "class_weights": class_weights, "class_names": class_names}
     if isinstance(score, str) and score.lower() == "auto":
         return _calibrate_best(logits, labels, given, weights, own)
     return Calibrator(score, **own).update(logits, labels, groups=given, weights=weights).finish()
@@ -90,7 +89,7 @@ def _calibrate_best(logits: Any, labels: Any, groups: Any, weights: Any, how: di
 def _part(values: Any, what: str, rows: I64, n: int) -> NDArray[Any] | None:
     """The entries of some of n rows."""
     given = None if values is None else convert.as_array(values, what)
-    if given is not None and given.shape != (n,):
+    if given is not None and given.shape[:1] != (n,):
         raise InputError(f"{what} must have one entry per row; got shape {given.shape} for {n} rows.")
     return None if given is None else given[rows]
 
@@ -103,8 +102,8 @@ class Calibrator:
     Parameters
     ----------
     score, class_weights, class_names : as for `calibrate`
-    by : "class", "group", "uncertainty", or an instance with parameters
-        "group" takes the rows' groups at each `update`.
+    by : "class", "group", "uncertainty", "overlapping", or an instance with parameters
+        "group" and "overlapping" take the rows' groups at each `update`.
 
     Attributes
     ----------
@@ -154,7 +153,7 @@ class Calibrator:
         Parameters
         ----------
         logits, labels : (n, K) and (n,); labels are numbers, or names where class names were given
-        groups : (n,) groups of the rows, for by="group"
+        groups : (n,) groups of the rows, for by="group"; (n, G) for by="overlapping"
         weights : (n,) weights of the rows, in every batch or in none
         """
         known, names = self._classes, self._class_names

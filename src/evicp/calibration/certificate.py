@@ -170,8 +170,13 @@ class Certificate:
         if not self.groups:
             return []
         smallest = weakest(self.groups)
+        own = (
+            "a row's threshold follows from all of its own"
+            if self.by == "overlapping"
+            else "each with a threshold of its own"
+        )
         full = [group.name for group in self.groups if group.threshold == np.inf]
-        lines = [("groups", f"{len(self.groups):,}, each with a threshold of its own")]
+        lines = [("groups", f"{len(self.groups):,}, {own}")]
         if full:
             lines.append(("without threshold", f"{len(full):,}, too few rows: {some_of(full)}"))
         return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]

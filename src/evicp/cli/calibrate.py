@@ -18,7 +18,7 @@ from evicp.progress import progress
 By = Annotated[
     str | None,
     typer.Option(
-        metavar="class|uncertainty|group",
+        metavar="class|uncertainty|group|overlapping",
         help="Where the coverage must hold: in every class, band of uncertainty, or group (see --groups).",
     ),
 ]
@@ -62,8 +62,8 @@ def calibrate(
     evicp.conformal_rank(1, coverage)  # a bad coverage is said before the work, not after
     rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True, memory=memory)
     of_rows = inputs.read_groups(groups, len(rows))
-    if (by == "group") != (of_rows is not None):
-        raise InputError("--by group and --groups belong together: give both or neither.")
+    if (by in ("group", "overlapping")) != (of_rows is not None):
+        raise InputError("--by group (or overlapping) and --groups belong together: give both or neither.")
     how: dict[str, Any] = {"by": by, "groups": of_rows, "class_names": inputs.read_class_names(class_names)}
     with engine(engine_name, address) as work, progress("calibrating", len(rows)) as advance:
         calibration = work.calibrate(rows, chosen, progress=advance, **how)

@@ -100,13 +100,13 @@ def _is_calibration(path: str) -> bool:
 
 
 def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
-    """The group of each row: whole numbers or strings."""
+    """The group of each row: whole numbers or strings; or a matrix of the groups that each row is in."""
     if path is None:
         return None
     groups = open_labels(path, "groups").whole()
-    if groups.dtype.kind not in "biuU":
+    if groups.dtype.kind not in ("biuU" if groups.ndim < 2 else "biuf"):
         raise FileError(f"{path} must hold groups as whole numbers or strings; got dtype {groups.dtype}.")
-    if groups.shape != (n,):
+    if groups.shape[:1] != (n,) or groups.ndim > 2:
         raise FileError(f"{path} must hold a group for each of {n:,} rows; got shape {groups.shape}.")
     return groups
 
@@ -114,7 +114,7 @@ def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
 def require_groups(path: str, calibration: Calibration, groups: str | None) -> None:
     """Raise where a calibration by group gets no groups."""
     if "groups" in calibration.law.needs and groups is None:
-        raise InputError(f"{path} is by group: give the group of each row with --groups FILE.")
+        raise InputError(f"{path} is by {calibration.guarantee}: give the group of each row with --groups FILE.")
 
 
 def read_class_names(path: str | None) -> tuple[str, ...] | None:

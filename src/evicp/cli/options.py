@@ -118,7 +118,11 @@ ClassNames = Annotated[
 ]
 Groups = Annotated[
     str | None,
-    typer.Option("--groups", metavar="FILE", help="The group of each row (npy), for a calibration by group."),
+    typer.Option(
+        "--groups",
+        metavar="FILE",
+        help="The group of each row (npy), for a calibration by group; a matrix of 0 and 1 where groups overlap.",
+    ),
 ]
 Title = Annotated[str, typer.Option(help="The heading of the page.")]
 Author = Annotated[str, typer.Option(metavar="TEXT", help="Who made the report; it stands at the top of the page.")]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,10 +67,17 @@ def _stratum(low: int, high: int, count: int, hits: int, labels: int, bounds: tu
     return Stratum(low, high, count, hits / count, (float(bounds[0]), float(bounds[1])), labels / count)
 
 
-def count_groups(names: NDArray[Any], covered: Bools, sizes: I64) -> dict[str, I64]:
+class Members(NamedTuple):
+    """Rows, (m,), and the name of a group that each is in; a row may be in several groups, or none."""
+
+    rows: I64
+    names: NDArray[Any]
+
+
+def count_groups(members: Members, covered: Bools, sizes: I64) -> dict[str, I64]:
     """Rows, covered rows and labels in sets, (3,), of each group."""
-    known, of_row = np.unique(names, return_inverse=True)
-    counts = Counts.of(of_row, covered, sizes, len(known))
+    known, of_row = np.unique(members.names, return_inverse=True)
+    counts = Counts.of(of_row, covered[members.rows], sizes[members.rows], len(known))
     return dict(zip(known.tolist(), np.stack([counts.rows, counts.hits, counts.labels], axis=1), strict=True))
 
 
@@ -97,7 +104,7 @@ class Tally:
 
     @classmethod
     def of(
-        cls, sizes: I64, covered: Bools, labels: I64, ranks: I64 | None, groups: NDArray[Any] | None, n_classes: int
+        cls, sizes: I64, covered: Bools, labels: I64, ranks: I64 | None, groups: Members | None, n_classes: int
     ) -> Tally:
         """Count rows with these set sizes, true labels, ranks of the true labels and groups."""
         return cls(

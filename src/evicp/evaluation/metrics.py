@@ -19,7 +19,7 @@ from evicp.evaluation.strata import SIZE_ENDS, intervals
 from evicp.evaluation.verdicts import verdict_of
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, labelled
-from evicp.input.frames import same_labels, same_rows
+from evicp.input.frames import as_features, columns_of, is_matrix, same_labels, same_rows
 from evicp.sets import PredictionSets, holds, label_numbers
 from evicp.types import I64, Bools, Coverage
 
@@ -134,8 +134,20 @@ def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
 def group_coverage(sets: PredictionSets, labels: Any, groups: Any) -> GroupCoverage:
     """Coverage and size in each group of rows, given one name or number per row."""
     same_rows(labels=labels, groups=groups)
-    names = validate.as_groups(groups, len(sets)).astype(str)
-    return counts.group_coverage(counts.count_groups(names, _hits(sets, labels), sets.sizes), sets.coverage)
+    members = _members(groups, len(sets))
+    return counts.group_coverage(counts.count_groups(members, _hits(sets, labels), sets.sizes), sets.coverage)
+
+
+def _members(groups: Any, n: int) -> counts.Members:
+    """The rows of all groups, group after group, and the names of their groups; a matrix has groups that overlap."""
+    if not is_matrix(groups):
+        return counts.Members(np.arange(n), validate.as_groups(groups, n).astype(str))
+    matrix = as_features(groups, "groups", n=n)
+    if not np.isin(matrix, (0.0, 1.0)).all():
+        raise InputError("a matrix of groups must hold 1 where a row is in a group and 0 elsewhere, to evaluate them.")
+    group, row = np.nonzero(matrix.T)
+    names = columns_of(groups) or [f"group {number}" for number in range(matrix.shape[1])]
+    return counts.Members(row, np.array(names, dtype=str)[group])
 
 
 def _some(rows: _Rows) -> _Rows:
@@ -182,7 +194,7 @@ def evaluate(
         Adds top-1 accuracy and strata by difficulty, the rank of the true label.
     difficulty : (n,) ranks from 1, optional
         In place of logits, where the ranks are known already.
-    groups : (n,) names or numbers, optional
+    groups : (n,) names or numbers, or (n, G) groups that overlap, optional
         Adds coverage and size in each group of rows.
     min_count : strata with fewer rows are left out of SSCV
     confidence : of the Clopper-Pearson intervals of coverage
@@ -250,8 +262,8 @@ class Evaluator:
         truth = label_numbers(as_sets(sets), labels)
         ClassAxis.known_to(sets).check(logits)
         ranks = _ranks_from(logits, difficulty, labels, truth, sets.n_classes)
-        of_row = None if groups is None else validate.as_groups(groups, len(sets)).astype(str)
-        return self._add(Tally.of(sets.sizes, holds(sets, truth), truth, ranks, of_row, sets.n_classes), sets[:0])
+        members = None if groups is None else _members(groups, len(sets))
+        return self._add(Tally.of(sets.sizes, holds(sets, truth), truth, ranks, members, sets.n_classes), sets[:0])
 
     def merge(self, *others: Evaluator) -> Evaluator:
         """Add what other evaluators have seen."""

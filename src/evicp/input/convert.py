@@ -96,10 +96,10 @@ def _from_torch(tensor: Any, what: str) -> NDArray[Any]:
 def _from_frame(frame: Any, what: str) -> NDArray[Any]:
     """The values of a pandas or polars frame; column by column where they do not share one numeric type.
 
-    Those of a mask may be True or False, and so may features.
+    Those of a mask may be True or False, and so may features and groups.
     """
     wanted = "boolean" if what == "mask" else "numeric"
-    kinds = "bfiu" if what == "mask" or what.endswith("features") else "fiu"
+    kinds = "bfiu" if what == "mask" or what.endswith(("features", "groups")) else "fiu"
     array = np.asarray(frame.to_numpy())
     if array.dtype.kind in kinds:
         return _as_exact_as_least(frame, array) if what == "logits" and array.dtype == np.float64 else array

@@ -119,6 +119,12 @@ def numbers_of(names: tuple[str, ...]) -> tuple[int, ...] | None:
     return tuple(int(match[2]) for match in found if match)
 
 
+def is_matrix(values: Any) -> bool:
+    """Whether values have rows and columns, as an array, a frame or lists of lists."""
+    shape = getattr(values, "shape", None)
+    return len(np.shape(values) if shape is None else shape) == 2
+
+
 def as_features(
     features: Any,
     what: str = "features",

@@ -76,7 +76,7 @@ def _score_batch(like: Calibrator, logits: str, labels: str, groups: str | None,
     """A table of rows, with the logits a model has made of them if one has, to a table of their scores."""
     calibrator = like.empty()
     with _in_batch():
-        given = None if groups is None else _column(batch, groups)
+        given = None if groups is None else _groups(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         _, warned = recording(calibrator.update, made, _column(batch, labels), groups=given)
     scores, keys, _, origin, hashes, _, _, bits = calibrator.content()
@@ -88,13 +88,16 @@ def _score_batch(like: Calibrator, logits: str, labels: str, groups: str | None,
         "bits": pa.array([bits] * len(scores), pa.int64()),
         "warnings": pa.repeat(json.dumps(warned), len(scores)).dictionary_encode(),
     }
-    return pa.table(scored if calibrator.by is None else {**scored, "key": pa.array(keys)})
+    return pa.table(
+        scored if calibrator.by is None else {**scored, "key": pa.array(keys if keys.ndim == 1 else list(keys))}
+    )
 
 
 def _restore(calibrator: Calibrator, table: Any) -> None:
     """Add a table of scores, which may come from several batches."""
     keys = table["key"].to_numpy() if "key" in table.column_names else np.empty(0)
-    keys = keys.astype(str) if keys.dtype == object else keys
+    if keys.dtype == object:
+        keys = keys.astype(str) if isinstance(keys[0], str) else np.stack(keys.tolist())
     origins = [Origin.from_dict(json.loads(text)) or UNKNOWN for text in table["origin"].unique().to_pylist()]
     origin, hashes = Origin.joined(origins, None), table["hash"].to_numpy()
     first, *others = table["n_classes"].unique().to_pylist()
@@ -162,7 +165,7 @@ def _predict_batch(
 ) -> Any:
     """A table of rows, with the logits a model has made of them if one has, to a table of their sets."""
     with _in_batch():
-        given = None if groups is None else _column(batch, groups)
+        given = None if groups is None else _groups(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         sets, _ = recording(ray.get(calibration).predict, made, coverage, groups=given, **how)
     table = sets.to_arrow().drop_columns(["row"])
@@ -199,6 +202,13 @@ def _column(batch: Any, name: str) -> NDArray[Any]:
         raise InputError(f"the dataset has no column {name!r}; it has {', '.join(sorted(batch.column_names))}.")
     columns.refuse_nulls(batch[name], name)
     return np.asarray(ray.data.block.BlockAccessor.for_block(batch).to_numpy(name))
+
+
+def _groups(batch: Any, name: str) -> NDArray[Any]:
+    """The group of each row, or the groups that each row is in, where the column holds lists."""
+    column = _column(batch, name)
+    is_text = column.dtype == object and all(isinstance(value, str) for value in column)
+    return column if is_text else _matrix(column)
 
 
 def _matrix(column: NDArray[Any]) -> NDArray[Any]:

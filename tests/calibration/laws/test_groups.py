@@ -247,7 +247,11 @@ def test_groups_for_calibrations_that_take_none():
 @pytest.mark.parametrize(
     ("by", "error", "message"),
     [
-        ("clas", InputError, r"^by must be one of class, group, uncertainty, or one group per row; got 'clas'\.$"),
+        (
+            "clas",
+            InputError,
+            r"^by must be one of class, group, uncertainty, overlapping, or one group per row; got 'clas'\.$",
+        ),
         (dict, InputTypeError, r"^by must be a name, ByClass\(\.\.\.\), .*; got <class 'dict'>\.$"),
         (3.5, InputError, r"one-dimensional"),
         ("group", InputError, r"needs the group of each row"),

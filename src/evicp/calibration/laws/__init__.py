@@ -12,15 +12,19 @@ from evicp.calibration.laws.by_uncertainty import ByUncertainty
 from evicp.calibration.laws.groups import Partition
 from evicp.calibration.laws.law import Kind, Law
 from evicp.calibration.laws.marginal import ALL_ROWS, Marginal
+from evicp.calibration.laws.overlapping import Overlapping, OverlappingGroups
 from evicp.calibration.laws.weighted import ClassWeights, RowWeights, Weights
 from evicp.errors import InputError, InputTypeError
+from evicp.input.frames import columns_of, is_matrix
 from evicp.types import F64
 
 #: What `by=` may name.
-KINDS: Mapping[str, type[Kind]] = MappingProxyType({"class": ByClass, "group": ByGroup, "uncertainty": ByUncertainty})
+KINDS: Mapping[str, type[Kind]] = MappingProxyType(
+    {"class": ByClass, "group": ByGroup, "uncertainty": ByUncertainty, "overlapping": OverlappingGroups}
+)
 
 #: What files can hold.
-LAWS: tuple[type[Law], ...] = (Marginal, Weights, Partition)
+LAWS: tuple[type[Law], ...] = (Marginal, Weights, Partition, Overlapping)
 
 
 def as_by(by: Any) -> Kind | None:
@@ -34,10 +38,17 @@ def as_by(by: Any) -> Kind | None:
     if isinstance(by, type) and issubclass(by, Kind):
         return by()
     if not isinstance(by, str):
-        raise InputTypeError(f"by must be a name, ByClass(...), ByGroup(...) or ByUncertainty(...); got {by!r}.")
+        raise InputTypeError(
+            f"by must be a name, ByClass(...), ByGroup(...), ByUncertainty(...) or OverlappingGroups(...); got {by!r}."
+        )
     if by not in KINDS:
         raise InputError(f"by must be one of {', '.join(KINDS)}, or one group per row; got {by!r}.")
     return KINDS[by]()
+
+
+def by_given(groups: Any) -> Kind:
+    """The kind of guarantee of groups that are given: one of each row, or a matrix of those that each row is in."""
+    return OverlappingGroups(columns_of(groups)) if is_matrix(groups) else ByGroup()
 
 
 def kind_of(by: Kind | None, class_weights: F64 | None, weights: Any) -> Kind:
