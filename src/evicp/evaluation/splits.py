@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration import limits
-from evicp.calibration.laws.marginal import threshold as threshold_of
-from evicp.calibration.ranks import conformal_rank
-from evicp.calibration.ties import is_tied
+from evicp.calibration.laws.marginal import MARGINAL
+from evicp.calibration.suspicious import warn_of
 from evicp.errors import InputError
 from evicp.evaluation.counts import Tally
 from evicp.evaluation.result import Evaluation
@@ -90,9 +89,7 @@ def _thresholds(split: Split, true_scores: F64, *, warn: bool) -> list[tuple[flo
     if not split.calibrated:
         return [(float(coverage), False) for coverage in split.coverages]
     ascending = np.sort(true_scores[split.calibration])
-    n, found = len(ascending), []
-    for coverage in split.coverages:
-        k = conformal_rank(n, coverage)
-        threshold = threshold_of(ascending, coverage) if warn else (ascending[k - 1] if k <= n else np.inf)
-        found.append((float(threshold), is_tied(ascending, k)))
-    return found
+    found = [MARGINAL.at(ascending, coverage, None) for coverage in split.coverages]
+    if warn:
+        warn_of(*(caution for own in found for caution in own.cautions))
+    return [(own.values.item(), own.tied) for own in found]

@@ -41,7 +41,6 @@ class Fitted(NamedTuple):
 class ByGroups(Kind):
     """A way to group rows or labels, each group with a threshold of its own."""
 
-    kind: ClassVar[str]
     #: Whether groups are made of the logits: then each model has its own, and folds of several models have none.
     of_logits: ClassVar[bool] = True
     #: Whether each row, not each label, is in a group.

@@ -35,6 +35,8 @@ class Kind(ABC):
 
     #: What is guaranteed, by name, as `Law.guarantee` has it; certificates find the two texts below by it.
     guarantee: ClassVar[str] = ""
+    #: What users call it where they pass `by=`; "" where they do not.
+    kind: ClassVar[str] = ""
     #: Which of "groups" and "weights" rows must come with; what else is given with them is refused.
     needs: ClassVar[frozenset[str]] = frozenset()
     #: All kinds by that name.
@@ -58,7 +60,7 @@ class Kind(ABC):
         if weights is not None and "weights" not in self.needs:
             raise InputError("weights are only taken by a calibration with weights of its own rows.")
         if groups is not None and "groups" not in self.needs:
-            own = "" if self.guarantee in ("marginal", "weighted") else f'; this one is by="{self.guarantee}"'
+            own = f'; this one is by="{self.kind}"' if self.kind else ""
             raise InputError(f'groups are only taken by a calibration by="group"{own}.')
 
     @abstractmethod

@@ -17,7 +17,7 @@ from evicp.calibration.promises import Promise, Target, verdict
 from evicp.calibration.ranks import rank_of, rows_needed
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.smoothing import smoothed_limit
-from evicp.calibration.suspicious import caution_of_masked, warn_of
+from evicp.calibration.suspicious import caution_of_masked
 from evicp.calibration.ties import found_ties, is_tied
 from evicp.errors import EvicpWarning, SmallCalibrationWarning
 from evicp.input import convert
@@ -149,13 +149,6 @@ def _too_few(n: int, coverage: Fraction, confidence: float | None) -> EvicpWarni
         f"{n} calibration row(s) cannot guarantee coverage {float(coverage):g}{sure}: every set is full. "
         f"Calibrate on at least {rows_needed(coverage, confidence)} rows."
     )
-
-
-def threshold(ascending: F64, coverage: Fraction) -> float:
-    """The k-th smallest of sorted calibration scores; +inf, with a warning, where they are too few."""
-    found = MARGINAL.at(ascending, coverage, None)
-    warn_of(*found.cautions)
-    return float(found.values[0])
 
 
 def online_p_values(ascending: F64, scores: F64, joining: F64) -> F64:
