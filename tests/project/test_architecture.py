@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
+from evicp import kernels
 from places import ROOT
 
 SOURCE = ROOT / "src"
@@ -99,3 +105,19 @@ def test_a_function_of_one_line_too_many_is_found(tmp_path: Path) -> None:
     for body, found in ((LONGEST_FUNCTION - 1, set()), (LONGEST_FUNCTION, {"f"})):
         program.write_text("@decorated\ndef f():\n" + "    pass\n" * body)
         assert long_functions(program) == found
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Changes of file
+
+
+@pytest.mark.skipif(kernels.compiled() is None, reason="counted with the compiled kernels")
+def test_a_call_changes_file_no_more_often_than_a_reader_can_follow() -> None:
+    """Counted by `benchmarks/file_switches.py`: lower a number where you can."""
+    program = [sys.executable, ROOT / "benchmarks" / "file_switches.py"]
+    own = {**os.environ, "EVICP_BACKEND": "auto"}
+    printed = subprocess.run(program, env=own, capture_output=True, text=True, check=True).stdout
+    switches = [int(number) for number in re.findall(r"(\d+) file switches", printed)]
+    most = {"calibrate": 36, "first predict": 28, "second predict": 17, "evicp predict": 126}
+    over = {what: n for (what, limit), n in zip(most.items(), switches, strict=True) if n > limit}
+    assert not over, printed

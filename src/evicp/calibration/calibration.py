@@ -22,13 +22,14 @@ from evicp.calibration.levels import (
     new_rows,
     online_p_values,
     p_values,
+    predict,
     raised,
     require_law,
     warn_of_request,
 )
 from evicp.calibration.memory import Memory, WithScores
 from evicp.calibration.origin import UNKNOWN, Origin, origin_of
-from evicp.calibration.plans import predict
+from evicp.calibration.plans import planned_sets
 from evicp.calibration.prepared import Prepared
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.suspicious import warn_of, warn_of_new_rows
@@ -231,10 +232,9 @@ class Calibration(WithScores):
         """
         if unknown:
             refuse_unknown("predict", unknown)
-        sets: PredictionSets | list[PredictionSets] = predict(
-            self, coverage, confidence, logits, groups, weights, allow_empty, smoothed
-        )
-        return sets
+        asked = (coverage, confidence, logits, groups, weights, allow_empty, smoothed)
+        sets: Any = None if type(logits) is np.ndarray else planned_sets(self, *asked)
+        return predict(self, *asked) if sets is None else sets
 
     def evaluate(
         self,

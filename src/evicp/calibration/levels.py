@@ -188,6 +188,12 @@ def raised(calibration: Calibration, origin: Origin, new: Arithmetic) -> Calibra
 # Sets
 
 
+def predict(calibration: Calibration, coverage: Any, confidence: Any, *new: Any) -> Any:
+    """The sets of new rows at one coverage, or a list of them at several; `new` is what `sets_at` takes of the rows."""
+    results = sets_at(calibration, levels_of(calibration, coverage, confidence), *new)
+    return results[0] if type(coverage) is float or not validate.is_many(coverage) else results
+
+
 def sets_at(
     calibration: Calibration,
     levels: list[Level],

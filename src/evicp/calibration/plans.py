@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from evicp import kernels
-from evicp.calibration.levels import comparable, level_of, levels_of, sets_at, sets_there
+from evicp.calibration.levels import comparable, level_of, levels_of, sets_there
 from evicp.calibration.suspicious import warn_of_new_rows
 from evicp.input import convert, validate
 from evicp.sets import AboutSets
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 _MOST = 8
 
 
-def predict(
+def planned_sets(
     calibration: Calibration,
     coverage: Any,
     confidence: Any,
@@ -30,22 +28,13 @@ def predict(
     allow_empty: bool,
     smoothed: Any,
 ) -> Any:
-    """The sets of new rows at one coverage, or a list of them at several, as `Calibration.predict` returns them."""
-    if type(logits) is not np.ndarray and groups is weights is None and allow_empty is True and smoothed is False:
-        sets = _planned_sets(calibration, logits, coverage, confidence)
-        if sets is not None:
-            return sets
-    levels = levels_of(calibration, coverage, confidence)
-    results = sets_at(calibration, levels, logits, groups, weights, allow_empty, smoothed)
-    return results[0] if type(coverage) is float or not validate.is_many(coverage) else results
-
-
-def _planned_sets(calibration: Calibration, logits: Any, coverage: Any, confidence: Any) -> Any:
     """The sets of a tensor on an accelerator by what an earlier call with one like it has prepared.
 
     None where nothing can be prepared: of anything else; where a law has more than one threshold; and where there is
     something to round, or to warn of each time.
     """
+    if not (groups is weights is None and allow_empty is True and smoothed is False):
+        return None
     if not convert.is_on_device(logits) or logits.layout != sys.modules["torch"].strided:
         return None
     if type(coverage) is not float or not (confidence is None or type(confidence) is float):
