@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -125,7 +125,11 @@ def check_command(arguments: list[str]) -> None:
 def refresh(page: Path) -> None:
     """Rewrite what a page's blocks print."""
     with tempfile.TemporaryDirectory() as folder:
-        printed = {block.line: text for block, text in run(page, Path(folder))}
+        rewrite(page, {block.line: text for block, text in run(page, Path(folder))})
+
+
+def rewrite(page: Path, printed: Mapping[int, str]) -> None:
+    """Put what the blocks at these lines printed into the blocks after them."""
     markdown = page.read_text(encoding="utf-8")
     found = blocks(markdown)
     for before, block in reversed(list(pairwise(found))):

@@ -285,13 +285,14 @@ ROWS: dict[str, Row] = {
         Row(
             "30",
             "the cases that the usual run leaves out: real logits on ten splits, the nine networks of the paper, the "
-            "pages of findings and of the leaderboard, the report on every screen, estimated weights, the text example,"
-            " torch's formats",
+            "pages of findings and of the leaderboard, the gallery, the report on every screen, estimated weights, the "
+            "text example, torch's formats",
             "all pass",
             (
                 "tests/paper/test_reference_splits.py",
                 "tests/extraction/test_extraction_networks.py",
                 "tests/project/test_examples.py",
+                "tests/project/test_pictures.py",
                 "tests/paper/test_experiments.py",
                 "tests/studies/test_findings.py",
                 "tests/studies/test_reproduction.py",
