@@ -298,3 +298,79 @@ def test_odd_rows_are_warned_of(problem):
         evicp.calibrate(z.masked_fill(torch.nn.functional.one_hot(y, 12).bool() & (z > 4), -torch.inf), y)
     with pytest.warns(evicp.EvicpWarning, match="two labels are possible"):
         evicp.calibrate(z[:, :2], y % 2)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Predictors: sets of fixed shape
+
+
+@pytest.mark.parametrize("score", SCORES, ids=str)
+def test_predictors_have_the_sets_of_predict(problem, score):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    calibration = evicp.calibrate(z[:300], y[:300], score)
+    new = z[300:360].clone().requires_grad_()
+    sets = calibration.predict(new, 0.8)
+    mask, sizes = calibration.predictor(0.8, new)(new)
+    assert torch.equal(mask, sets.mask())
+    assert torch.equal(sizes, sets.sizes.to(torch.int32))
+    for m in (1, 3, 12, 40):
+        own, sizes = calibration.predictor(0.8, new, labels=m)(new)
+        assert own.shape == (60, min(m, 12))
+        assert torch.equal(sizes, sets.sizes.to(torch.int32))
+        for row, labels_of_row in enumerate(sets):
+            kept = labels_of_row[:m].tolist()
+            assert own[row].tolist() == kept + [-1] * (own.shape[1] - len(kept))
+
+
+def test_predictors_mark_rows_that_cannot_be_scored(problem, monkeypatch):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    calibration, new = evicp.calibrate(z[:300], y[:300]), z[300:340].clone()
+    usual = calibration.predictor(0.8, new)(new)
+    new[3, 2], new[4, 0], new[5] = torch.nan, torch.inf, -torch.inf
+    monkeypatch.setattr("evicp.kernels._torch_fixed.BLOCK_LOGITS", 12 * 7)
+    for m in (None, 2):
+        own, sizes = calibration.predictor(0.8, new, labels=m)(new)
+        assert torch.nonzero(sizes < 0)[:, 0].tolist() == [3, 4, 5]
+        assert (own[3:6] == (0 if m is None else -1)).all()
+        assert torch.equal(sizes[6:], usual.sizes[6:])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::DeprecationWarning")
+def test_predictors_compile_without_a_graph_break(problem):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits).float(), torch.from_numpy(labels)
+    calibration = evicp.calibrate(z[:300], y[:300])
+    for m in (None, 3):
+        predictor = calibration.predictor(0.8, z[:20], labels=m)
+        compiled = torch.compile(lambda x, p=predictor: p(x + 0.5), fullgraph=True, backend="eager")
+        expected = predictor(z[300:320] + 0.5)
+        for own, other in zip(compiled(z[300:320]), expected, strict=True):
+            assert torch.equal(own, other)
+
+
+def test_bad_predictors(problem):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    calibration = evicp.calibrate(z, y)
+    predictor = calibration.predictor(0.8, z[:10])
+    assert repr(predictor) == "Predictor(ecp, membership of (10, 12) on cpu)"
+    for wrong in (z[:9], z[:10].float(), z[:10, :5]):
+        with pytest.raises(evicp.EvicpError, match=r"for logits of shape \(10, 12\)"):
+            predictor(wrong)
+    with pytest.raises(evicp.EvicpError, match="on an accelerator"):
+        calibration.predictor(0.8, logits)
+    with pytest.raises(evicp.EvicpError, match="threshold per class, not one threshold"):
+        evicp.calibrate(z, y, by="class").predictor(0.8, z)
+    with pytest.raises(evicp.EvicpError, match="one coverage"):
+        calibration.predictor([0.8, 0.9], z)
+    with pytest.raises(evicp.EvicpError, match="12 classes"):
+        calibration.predictor(0.8, z[:, :5])
+    with pytest.raises(evicp.EvicpError, match="not known on accelerators"):
+        evicp.calibrate(z, y, lambda x: -x).predictor(0.8, z)
+    with pytest.raises(evicp.EvicpError, match="labels must be at least 1"):
+        calibration.predictor(0.8, z, labels=0)
+    with pytest.warns(evicp.EvicpWarning, match="every set is full"):
+        sizes = evicp.calibrate(z[:3], y[:3]).predictor(0.9, z).__call__(z).sizes
+    assert (sizes == 12).all()

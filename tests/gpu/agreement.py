@@ -114,6 +114,33 @@ def labelled_rows_agree(score: evicp.Score, z: np.ndarray, device: str) -> None:
         assert _triton.labelled(score, logits, torch.tensor(labels, device=device)).outside
 
 
+def fixed_sets_agree(
+    score: evicp.Score, z: np.ndarray, device: str, threshold: float, widths: tuple[int, ...] = (1, 3)
+) -> None:
+    """Sets of fixed shape hold the labels of ragged ones, in their order; rows that cannot be scored have size -1."""
+    z = np.concatenate([z, z[:3]])
+    bad = np.arange(len(z) - 3, len(z))
+    z[bad[0], 1], z[bad[1], 0], z[bad[2]] = np.nan, np.inf, -np.inf
+    logits = torch.tensor(z, device=device)
+    found = _triton.ragged_sets(score, torch.tensor(z[: bad[0]], device=device), threshold)
+    offsets, members = (part.cpu().numpy() for part in found[:2])
+    sizes = np.append(np.diff(offsets), [-1, -1, -1])
+    row = np.repeat(np.arange(bad[0]), sizes[: bad[0]])
+    mask = np.zeros(z.shape, bool)
+    mask[row, members] = True
+    own, own_sizes = (part.cpu().numpy() for part in _triton.fixed_sets(score, logits, threshold, None))
+    assert np.array_equal(own_sizes, sizes)
+    assert np.array_equal(own, mask)
+    place = np.arange(len(members)) - offsets[row]
+    for width in (*widths, z.shape[1]):
+        labels = np.full((len(z), width), -1, np.int32)
+        labels[row[place < width], place[place < width]] = members[place < width]
+        own, own_sizes = (part.cpu().numpy() for part in _triton.fixed_sets(score, logits, threshold, width))
+        assert np.array_equal(own_sizes, sizes)
+        assert np.array_equal(own, labels)
+        assert (own.dtype, own_sizes.dtype) == (np.int32, np.int32)
+
+
 def whole_calls_agree(score: evicp.Score, z: np.ndarray, device: str, n_new: int = 10) -> None:
     """Calibrations and repeated predictions of tensors are those of the kernels; bad rows are errors in each call."""
     labels = np.random.default_rng(4).integers(0, z.shape[1], len(z))

@@ -119,6 +119,16 @@ def whole_calls() -> None:
         convert.is_on_device, kernels.on_device = is_on_device, on_device
 
 
+def fixed(score: evicp.Score) -> None:
+    """Sets of fixed shape: from slots, of rows that have no room in them, and of rows of too much evidence."""
+    z = hard_rows(9, 6, seed=6)[2:]
+    scores = score.scores(z)
+    threshold = float(np.quantile(scores[np.isfinite(scores)], 0.6)) + 1e-4
+    for changes in ({}, {"slots": 1}):
+        with agreement.tiling(**TILE | changes):
+            agreement.fixed_sets_agree(score, z, "cpu", threshold, widths=())
+
+
 def long_in_fours() -> None:
     z = hard_rows(1, 300, seed=8)
     with agreement.tiling(**LONG | {"block": 256}):
@@ -154,6 +164,7 @@ OF_A_SCORE: dict[Callable[[evicp.Score], None], tuple[tuple[int, ...], tuple[int
     many_candidates: ((6, 8, 10, 12), (8, 10)),
     on_a_tile: ((0, 5, 6, 14, *range(1, 5), *range(7, 14)), (0, 5, 6, 14, 1, 2, 9, 11, 13)),
     crowded: ((0, 6), (6,)),
+    fixed: ((0, 4, 6, 8, 12), (0, 6)),
 }
 USUAL = (searched, long_in_fours, labelled, whole_calls)
 OTHERS = (in_full, half_precision)

@@ -189,6 +189,44 @@ def test_p_values_say_the_same_as_sets() -> None:
             assert torch.equal(p > 0.5 + 1e-12, calibration.predict(z[200:], 0.5, **of_new).mask().cpu())
 
 
+def test_sets_of_fixed_shape() -> None:
+    for n_classes in (10, 1000, 2049):
+        z = hard_rows(40, n_classes)
+        for score in (evicp.ECP(), evicp.LAC(), evicp.RAPS(), evicp.APS()):
+            dense = _triton.dense_scores(score, torch.tensor(z, device="cuda")).cpu().numpy()
+            for share in (0.02, 0.5):  # at the second one rows have more candidates than slots
+                threshold = float(np.quantile(dense[np.isfinite(dense)], share))
+                agreement.fixed_sets_agree(score, z, "cuda", threshold)
+
+
+def test_predictors_in_graphs_and_compiled() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 1000, 3000)
+    z = torch.tensor(rng.normal(size=(3000, 1000)), dtype=torch.float32, device="cuda")
+    z[torch.arange(3000), labels] += 5
+    calibration = evicp.calibrate(z[:2000], labels[:2000])
+    for wanted in (None, 4):
+        predictor = calibration.predictor(0.9, z[:32], labels=wanted)
+        logits, graph = z[2000:2032].clone(), torch.cuda.CUDAGraph()
+        predictor(logits)
+        with torch.cuda.graph(graph):
+            captured = predictor(logits)
+        compiled = torch.compile(lambda x, p=predictor: p(x * 1.0), fullgraph=True)
+        for start in (2000, 2032, 2900):
+            new = z[start : start + 32].clone()
+            new[3, 5] = torch.nan
+            logits.copy_(new)
+            graph.replay()
+            own = predictor(new)
+            for sets, sizes in (captured, compiled(new)):
+                assert torch.equal(own.sets, sets)
+                assert torch.equal(own.sizes, sizes)
+            ragged = calibration.predict(torch.cat([new[:3], new[4:]]), 0.9)
+            assert torch.equal(own.sizes[own.sizes >= 0].long(), ragged.sizes)
+            if wanted is None:
+                assert torch.equal(own.sets[own.sizes >= 0], ragged.mask())
+
+
 def test_calibrating_and_predicting_again_and_again() -> None:
     rng = np.random.default_rng(0)
     for n_classes in (10, 1000, 2049):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -44,6 +44,7 @@ from evicp.tables import html_table
 from evicp.types import F64, I64, Coverage, Coverages
 
 if TYPE_CHECKING:
+    from evicp.calibration.predictor import Predictor
     from evicp.evaluation.exchangeability import ExchangeabilityCheck
     from evicp.evaluation.explain import Explanation
     from evicp.evaluation.result import Evaluation
@@ -259,6 +260,23 @@ class Calibration(WithScores):
         how: dict[str, Any] = {"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed}
         return outer("evaluate")(self, logits, labels, coverage, groups=groups, weights=weights, **how)
 
+    def predictor(
+        self, coverage: Coverage, logits_like: Any, *, labels: int | None = None, confidence: float | None = None
+    ) -> Predictor:
+        """A callable that gives the sets of logits of one shape on an accelerator, without waiting for the device.
+
+        For loops, CUDA graphs and compiled models; see `evicp.calibration.predictor.Predictor`.
+
+        Parameters
+        ----------
+        coverage, confidence : as for `predict`
+        logits_like : (n, K) tensor of the shape, type and device of those to come
+        labels : m, for the m most plausible labels of each set; None for membership, (n, K)
+        """
+        from evicp.calibration.predictor import Predictor
+
+        return Predictor(self, coverage, logits_like, labels=labels, confidence=confidence)
+
     def explain(
         self,
         logits_row: Any,
@@ -417,15 +435,6 @@ class Calibration(WithScores):
         overwrite : whether a file that exists is replaced; it is refused otherwise
         """
         outer("save")(self, path, overwrite=overwrite)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Calibration):
-            return NotImplemented
-        names = (part.name for part in fields(Calibration) if part.compare and part.name != "scores")
-        same = all(getattr(self, name) == getattr(other, name) for name in names)
-        return same and np.array_equal(self.scores, other.scores)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         kind = self.law.summary()

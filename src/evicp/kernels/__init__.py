@@ -178,6 +178,11 @@ def labelled(score: Any, logits: Any, labels: Any) -> Any:
     return _backend_for(score, logits).labelled(score, logits, labels)
 
 
+def fixed_sets(score: Any, logits: Any, threshold: float, width: int | None) -> Any:
+    """Sets of a tensor on an accelerator in a fixed shape, without a wait for the device, see `_torch_fixed`."""
+    return _backend_for(score, logits).fixed_sets(score, logits, threshold, width)
+
+
 def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32, F64]:
     """All labels with score <= threshold, as (offsets, labels, their scores), best first in each row.
 

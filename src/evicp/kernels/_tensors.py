@@ -18,6 +18,7 @@ try:
     import torch
     from torch import Tensor
 
+    from evicp.kernels import _torch_fixed
     from evicp.kernels._torch import offsets_of, sets_within, working_type
 except ImportError as error:
     raise unusable("torch", "torch", "torch", "scoring on an accelerator", error) from error
@@ -50,6 +51,12 @@ class Tensors:
     def labelled(self, score: Any, logits: Tensor, labels: Tensor) -> Any:
         """The scores of labelled rows, which stay there, and what a calibration needs to know of them."""
         return self.backend.labelled(score, logits, labels)
+
+    def fixed_sets(self, score: Any, logits: Tensor, threshold: float, width: int | None) -> tuple[Tensor, Tensor]:
+        """Membership, or the first labels of each set, and sizes, without a wait for the device."""
+        backend = self.backend if hasattr(self.backend, "fixed_sets") else _torch_fixed
+        sets: tuple[Tensor, Tensor] = backend.fixed_sets(score, logits, threshold, width)
+        return sets
 
     def ragged_labels(self, score: Any, logits: Tensor, threshold: float | F64) -> tuple[Tensor, Tensor]:
         """Offsets and labels within thresholds: those within the loosest, of which the others are left out."""

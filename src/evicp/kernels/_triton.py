@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from evicp.kernels import _torch
+from evicp.kernels import _torch, _torch_fixed
 from evicp.kernels import _triton_launch as launch
 from evicp.kernels._labelled import Labelled, joined
 from evicp.kernels._triton_batch import Batch
@@ -90,6 +91,14 @@ def sets_plan(score: Any, like: Tensor, threshold: float) -> SetsPlan | None:
     whole = len(like) * launch.tiling_for(like.shape[1], score.name).slots <= SLOTS_PER_GROUP
     as_it_is = like.stride(1) == 1 and like.stride(0) >= like.shape[1]
     return SetsPlan(score, like, threshold) if _readable(like) and len(like) and whole and as_it_is else None
+
+
+def fixed_sets(score: Any, logits: Tensor, threshold: float, width: int | None) -> tuple[Tensor, Tensor]:
+    """Sets of fixed shape, without a wait for the device, see `_torch_fixed.fixed_sets`."""
+    if not _readable(logits) or not len(logits) or threshold == inf:
+        return _torch_fixed.fixed_sets(score, logits, threshold, width)
+    ((_, whole),) = _groups(logits, len(logits))
+    return Batch(score, whole, 0).fixed_sets(float(threshold), width)
 
 
 def dense_scores(score: Any, logits: Tensor) -> Tensor:

@@ -176,6 +176,30 @@ class Batch:
         self.plan.write_sets(triton.cdiv(self.n, self.tiling.rows_ahead), *arguments)
         return offsets, labels, scores
 
+    def fixed_sets(self, threshold: float, width: int | None) -> tuple[Tensor, Tensor]:
+        """Nothing is waited for: membership (n, K), or the first labels of each set (n, width), -1 after its last.
+
+        With it the sizes, (n,), -1 of rows that cannot be scored.
+        """
+        device, plan, tiling = self.logits.device, self.plan, self.tiling
+        found = self.slots()
+        self.read_candidates(found, threshold)
+        slots, counts, scores, sizes, ends, _ = candidates = self.candidates(found)
+        self.score_candidates(candidates, threshold)
+        own_sizes = torch.empty(self.n, dtype=torch.int32, device=device)
+        if width is None:
+            result = torch.zeros(self.n, self.n_classes, dtype=torch.bool, device=device)
+            out, write, write_crowded = result.view(torch.int8), plan.write_mask, plan.crowded_mask
+        else:
+            out = result = torch.full((self.n, width), -1, dtype=torch.int32, device=device)
+            write, write_crowded = plan.write_labels, plan.crowded_labels
+        limits = (width or 0, launch.bits_of(threshold))
+        tensors = (slots, scores, ends, sizes, self.stats, out, own_sizes)
+        write(triton.cdiv(self.n, tiling.rows_ahead), *tensors, self.n, self.n_classes, *limits)
+        others = (self.logits, counts, self.stats, self.parameters, out, own_sizes)
+        write_crowded(self.n, *others, self.n, self.n_classes, self.stride, *limits)
+        return result, own_sizes
+
     def _report(self) -> list[int]:
         """Wait for the device, and raise if a row is bad; the entries of `status`."""
         report: list[int] = self.status.tolist()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from evicp.kernels._jitted.fixed import _write_crowded, _write_fixed
 from evicp.kernels._jitted.layout import EVIDENCE, RULES
 from evicp.kernels._jitted.scores import _finish_rows, _fix_elements, _score_elements, _score_labels
 from evicp.kernels._jitted.sets import _score_candidates, _write_sets
@@ -43,7 +44,7 @@ def tiling_for(n_classes: int, rule: str) -> Tiling:
     if n_classes > LONGEST_TILE:
         return Tiling(rows=1, block=2048, warps=4, slots=256, long=True)
     block = max(16, 1 << (n_classes - 1).bit_length())
-    slots = min(block, 128 if rule in ("aps", "base") else 64)
+    slots = min(block, 128 if rule in ("aps", "base") else 64 if block > 128 else 32)
     return Tiling(
         rows=min(16, 512 // block) if block <= 128 else 1,
         block=block,
@@ -120,6 +121,11 @@ class Plan:
         self.finish_rows = Kernel(_finish_rows, 4, **rule, ROWS=128)
         self.score_candidates = Kernel(_score_candidates, tiling.chunk // 32, **rule, **sets)
         self.write_sets = Kernel(_write_sets, tiling.chunk // 32, **sets)
+        fixed = sets | {"MASK": False}, sets | {"MASK": True}
+        self.write_labels, self.write_mask = (Kernel(_write_fixed, tiling.chunk // 32, **how) for how in fixed)
+        crowded = rule | {"SLOTS": tiling.slots, "BLOCK": min(4096, max(128, tiling.block))}
+        self.crowded_labels = Kernel(_write_crowded, 8, **crowded, MASK=False)
+        self.crowded_mask = Kernel(_write_crowded, 8, **crowded, MASK=True)
         self.fix_elements = Kernel(_fix_elements, 4, **rule, BLOCK=256)
         self.score_elements = Kernel(_score_elements, 4, **rule, BLOCK=256)
 

@@ -2,5 +2,5 @@
 
 Row quantities have the shape (ROWS,), tiles (ROWS, BLOCK).
 
-    layout  <-  arithmetic, summary  <-  reductions  <-  cuts  <-  slots  <-  scores  <-  sets
+    layout  <-  arithmetic, summary  <-  reductions  <-  cuts  <-  slots  <-  scores  <-  sets  <-  fixed
 """

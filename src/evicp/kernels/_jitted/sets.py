@@ -117,12 +117,39 @@ def _score_candidates(
     _look_at_first_row(logits, status, K)
 
 
+@triton.jit
+def _placed(
+    number, here, slots, scores, ends, first_row, n, SLOTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
+):
+    """Row, label and score of each numbered candidate, and how many candidates of its row come before it.
+
+    That is those with a lower score, then a higher logit, then a lower index.
+    """
+    row, count, places, own = _dealt(number, ends, first_row, n, here, SLOTS, ROWS)
+    packed = tl.load(slots + places + own, mask=here, other=0)
+    score = tl.load(scores + places + own, mask=here, other=float("inf"))
+    z, label = _logit(packed)[:, None], (packed >> 32)[:, None]
+    before = tl.zeros([CHUNK, 8], tl.int32)
+    start, most = 0, tl.max(count, 0)
+    while start < most:
+        other = start + tl.arange(0, 8)[None, :]
+        there = here[:, None] & (other < count[:, None])
+        other_packed = tl.load(slots + places[:, None] + other, mask=there, other=0)
+        other_score = tl.load(scores + places[:, None] + other, mask=there, other=float("inf"))
+        other_z = _logit(other_packed)
+        earlier = (other_z > z) | ((other_z == z) & ((other_packed >> 32) < label))
+        lower = (other_score < score[:, None]) | ((other_score == score[:, None]) & earlier)
+        before += (there & lower).to(tl.int32)
+        start += 8
+    return row, (packed >> 32).to(tl.int32), score, tl.sum(before, 1)
+
+
 @triton.jit(do_not_specialize=["n", "threshold_bits"])
 def _write_sets(
     slots, scores, ends, offsets, out_labels, out_scores, n, threshold_bits: tl.int64, SLOTS: tl.constexpr,
     ROWS: tl.constexpr, CHUNK: tl.constexpr
 ):
-    """Put each member where it belongs: after those with a lower score, then a higher logit, then a lower index."""
+    """Put each member where it belongs in its ragged set."""
     threshold = threshold_bits.to(tl.int64).to(tl.float64, bitcast=True)
     first_row = tl.program_id(0) * ROWS
     last_row = tl.minimum(first_row + ROWS, n) - 1
@@ -130,24 +157,9 @@ def _write_sets(
     while first < total:
         number = first + tl.arange(0, CHUNK)
         here = number < total
-        row, count, places, own = _dealt(number, ends, first_row, n, here, SLOTS, ROWS)
-        packed = tl.load(slots + places + own, mask=here, other=0)
-        score = tl.load(scores + places + own, mask=here, other=float("inf"))
-        z, label = _logit(packed)[:, None], (packed >> 32)[:, None]
-        before = tl.zeros([CHUNK, 8], tl.int32)
-        start, most = 0, tl.max(count, 0)
-        while start < most:
-            other = start + tl.arange(0, 8)[None, :]
-            there = here[:, None] & (other < count[:, None])
-            other_packed = tl.load(slots + places[:, None] + other, mask=there, other=0)
-            other_score = tl.load(scores + places[:, None] + other, mask=there, other=float("inf"))
-            other_z = _logit(other_packed)
-            earlier = (other_z > z) | ((other_z == z) & ((other_packed >> 32) < label))
-            lower = (other_score < score[:, None]) | ((other_score == score[:, None]) & earlier)
-            before += (there & lower).to(tl.int32)
-            start += 8
-        target = tl.load(offsets + row, mask=here, other=0) + tl.sum(before, 1)
+        row, label, score, before = _placed(number, here, slots, scores, ends, first_row, n, SLOTS, ROWS, CHUNK)
+        target = tl.load(offsets + row, mask=here, other=0) + before
         member = here & (score <= threshold)
-        tl.store(out_labels + target, (packed >> 32).to(tl.int32), mask=member)
+        tl.store(out_labels + target, label, mask=member)
         tl.store(out_scores + target, score, mask=member)
         first += CHUNK
