@@ -18,6 +18,8 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 from evicp.calibration.device import DeviceSets  # noqa: E402
+from evicp.evaluation.metrics import Evaluator  # noqa: E402
+from evicp.kernels import _torch  # noqa: E402
 
 
 @pytest.fixture
@@ -53,13 +55,50 @@ def test_everything_equals_the_cpu(problem, score):
     np.testing.assert_array_equal(of_labels, calibration.p_values(logits[300:], labels[300:]))
 
 
-def test_evaluation_of_sets_that_stayed(problem):
+def test_evaluation_of_sets_that_stayed(problem, monkeypatch):
     logits, labels = problem
     z, y = torch.from_numpy(logits), torch.from_numpy(labels)
     calibration = evicp.calibrate(z[:300], y[:300])
-    there = evicp.evaluate(calibration.predict(z[300:], 0.9), y[300:], z[300:])
-    here = evicp.evaluate(calibration.predict(logits[300:], 0.9), labels[300:], logits[300:])
-    assert there.to_dict() == here.to_dict()
+    here, there = calibration.predict(logits[300:], 0.9), calibration.predict(z[300:], 0.9)
+    assert (there.sizes == 0).any()
+    usual = [evicp.evaluate(here, labels[300:]).to_dict(), evicp.evaluate(here, labels[300:], logits[300:]).to_dict()]
+    monkeypatch.setattr(DeviceSets, "cpu", None)  # sets, labels and logits stay there
+    for kind in (torch.int64, torch.uint8):
+        for given, expected in zip(((), (z[300:],)), usual, strict=True):
+            assert evicp.evaluate(there, y[300:].to(kind), *given).to_dict() == expected
+    halves = Evaluator().update(there[:90], y[300:390], z[300:390]).update(there[90:], y[390:], z[390:]).finish()
+    assert halves.to_dict() == usual[1]
+
+
+def test_evaluation_goes_to_the_cpu_where_it_must(problem):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    calibration = evicp.calibrate(z[:300], y[:300])
+    here, there = calibration.predict(logits[300:], 0.9), calibration.predict(z[300:], 0.9)
+    for given in ({"groups": GROUPS[300:]}, {"difficulty": np.ones(200, int)}, {"logits": logits[300:]}):
+        expected = evicp.evaluate(here, labels[300:], **given).to_dict()
+        assert evicp.evaluate(there, labels[300:], **given).to_dict() == expected
+    wrongs = ((y[300:] + 1, r"in \[0, 12\)"), (y[:9], "one entry per row"), (y[300:].double(), "integers"))
+    for wrong, message in wrongs:
+        with pytest.raises(evicp.EvicpError, match=message):
+            evicp.evaluate(there, wrong)
+    with pytest.raises(evicp.EvicpError, match="one row per set"):
+        evicp.evaluate(there, y[300:], z[:9])
+
+
+def test_several_coverages_read_the_logits_once(problem, monkeypatch):
+    logits, labels = problem
+    z, y = torch.from_numpy(logits), torch.from_numpy(labels)
+    calibration, reads = evicp.calibrate(z[:300], y[:300]), []
+    singles = [calibration.predict(z[300:], coverage).cpu() for coverage in (0.5, 0.95, 0.9)]
+    ragged = _torch.ragged_sets
+    monkeypatch.setattr(_torch, "ragged_sets", lambda *given: reads.append(given) or ragged(*given))
+    assert [sets.cpu() for sets in calibration.predict(z[300:], [0.5, 0.95, 0.9])] == singles
+    assert len(reads) == 1
+    with pytest.warns(evicp.EvicpWarning, match="every set is full"):
+        narrow, full = calibration.predict(z[300:], [0.5, 0.9999])
+    assert narrow.cpu() == singles[0]
+    assert (full.sizes == 12).all()
 
 
 @pytest.mark.parametrize("reached", [-0.1, 0.7, 1.1])

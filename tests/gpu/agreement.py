@@ -102,6 +102,9 @@ def labelled_rows_agree(score: evicp.Score, z: np.ndarray, device: str) -> None:
             continue
         found = _triton.labelled(score, logits, torch.tensor(labels, dtype=dtype, device=device))
         assert torch.equal(found.scores, _triton.label_scores(score, logits, torch.tensor(labels, device=device)))
+        ordered = _triton.labelled(score, logits, torch.tensor(labels, device=device), ordered=True)
+        if ordered.in_order is not None:  # which rows of too much evidence would have made useless
+            assert torch.equal(ordered.in_order[0], found.scores.sort().values)
         assert np.array_equal(found.hashes.cpu().numpy().view(np.uint64), hashes)
         assert found.digest == digest_of(hashes)
         assert found.masked == int((own == -np.inf).sum())

@@ -146,7 +146,7 @@ def _score_there(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None
         arithmetic = kernels.arithmetic(score, array, precision)
     else:
         array, arithmetic = kernels.comparable(before, score, array, precision)
-    found = kernels.labelled(score, array, rows.labels)
+    found = kernels.labelled(score, array, rows.labels, ordered=before is None and kind.sorts_there)
     needed = found.outside or found.masked or found.digest is None or kind.uses_labels
     truth = rows.labels.cpu().numpy().astype(np.int64, copy=False) if needed else np.empty(0, np.int64)
     if found.outside:
@@ -154,7 +154,7 @@ def _score_there(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None
     if before is None and found.odd:
         warn_suspicious([score], validate.as_logits(array[:32]))
     own = kernels.logits_at(array, truth) if found.masked or found.digest is None else np.empty(0)
-    scores = DeviceArray(found.scores)
+    scores = DeviceArray(found.scores, in_order=found.in_order)
     return Batch(
         scores,
         kind.keys(score, array, truth if needed else rows.labels, rows.groups, rows.weights).copy(),

@@ -32,10 +32,13 @@ class DeviceArray:
     ----------
     values : (n,) tensor, of work that is queued on the current stream
     dtype : of the array
+    in_order : the values sorted, and their places before, if that is known
     """
 
-    def __init__(self, values: Tensor, dtype: type[np.generic] = np.float64) -> None:
-        self.values, self.dtype = values, dtype
+    def __init__(
+        self, values: Tensor, dtype: type[np.generic] = np.float64, in_order: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        self.values, self.dtype, self._in_order = values, dtype, in_order
         self._stream = torch.cuda.current_stream(values.device) if values.is_cuda else None
 
     def __len__(self) -> int:
@@ -52,15 +55,18 @@ class DeviceArray:
 
     def ascending(self) -> DeviceArray:
         """The same numbers, sorted where they are; queued, not waited for."""
-        return DeviceArray(torch.sort(self.values).values)
+        return DeviceArray(self._sorted()[0])
+
+    def _sorted(self) -> tuple[Tensor, Tensor]:
+        return self._in_order or torch.sort(self.values)
 
     def by_group(self, rows: NDArray[np.int64], of_row: NDArray[np.int64]) -> DeviceArray:
         """Those of some rows, sorted where they are: group after group, each ascending; `of_row` are their groups."""
-        device, values = self.values.device, self.values
-        if len(rows) < len(values):
-            values = values[torch.from_numpy(rows).to(device)]
+        device, part = self.values.device, self
+        if len(rows) < len(self):
+            part = DeviceArray(self.values[torch.from_numpy(rows).to(device)])
         kind = np.int16 if of_row.max(initial=0) < 2**15 else np.int64  # short numbers are sorted faster
-        values, order = torch.sort(values)
+        values, order = part._sorted()
         groups = torch.from_numpy(of_row.astype(kind)).to(device)[order]
         return DeviceArray(values[torch.sort(groups, stable=True).indices])
 

@@ -317,8 +317,10 @@ def _within(
         validate.as_flag(allow_empty, "allow_empty")
     warn_of_new_rows(calibration.score, array)
     score, here = calibration.score, isinstance(array, np.ndarray)
-    if len(limits) == 1 or not here:
-        found = [kernels.ragged_labels(score, array, limit) for limit in limits]
+    if not here:
+        found = kernels.ragged_within(score, array, limits)
+    elif len(limits) == 1:
+        found = [kernels.ragged_labels(score, array, limits[0])]
     else:
         loosest = kernels.ragged_sets(score, array, reduce(np.maximum, limits))
         found = [within(loosest, np.asarray(limit))[:2] for limit in limits]

@@ -20,7 +20,7 @@ from evicp.evaluation.verdicts import verdict_of
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, labelled
 from evicp.input.frames import as_features, columns_of, is_matrix, same_labels, same_rows
-from evicp.sets import PredictionSets, holds, label_numbers
+from evicp.sets import PredictionSets, holds, label_numbers, sets_of
 from evicp.types import I64, Bools, Coverage
 
 if TYPE_CHECKING:
@@ -257,6 +257,9 @@ class Evaluator:
     ) -> Evaluator:
         """Add a batch of sets with their true labels; parameters as for `evaluate`, the same ones in every batch."""
         if hasattr(sets, "cpu"):  # sets that stayed on a device
+            found = _tally_there(sets, labels, logits) if difficulty is None and groups is None else None
+            if found is not None:
+                return self._add(*found)
             sets = sets.cpu()
         same_rows(logits=logits, labels=labels, difficulty=difficulty, groups=groups)
         truth = label_numbers(as_sets(sets), labels)
@@ -308,6 +311,15 @@ class Evaluator:
             smoothed=like.smoothed,
             tied=like.tied,
         )
+
+
+def _tally_there(sets: Any, labels: Any, logits: Any) -> tuple[Tally, PredictionSets] | None:
+    """The counts of sets on an accelerator, if labels and logits are there, too; and no such sets."""
+    from evicp.evaluation.there import tally_there
+
+    tally = tally_there(sets, labels, logits)
+    none = sets_of(sets.about, np.zeros(1, np.int64), np.empty(0, np.int32))
+    return None if tally is None else (tally, none)
 
 
 def _ranks_from(logits: Any, difficulty: Any, labels: Any, truth: I64, n_classes: int) -> I64 | None:

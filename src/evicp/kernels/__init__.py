@@ -7,7 +7,7 @@ C++ is in `native/`). Each function here picks the fastest backend that knows th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -170,12 +170,13 @@ def label_scores(score: Any, logits: Any, labels: I64) -> F64:
     return _backend_for(score, logits).label_scores(score, logits, labels)
 
 
-def labelled(score: Any, logits: Any, labels: Any) -> Any:
+def labelled(score: Any, logits: Any, labels: Any, *, ordered: bool) -> Any:
     """The scores of labelled rows of a tensor on an accelerator, which stay there, and a summary (`Labelled`).
 
-    The labels, a tensor beside the logits, are whole numbers; that they are class numbers is found out there, too.
+    The labels, a tensor beside the logits, are whole numbers; that they are class numbers is found out there, too. With
+    `ordered` the scores may come sorted as well, where that costs nothing.
     """
-    return _backend_for(score, logits).labelled(score, logits, labels)
+    return _backend_for(score, logits).labelled(score, logits, labels, ordered=ordered)
 
 
 def fixed_sets(score: Any, logits: Any, threshold: float, width: int | None) -> Any:
@@ -194,6 +195,12 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
 def ragged_labels(score: Any, logits: Any, threshold: float | F64) -> tuple[Any, Any]:
     """The labels of `ragged_sets` without scores, as (offsets, labels): less work. Of a tensor they stay there."""
     return _backend_for(score, logits).ragged_labels(score, logits, threshold)
+
+
+def ragged_within(score: Any, logits: Any, limits: Sequence[float | F64]) -> list[tuple[Any, Any]]:
+    """`ragged_labels` of a tensor on an accelerator within each of several limits, from one pass over the logits."""
+    found: list[tuple[Any, Any]] = _backend_for(score, logits).ragged_within(score, logits, limits)
+    return found
 
 
 def uncertainties(score: Any, logits: Any) -> F64:

@@ -13,6 +13,8 @@ class Labelled(NamedTuple):
     """Labelled rows on a device: their scores, and what a calibration needs to know of them, on the host."""
 
     scores: Tensor
+    #: The scores in ascending order and the rows they are of, if that was asked for; queued before the one wait.
+    in_order: tuple[Tensor, Tensor] | None = None
     #: What tells each row from others, `origin.row_hashes` of the calibration; None where the host has to make it.
     hashes: Tensor | None = None
     #: Whether a label is no class number; nothing else is known then.
@@ -33,6 +35,7 @@ def joined(parts: list[Labelled]) -> Labelled:
     first, hashes = parts[0], [part.hashes for part in parts if part.hashes is not None]
     return Labelled(
         torch.cat([part.scores for part in parts]),
+        None,
         torch.cat(hashes) if len(hashes) == len(parts) else None,
         any(part.outside for part in parts),
         sum(part.masked for part in parts),

@@ -7,9 +7,11 @@ Triton is installed, other devices through plain torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evicp.errors import unusable
 from evicp.types import F64, I64
@@ -48,9 +50,9 @@ class Tensors:
             scores = self.backend.label_scores(score, logits, truth).cpu().numpy()
         return scores.astype(np.float64)
 
-    def labelled(self, score: Any, logits: Tensor, labels: Tensor) -> Any:
+    def labelled(self, score: Any, logits: Tensor, labels: Tensor, *, ordered: bool) -> Any:
         """The scores of labelled rows, which stay there, and what a calibration needs to know of them."""
-        return self.backend.labelled(score, logits, labels)
+        return self.backend.labelled(score, logits, labels, ordered=ordered)
 
     def fixed_sets(self, score: Any, logits: Tensor, threshold: float, width: int | None) -> tuple[Tensor, Tensor]:
         """Membership, or the first labels of each set, and sizes, without a wait for the device."""
@@ -60,17 +62,29 @@ class Tensors:
 
     def ragged_labels(self, score: Any, logits: Tensor, threshold: float | F64) -> tuple[Tensor, Tensor]:
         """Offsets and labels within thresholds: those within the loosest, of which the others are left out."""
-        limit = np.asarray(threshold)
-        if limit.size <= 1:
-            offsets, labels, _ = self.backend.ragged_sets(score, logits, float(limit.max(initial=-np.inf)))
-            return offsets, labels
-        own = torch.tensor(limit, dtype=working_type(logits.device), device=logits.device)
-        if np.isinf(limit).any():  # what is always in, of few labels or rows, would make all sets full at first
-            return sets_within(logits, own, self.backend.dense_blocks(score, logits))[:2]
-        offsets, labels, scores = self.backend.ragged_sets(score, logits, float(limit.max()))
-        of_each = own[0, labels.long()] if limit.shape[1] > 1 else own[:, 0].repeat_interleave(offsets.diff())
-        kept = scores <= of_each
-        return offsets_of(kept.long())[offsets], labels[kept]
+        ((offsets, labels),) = self.ragged_within(score, logits, [threshold])
+        return offsets, labels
+
+    def ragged_within(self, score: Any, logits: Tensor, limits: Sequence[float | F64]) -> list[tuple[Tensor, Tensor]]:
+        """The same within each of several limits, as `ragged_labels` takes them; logits are read once.
+
+        Where a limit is infinite, which makes sets full, it is read for by itself.
+        """
+        arrays = [np.asarray(limit) for limit in limits]
+        usual = [not np.isposinf(limit).any() for limit in arrays]
+        together = [limit for limit, one in zip(arrays, usual, strict=True) if one]
+        most = max((float(limit.max(initial=-np.inf)) for limit in together), default=-np.inf)
+        loosest = self.backend.ragged_sets(score, logits, most) if together else None
+        results = []
+        for limit, one in zip(arrays, usual, strict=True):
+            if one and loosest is not None:
+                results.append(_part(loosest, limit, most))
+            elif limit.size <= 1:
+                results.append(self.backend.ragged_sets(score, logits, float(limit.max(initial=-np.inf)))[:2])
+            else:  # what is always in, of few labels or rows, would make all sets full at first
+                own = torch.tensor(limit, dtype=working_type(logits.device), device=logits.device)
+                results.append(sets_within(logits, own, self.backend.dense_blocks(score, logits))[:2])
+        return results
 
     def top_labels(self, score: Any, logits: Tensor) -> Tensor:
         """Each row's most plausible label."""
@@ -91,6 +105,18 @@ class Tensors:
     def label_ranks(self, logits: Tensor, labels: I64) -> I64:
         """The rank of each row's given label, from 1."""
         return self.backend.label_ranks(logits, torch.tensor(labels, device=logits.device)).cpu().numpy()
+
+
+def _part(ragged: tuple[Tensor, Tensor, Tensor], limit: NDArray[Any], most: float) -> tuple[Tensor, Tensor]:
+    """The offsets and labels of sets within `most` that are within a tighter limit."""
+    offsets, labels, scores = ragged
+    if limit.size <= 1 and float(limit.max(initial=-np.inf)) == most:
+        return offsets, labels
+    own = torch.tensor(limit, dtype=scores.dtype, device=scores.device).reshape(limit.shape or (1, 1))
+    by_label = own[0, labels.long()] if own.shape[1] > 1 else None
+    of_each = own[:, 0].repeat_interleave(offsets.diff()) if by_label is None and len(own) > 1 else by_label
+    kept = scores <= (own[0, 0] if of_each is None else of_each)
+    return offsets_of(kept.long())[offsets], labels[kept]
 
 
 def logits_at(logits: Tensor, labels: I64) -> F64:

@@ -58,11 +58,11 @@ def label_scores(score: Any, logits: Tensor, labels: Tensor, *, settled: bool = 
     return result
 
 
-def labelled(score: Any, logits: Tensor, labels: Tensor) -> Labelled:
+def labelled(score: Any, logits: Tensor, labels: Tensor, *, ordered: bool = False) -> Labelled:  # noqa: ARG001
     """The scores of labelled rows, and what a calibration needs to know of them."""
+    labels = labels.to(torch.int64)
     if bool(((labels < 0) | (labels >= logits.shape[1])).any()):
         return Labelled(_empty(logits, (0,)), outside=True)
-    labels = labels.to(torch.int64)
     scores, own = label_scores(score, logits, labels), logits.gather(1, labels[:, None])[:, 0]
     largest = torch.where(own < 0, torch.maximum(own, -logits.amax(1)), own)
     return Labelled(

@@ -60,12 +60,15 @@ def label_scores(score: Any, logits: Tensor, labels: Tensor, *, settled: bool = 
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def labelled(score: Any, logits: Tensor, labels: Tensor) -> Labelled:
+def labelled(score: Any, logits: Tensor, labels: Tensor, *, ordered: bool = False) -> Labelled:
     """The scores of labelled rows and what a calibration needs to know of them, with one wait for the device."""
     if not _readable(logits) or not len(logits):
         return _torch.labelled(score, logits, labels)
-    groups = _groups(logits, ROWS_PER_GROUP)
-    parts = [Batch(score, group, start).labelled(_indices(labels, start, len(group))) for start, group in groups]
+    ordered = ordered and len(logits) <= ROWS_PER_GROUP
+    parts = [
+        Batch(score, group, start).labelled(_indices(labels, start, len(group)), ordered=ordered)
+        for start, group in _groups(logits, ROWS_PER_GROUP)
+    ]
     return parts[0] if len(parts) == 1 else joined(parts)
 
 

@@ -61,12 +61,13 @@ class Batch:
                 self._score_labels(labels, result)
         return result
 
-    def labelled(self, labels: Tensor) -> Labelled:
+    def labelled(self, labels: Tensor, *, ordered: bool) -> Labelled:
         """Scores, hashes and the summary of rows with these labels, one row or more, which are checked on the way."""
         scores = torch.empty(self.n, dtype=torch.float64, device=self.logits.device)
         hashes = torch.empty(self.n, dtype=torch.int64, device=self.logits.device)
         self._read_labels(labels)
         self._score_labels(labels, scores, hashes)
+        in_order = torch.sort(scores) if ordered else None  # launching that takes as long as reading the logits
         report: list[int] = self.status.tolist()
         if report[_OUTSIDE.value]:
             return Labelled(scores, outside=True)
@@ -75,9 +76,10 @@ class Batch:
             self._mend_wide_rows()
             self.status[_MASKED.value :] = 0
             self._score_labels(labels, scores, hashes)
-            report = self.status.tolist()
+            report, in_order = self.status.tolist(), None
         return Labelled(
             scores,
+            in_order,
             hashes,
             masked=report[_MASKED.value],
             seconds=report[_SECONDS.value],
