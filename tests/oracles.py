@@ -140,6 +140,10 @@ def _naive_score(name: str, y: int, z: list, p: list, v: mpmath.mpf, options: di
     mass = mpmath.fsum(p[j] for j in above)
     if name == "lac":
         return -mpmath.log(p[y])
+    if name == "classlac":
+        offset = 0 if options["offsets"] is None else mpmath.mpf(options["offsets"][y])
+        beyond = options["limits"] is not None and o > options["limits"][y]
+        return -mpmath.log(p[y]) + offset + (10**6 if beyond else 0)
     if name in ("aps", "base"):
         return mass + v * p[y]
     if name == "raps":
@@ -186,6 +190,7 @@ def reference_numpy_scores(name: str, logits: np.ndarray, v: np.ndarray, **optio
         return np.log(cost) - np.log(cost.max(1, keepdims=True))
     return {
         "lac": -np.log(softmax),
+        "classlac": -np.log(softmax),
         "aps": mass + v * softmax,
         "raps": mass + v * softmax + options.get("lam", 0) * np.maximum(above + 1 - options.get("k_reg", 0), 0),
         "saps": np.where(above == 0, v * top, top + (above - 1 + v) * options.get("lam", 0)),

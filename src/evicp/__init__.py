@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from evicp.evaluation.compare import Comparison, compare
     from evicp.evaluation.exchangeability import ExchangeabilityCheck, check_exchangeable
     from evicp.evaluation.explain import Explanation, explain
+    from evicp.evaluation.long_tail import fit_class_offsets, fit_rank_limits
     from evicp.evaluation.metrics import evaluate
     from evicp.evaluation.result import Evaluation
     from evicp.evaluation.slices import WorstSlice, worst_slice
     from evicp.evaluation.tuning import Tuned, Tuning, tune
     from evicp.extraction import Extraction, extract
     from evicp.io.artifact import load
+    from evicp.method.class_lac import ClassLAC
     from evicp.method.evidence import Opinion, opinion
     from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
     from evicp.method.temperature import TemperatureFit, fit_temperature
@@ -53,6 +55,7 @@ __all__ = [
     "Calibration",
     "Calibrator",
     "Certificate",
+    "ClassLAC",
     "Comparison",
     "CrossCalibration",
     "Custom",
@@ -87,6 +90,8 @@ __all__ = [
     "evaluate",
     "explain",
     "extract",
+    "fit_class_offsets",
+    "fit_rank_limits",
     "fit_temperature",
     "hierarchy_costs",
     "label_shift_weights",
@@ -120,12 +125,14 @@ _LAZY = {
     "evaluation.compare": ("Comparison", "compare"),
     "evaluation.exchangeability": ("ExchangeabilityCheck", "check_exchangeable"),
     "evaluation.explain": ("Explanation", "explain"),
+    "evaluation.long_tail": ("fit_class_offsets", "fit_rank_limits"),
     "evaluation.metrics": ("evaluate",),
     "evaluation.result": ("Evaluation",),
     "evaluation.slices": ("WorstSlice", "worst_slice"),
     "evaluation.tuning": ("Tuned", "Tuning", "tune"),
     "extraction": ("Extraction", "extract"),
     "io.artifact": ("load",),
+    "method.class_lac": ("ClassLAC",),
     "method.evidence": ("Opinion", "opinion"),
     "method.scores": ("APS", "ECP", "LAC", "RAPS", "SAPS", "SCORES", "Base", "Custom", "Margin", "Score", "TopK"),
     "method.temperature": ("TemperatureFit", "fit_temperature"),

@@ -149,6 +149,7 @@ SCORES_TO_EXPLAIN = [
     evicp.RAPS(lam=0.2, k_reg=1, randomize_penalty=True),
     evicp.SAPS(lam=0.3),
     evicp.Margin(temperature=1.7),
+    evicp.ClassLAC(offsets=[0.1, -1.0, 0.5, 0, 0, 1], limits=[3, 3, 1, 6, 6, 2]),
     lambda z: z.max(1, keepdims=True) - z,
 ]
 #: The formula of each score, of its ingredients.
@@ -158,6 +159,7 @@ FORMULAS = {
     "raps": lambda e: e.mass_above + e.v * e.probability + e.penalty,
     "saps": lambda e: e.top_share + e.penalty,
     "topk": lambda e: e.rank - 1 + e.v,
+    "classlac": lambda e: -np.log(e.probability) + e.offset + e.penalty,
     "margin": lambda e: e.best_other - e.probability,
 }
 

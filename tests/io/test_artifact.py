@@ -53,6 +53,7 @@ SCORES = [
     evicp.SAPS(lam=1 / 3),
     evicp.TopK(randomized=True),
     evicp.Margin(temperature=1e5),
+    evicp.ClassLAC(offsets=[0.1, -1 / 3, 0.0, 2.0], limits=[1, 4, 2, 3], temperature=0.9),
 ]
 
 

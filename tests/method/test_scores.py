@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, Custom, Margin, Score, TopK
+from evicp import APS, ECP, LAC, RAPS, SAPS, SCORES, Base, ClassLAC, Custom, Margin, Score, TopK
 from evicp.errors import InputTypeError, ScoreError
 from evicp.input import validate
 from evicp.kernels import _numpy
@@ -39,6 +39,8 @@ BASELINES = [
     SAPS(lam=1.3, temperature=3.0),
     TopK(),
     TopK(randomized=True),
+    ClassLAC(),
+    ClassLAC(temperature=0.7),
     Margin(),
     Margin(temperature=0.5),
     Base(),
@@ -254,7 +256,7 @@ def test_base_cannot_be_calibrated(score):
 
 def test_names_and_aliases():
     assert as_score("las") == as_score("thr") == as_score("LAC") == as_score(LAC) == LAC()
-    assert sorted(SCORES) == ["aps", "base", "ecp", "lac", "las", "margin", "raps", "saps", "thr", "topk"]
+    assert sorted(SCORES) == ["aps", "base", "classlac", "ecp", "lac", "las", "margin", "raps", "saps", "thr", "topk"]
     for name in ("aps", "ecp", "lac", "margin", "raps", "saps", "topk"):
         assert as_score(name).name == name
 

@@ -269,6 +269,12 @@ ROWS: dict[str, Row] = {
             (*_own("overlapping_law"), "tests/calibration/laws/test_overlapping.py"),
         ),
         Row(
+            "35*",
+            "scores for long tails (frequencies, class offsets, rank limits) learned from other rows: 2,000 repeats",
+            "abs(z) <= 4 over all rows, and in every class with rank limits; ranks off by one are caught",
+            _own("long_tail_law"),
+        ),
+        Row(
             "29",
             "first call and footprint: empty home, read-only site-packages, no compiler, 20 processes at once",
             "the same answer, at once, nothing written",

@@ -22,6 +22,7 @@ from evicp.input.messages import did_you_mean
 from evicp.kernels import _numpy as kernel
 from evicp.kernels.registry import built_in
 from evicp.method import evidence
+from evicp.method.class_lac import ClassLAC
 from evicp.method.ecp import ECP
 from evicp.method.score import CUSTOM, Ingredients, Score, masked
 from evicp.sets import PredictionSets
@@ -324,6 +325,7 @@ SCORES: Mapping[str, type[Score]] = MappingProxyType(
     {
         "aps": APS,
         "base": Base,
+        "classlac": ClassLAC,
         "ecp": ECP,
         "lac": LAC,
         "las": LAC,
