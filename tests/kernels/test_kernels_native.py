@@ -640,7 +640,7 @@ def test_half_precision_is_the_upcast_input_bit_for_bit(score):
 def dense_lac(rows: np.ndarray) -> np.ndarray:
     """LAC's scores straight from the module, of rows of bits."""
     scores = np.empty(rows.shape)
-    assert native._core.dense_scores(native._packed(evicp.LAC(), rows.shape[1]), rows, 1, None, None, scores) == -1
+    assert native._core.dense_scores(native._pack(evicp.LAC(), rows.shape[1]), rows, 1, None, None, scores) == -1
     return scores
 
 

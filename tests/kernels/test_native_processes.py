@@ -410,7 +410,7 @@ def test_other_byte_orders_are_copied_at_the_door():
 
 
 def test_the_module_refuses_what_it_cannot_read():
-    core, packed = native._core, native._packed(evicp.LAC(), 20)
+    core, packed = native._core, native._pack(evicp.LAC(), 20)
     logits, labels, out = np.zeros((3, 20), np.float32), np.zeros(3, np.int64), np.empty(3)
     good = [packed, logits, 1, None, None, labels, out]
     assert core.label_scores(*good) == -1

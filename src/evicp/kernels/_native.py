@@ -77,7 +77,9 @@ def precision(logits: NDArray[Any]) -> str:
 
 @lru_cache(maxsize=64)
 def _pack(score: Any, n_classes: int) -> bytes:
-    """A score's parameters as kernels take them."""
+    """A score's parameters as kernels take them; of no score, those of a rank."""
+    if score is None:
+        return _plain()
     stabilizer = score.epsilon(n_classes) if score.name == "ecp" else 0.0
     return _SCORE.pack(
         _KINDS[score.name],
@@ -93,19 +95,6 @@ def _pack(score: Any, n_classes: int) -> bytes:
     )
 
 
-#: The last score, by itself and not by its value, with the classes and what they pack to: a server has one score.
-_last: tuple[Any, int, bytes] = (None, 0, b"")
-
-
-def _packed(score: Any, n_classes: int) -> bytes:
-    global _last  # noqa: PLW0603 - replaced as a whole, so that threads see one or the other
-    last, width, packed = _last
-    if last is not score or width != n_classes:
-        packed = _pack(score, n_classes)
-        _last = score, n_classes, packed
-    return packed
-
-
 def _plain(kind: int = _RANK, evidence: str = "relu") -> bytes:
     """A score without parameters."""
     return _SCORE.pack(kind, _EVIDENCE[evidence], False, False, 1.0, 0.0, -inf, 0.0, 0.0, 0)
@@ -117,33 +106,42 @@ _NO_PARTS: _Parts = (None, None)
 _ALL = slice(None)
 
 
-def _blocks(score: Any, logits: NDArray[Any]) -> Iterator[tuple[slice, _Parts]]:
-    """All rows at once, or the blocks of rows for which a user's utility is worked out."""
-    if getattr(score, "monotone", True):
-        yield _ALL, _NO_PARTS
+#: The last score, by itself and not by its value, the classes, what they pack to, and whether it has no such parts: a
+#: server has one score.
+_last: tuple[Any, int, bytes, bool] = (None, 0, b"", True)
+
+
+def _blocks(score: Any, logits: NDArray[Any]) -> Iterator[tuple[bytes, slice, _Parts]]:
+    """A score's parameters with all rows at once, or with the blocks for which a user's utility is worked out."""
+    global _last  # noqa: PLW0603 - replaced as a whole, so that threads see one or the other
+    last, width, packed, plain = _last
+    if last is not score or width != logits.shape[1]:
+        packed, plain = _pack(score, logits.shape[1]), getattr(score, "monotone", True)
+        _last = score, logits.shape[1], packed, plain
+    if plain:
+        yield packed, _ALL, _NO_PARTS
         return
     rates = score.rates(logits.shape[1])
     if score.utility is None:
-        yield slice(None), (rates, None)
+        yield packed, _ALL, (rates, None)
         return
     for rows, block in validate.blocks(logits):
         utility = score.utility_of(block)
-        yield rows, (rates, np.ascontiguousarray(utility if utility.strides[0] else utility[0]))
+        yield packed, rows, (rates, np.ascontiguousarray(utility if utility.strides[0] else utility[0]))
 
 
 def dense_scores(score: Any, logits: NDArray[Any]) -> F64:
     """Every label's score, (n, K)."""
-    packed, readable, scores = _packed(score, logits.shape[1]), _readable(logits), np.empty(logits.shape)
-    for rows, parts in _blocks(score, logits):
+    readable, scores = _readable(logits), np.empty(logits.shape)
+    for packed, rows, parts in _blocks(score, logits):
         _refuse(logits, _core.dense_scores(packed, readable[rows], _threads_for(logits), *parts, scores[rows]))
     return scores
 
 
 def label_scores(score: Any, logits: NDArray[Any], labels: I64) -> F64:
     """The score of each row's given label, (n,)."""
-    packed, readable, scores = _packed(score, logits.shape[1]), _readable(logits), np.empty(len(logits))
-    labels = np.ascontiguousarray(labels)
-    for rows, parts in _blocks(score, logits):
+    readable, scores, labels = _readable(logits), np.empty(len(logits)), np.ascontiguousarray(labels)
+    for packed, rows, parts in _blocks(score, logits):
         bad = _core.label_scores(packed, readable[rows], _threads_for(logits), *parts, labels[rows], scores[rows])
         _refuse(logits, bad)
     return scores
@@ -176,9 +174,9 @@ def _sets(score: Any, logits: NDArray[Any], threshold: float | F64, *, scored: b
         by_label = limits.ndim == 2 and limits.shape[1] > 1
         by_row = limits.size > 1 and not by_label
         limits = np.ascontiguousarray(limits).ravel()
-    packed, readable, many = _packed(score, logits.shape[1]), _readable(logits), _threads_for(logits)
+    readable, many = _readable(logits), _threads_for(logits)
     pieces: list[tuple[I64, I32, F64]] = []
-    for rows, parts in _blocks(score, logits):
+    for packed, rows, parts in _blocks(score, logits):
         block, own = readable[rows], limits[rows] if by_row else limits  # type: ignore[index]
         offsets = np.empty(len(block) + 1, np.int64)
         bad, labels, scores = _core.sets(packed, block, many, *parts, own, by_label, scored, offsets)
@@ -209,9 +207,8 @@ def uncertainties(score: Any, logits: NDArray[Any]) -> F64:
 
 def top_labels(score: Any, logits: NDArray[Any]) -> I32:
     """Each row's most plausible label: lowest score, then highest logit, then lowest index."""
-    packed = _plain() if score is None else _packed(score, logits.shape[1])
     readable, labels = _readable(logits), np.empty(len(logits), np.int32)
-    for rows, parts in _blocks(score, logits):
+    for packed, rows, parts in _blocks(score, logits):
         _refuse(logits, _core.top_labels(packed, readable[rows], _threads_for(logits), *parts, labels[rows]))
     return labels
 
