@@ -740,11 +740,27 @@ def test_one_evaluation_opens_without_a_slider(browser: Any, tmp_path: Path) -> 
     (tmp_path / "one.html").write_text(evaluation.to_html(), encoding="utf-8")
     page = Page(browser, tmp_path / "one.html")
     assert not page.tab.is_visible("#coverage")
+    assert not page.tab.is_visible("#method")  # there is nothing to choose
+    named = page.tab.eval_on_selector_all("#contents a", "all => all.map(a => a.textContent)")
+    assert "Certificate" in named
+    assert "How large are the sets?" not in named  # nothing is listed that the page has not
     assert page.value("observed") == evaluation.coverage
     assert page.value("sat") == pytest.approx(evaluation.sat)
     assert page.table("table-classes")[0][3] == f"{evaluation.class_coverage.worst:.3f}"
     assert page.complaints == []
     page.context.close()
+
+
+def test_the_page_of_an_evaluation_by_class_has_its_verdict(browser: Any, tmp_path: Path) -> None:
+    logits, labels = make(800, 4)
+    calibration = evicp.calibrate(logits[:400], labels[:400], by="class")
+    wrong = np.where(labels[400:] == 2, 3, labels[400:])
+    for truth, said in ((labels[400:], ": 4 groups compatible"), (wrong, "of 3 groups NOT compatible: ")):
+        (tmp_path / "by.html").write_text(calibration.evaluate(logits[400:], truth, coverage=0.9).to_html(), "utf-8")
+        page = Page(browser, tmp_path / "by.html")
+        page.wait(f"#verdict:has-text('{said}')")
+        assert page.tab.is_visible("#next") == ("NOT" in said)
+        page.context.close()
 
 
 def test_a_notebook_shows_it_in_a_frame(browser: Any, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@
 
   function renderTiles(now) {
     const method = current();
-    const kept = !now.band || now.coverage >= now.band[0];
+    const kept = now.band ? now.coverage >= now.band[0] : !method.verdict || method.verdict.kept;
     show("observed", now.coverage, fixed(now.coverage, 4));
     $("observed-aside").textContent = now.band
       ? `expected in ${confidence} of runs: ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)}; dashed: target`
@@ -231,9 +231,9 @@
       ? `${verdictOf(now)} the guarantee (${confidence} of runs give ${fixed(now.band[0], 4)} to ${fixed(now.band[1], 4)})`
       : guaranteeOf(method);
     const note = full ? ` ${plural(method.n, "calibration row is", "calibration rows are")} too few for this coverage, so every set is full.` : "";
+    const found = method.verdict ? method.verdict.text : `${fixed(now.coverage, 4)} on ${plural(data.m, "row", "rows")}, ${verdict}`;
     sayLater(
-      `${method.name} at coverage ${coverageText(asked())}: observed ${fixed(now.coverage, 4)} on ${plural(data.m, "row", "rows")}, ${verdict}; ` +
-        `${sizeText(now.size)} labels per set on average.${note}`,
+      `${method.name} at coverage ${coverageText(asked())}: observed ${found}; ${sizeText(now.size)} labels per set on average.${note}`,
       !kept || full,
     );
     renderNext(full ? tooFew() : kept ? (now.band && now.coverage > now.band[1] ? tooMany() : []) : tooLow(method));
@@ -765,6 +765,7 @@
   function renderCharts() {
     const now = stats(current(), state.position);
     CHARTS.forEach((draws) => draws(now));
+    listContents();
     document.documentElement.dataset.drawn = String(state.position);
   }
 
@@ -781,7 +782,6 @@
     renderCertificate(now);
     renderClasses();
     renderRows();
-    listContents();
     redraw();
   }
 
@@ -829,6 +829,8 @@
     document.querySelectorAll(".confidence").forEach((node) => { node.textContent = confidence; });
     $("coverage-control").hidden = $("section-curves").hidden = data.grid.length < 2;
     $("section-rows").hidden = !explorer;
+    document.querySelector(".controls").hidden = data.grid.length < 2 && methods.length < 2;
+    if (methods.length < 2) $("t-methods").textContent = "In numbers";
     if (explorer) $("rows-aside").textContent = `${plural(explorer.rows.values.length, "row", "rows")} of the ${whole(data.m)} tested, drawn at random, by their number in the test data. Bars compare the labels shown.`;
     $("coverage").min = $("coverage-number").min = data.grid[0];
     $("coverage").max = $("coverage-number").max = data.grid[last];

@@ -19,7 +19,7 @@ from evicp import __version__
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.certificate import caveat, score_line
 from evicp.calibration.ranks import conformal_rank
-from evicp.calibration.reliability import Reliability
+from evicp.calibration.reliability import Reliability, verdict_line
 from evicp.calibration.ties import is_tied
 from evicp.evaluation.result import Evaluation
 from evicp.evaluation.strata import SIZE_ENDS, Ranges, intervals
@@ -271,6 +271,7 @@ def _method_of_evaluation(e: Evaluation, law: int | None) -> Json:
     by = None if e.guarantee in ("weighted", "marginal") else e.guarantee
     classes, strata, hard = e.class_coverage, e.size_strata, e.difficulty_strata
     of_class = zip(classes.hits, classes.counts - classes.hits, strict=True)
+    verdict = e.verdict if law is None else None  # where there is a law the page holds the coverage against it itself
     hits, counts = np.array([[s.hits for s in strata]]), np.array([[s.count for s in strata]])
     return {
         "name": e.score,
@@ -278,6 +279,7 @@ def _method_of_evaluation(e: Evaluation, law: int | None) -> Json:
         "law": law,
         "by": by,
         "caveat": caveat(e.guarantee),
+        "verdict": verdict and {"text": verdict_line(verdict), "kept": verdict["kept"]},
         "threshold": None,
         "coverage": _shares(np.array([classes.hits.sum()]), np.array([e.n]), e.confidence),
         "total_size": pack(np.array([e.mean_size * e.n])),
