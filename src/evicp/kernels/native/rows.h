@@ -276,17 +276,20 @@ template <class T> int64_t weight_above(const Parameters &p, const Logits<T> &ro
 // 16 numbers of two bytes each, in four.
 INLINE Lanes<uint32_t, kLanes> load_short(const char *from) {
     Lanes<uint32_t, kLanes> r;
-#if EVICP_WIDTH == 64
-    r.part[0] = (typename Lanes<uint32_t, kLanes>::Part)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
-#else
+    using Wide = Lanes<uint32_t, kLanes>::Part;
     constexpr int kParts = Lanes<uint32_t, kLanes>::kParts, kPart = kLanes / kParts;
     EACH_PART {
         typedef uint16_t Short __attribute__((vector_size(2 * kPart)));
         Short part;
         memcpy(&part, from + 2 * i * kPart, sizeof part);
-        r.part[i] = __builtin_convertvector(part, typename Lanes<uint32_t, kLanes>::Part);
-    }
+#if EVICP_WIDTH == 64
+        r.part[i] = Wide(_mm512_cvtepu16_epi32((__m256i)part));
+#elif EVICP_WIDTH == 32
+        r.part[i] = Wide(_mm256_cvtepu16_epi32((__m128i)part));  // GCC would do it by quarters
+#else
+        r.part[i] = __builtin_convertvector(part, Wide);
 #endif
+    }
     return r;
 }
 // float16, as its bits, exactly: read as float32 the bits are 2^112 too small, subnormals included.
