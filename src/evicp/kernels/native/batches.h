@@ -24,8 +24,9 @@ template <class T> struct Batch {
     const bool is_widened;  // whether the first pass over a row widens it; other conversions come before
     int64_t first = 0, stop = 0;  // the rows at hand
 
-    Facts<kBatch> facts;
-    Labels<kBatch> labels;
+    // Formulas take eight rows or labels side by side, also where there are fewer: what memory held before may be slow to use.
+    Facts<kBatch> facts{};
+    Labels<kBatch> labels{};
     alignas(64) T few[kBatch], some[kBatch], many[kBatch], cut[kBatch];
     double threshold[kBatch], demand[kBatch];
     uint32_t flags[kNarrow / kFlags * kBatch + kBatch];

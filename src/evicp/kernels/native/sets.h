@@ -367,6 +367,7 @@ template <class T> int64_t take_candidates(Batch<T> &b, int64_t j) {
         }
         b.end[j] = int32_t(filled);
     }
+    for (int64_t k = filled; k % kSide; k++) note_row_of(b, k, 0), c.z[k] = c.rank[k] = 0.0;
     score_labels(b.p, b.slots, c, int(filled));
     return j;
 }
