@@ -122,23 +122,13 @@ template <class T> int64_t find_possible(Batch<T> &b, int64_t j, const Logits<T>
     return find([&](const Row16<T> &z, const F &d) { return reach<false>(kind, evidence, t, z, d); });
 }
 
-// How many logits are strictly larger than each of four, in one pass.
-template <class T> void count_above_four(const Logits<T> &row, const T *z, double *ranks) {
-    Counts<T> counts[4] = {0, 0, 0, 0};
-    for (int64_t i = 0; i < row.n; i += kLanes) {
-        Row16<T> others = row.load(i);
-        _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++) count_if<T>(counts[k], others > Row16<T>(z[k]));
-    }
-    for (int k = 0; k < 4; k++) ranks[k] = double(count(counts[k]));
-}
-
 // Score the sorted candidates from `start` to `stop`, at most eight, each after a count of the labels above it.
 template <class T> void score_singles(Batch<T> &b, int64_t j, const Logits<T> &row, int64_t start, int64_t stop) {
     Labels<kBatch> &l = b.labels;
     alignas(64) T z[kSide];
     for (int64_t i = 0; i < kSide; i++) z[i] = T(0) - b.sorted_keys[smaller(start + i, stop - 1)], l.z[i] = double(z[i]);
     if (b.p.needs_rank())
-        for (int64_t i = 0; i < stop - start; i += 4) count_above_four(row, z + i, l.rank + i);
+        for (int64_t i = 0; i < stop - start; i += 4) count_above<4>(row, z + i, l.rank + i);
     for (int64_t i = 0; b.p.kind == kMass && i < stop - start; i++) {
         int64_t own = weights(b.p, Row16<T>(z[i]), T(b.facts.top[j])).first();
         int64_t above = weight_above(b.p, row, T(b.facts.top[j]), z[i]);

@@ -317,23 +317,12 @@ template <class T, int N> INLINE uint32_t bits(const Lanes<T, N> &mask) {
     return r;
 }
 // The same of x >= y, by one instruction where there is one.
-template <class T, int N> INLINE uint32_t bits_at_least(const Lanes<T, N> &x, const Lanes<T, N> &y) {
-#if defined(__AVX512F__)
-    if constexpr (Lanes<T, N>::kBytes == 64) {
-        constexpr int kParts = Lanes<T, N>::kParts, kPart = N / kParts;
-        uint32_t r = 0;
-        EACH_PART {
-            if constexpr (sizeof(T) == 4) {
-                r |= uint32_t(_mm512_cmp_ps_mask(x.part[i], y.part[i], _CMP_GE_OQ)) << i * kPart;
-            } else {
-                r |= uint32_t(_mm512_cmp_pd_mask(x.part[i], y.part[i], _CMP_GE_OQ)) << i * kPart;
-            }
-        }
-        return r;
-    }
-#endif
-    return bits(x >= y);
+#if EVICP_WIDTH == 64
+INLINE uint32_t bits_at_least(const Lanes<float, kLanes> &x, const Lanes<float, kLanes> &y) {
+    return _mm512_cmp_ps_mask(x.part[0], y.part[0], _CMP_GE_OQ);
 }
+#endif
+template <class T, int N> INLINE uint32_t bits_at_least(const Lanes<T, N> &x, const Lanes<T, N> &y) { return bits(x >= y); }
 constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
 
 // The number of each lane.

@@ -4,29 +4,40 @@
 namespace evicp {
 namespace EVICP_LEVEL {
 
-// A batch for as long as its block of rows takes.
-template <class T> struct Owned {
-    Batch<T> *b;
-    Owned(const Job &job, bool for_sets) : b(Batch<T>::make(job, for_sets)) {}
-    ~Owned() { free(b); }
-    Owned(const Owned &) = delete;
-    Owned &operator=(const Owned &) = delete;
-};
+// All rows in batches: `work` takes those from a number on, and says what ended it.
+template <class T, class Work> int64_t each_batch(const Job &job, int64_t first, int64_t stop, bool for_sets, Work work) {
+    Batch<T> *b = Batch<T>::make(job, for_sets);
+    if (b == nullptr) return kNoMemory;
+    int64_t why = kUsable;
+    for (int64_t i = first; i < stop && why == kUsable; i = b->stop) why = work(*b, i);
+    free(b);
+    return why;
+}
+
+// Each row by itself, with what a first look at it tells.
+template <class T, class Work> int64_t each_row(const Job &job, int64_t first, int64_t stop, Work work) {
+    return each_batch<T>(job, first, stop, false, [&](Batch<T> &b, int64_t i) {
+        for (b.fetch(i, stop); i < b.stop; i++) {
+            Logits<T> row = b.row(i);
+            Survey<T> s = survey<false>(row, T(0));
+            if (!s.usable) return i;
+            work(row, s, i);
+        }
+        return kUsable;
+    });
+}
 
 // Each row of a score that need not fall as the logit rises.
 template <class T, class Work> int64_t each_uneven_row(const Job &job, int64_t first, int64_t stop, Work work) {
-    Owned<T> own(job, true);
-    if (own.b == nullptr) return kNoMemory;
-    Uneven<T> u(*own.b);
+    Uneven<T> u(job);
     if (u.memory == nullptr) return kNoMemory;
-    for (int64_t i = first; i < stop; i = own.b->stop) {
-        own.b->fetch(i, stop);
-        for (; i < own.b->stop; i++) {
-            if (!u.take(i)) return i;
+    return each_batch<T>(job, first, stop, true, [&](Batch<T> &b, int64_t i) {
+        for (b.fetch(i, stop); i < b.stop; i++) {
+            if (!u.take(b, i)) return i;
             if (!work(u, i)) return kNoMemory;
         }
-    }
-    return kUsable;
+        return kUsable;
+    });
 }
 
 // e^limit of a limit for all, for row i, or for each label.
@@ -37,7 +48,7 @@ inline void find_factors(const double *limits, int64_t n, float *factors) {
 template <class T> int64_t uneven_sets(const Job &job, int64_t first, int64_t stop, Sets &out) {
     bool has_factors = false;
     return each_uneven_row<T>(job, first, stop, [&](Uneven<T> &u, int64_t i) {
-        Batch<T> &b = u.b;
+        Batch<T> &b = *u.b;
         const double *limits = job.thresholds + (!job.by_label && job.n_thresholds > 1 ? i : 0);
         if (!has_factors || (!job.by_label && job.n_thresholds > 1)) find_factors(limits, job.by_label ? job.n_classes : 1, b.demands);
         has_factors = true;
@@ -52,16 +63,13 @@ template <class T> int64_t label_scores(const Job &job, int64_t first, int64_t s
             job.values()[i] = u.score_label(int32_t(job.labels[i]));
             return true;
         });
-    Owned<T> own(job, false);
-    if (own.b == nullptr) return kNoMemory;
-    Batch<T> &b = *own.b;
-    for (int64_t i = first; i < stop; i = b.stop) {
+    return each_batch<T>(job, first, stop, false, [&](Batch<T> &b, int64_t i) {
         int64_t bad = b.template take<true>(i, stop);
         if (bad >= 0) return bad;
         evicp::EVICP_LEVEL::score_labels(b.p, b.facts, b.labels, int(b.stop - b.first));
         memcpy(job.values() + b.first, b.labels.score, size_t(b.stop - b.first) * sizeof(double));
-    }
-    return kUsable;
+        return kUsable;
+    });
 }
 
 // The scores of all labels of row j, where they need no rank.
@@ -81,10 +89,7 @@ template <class T> int64_t dense_scores(const Job &job, int64_t first, int64_t s
             u.score_all(job.values() + i * job.n_classes);
             return true;
         });
-    Owned<T> own(job, true);
-    if (own.b == nullptr) return kNoMemory;
-    Batch<T> &b = *own.b;
-    for (int64_t i = first; i < stop; i = b.stop) {
+    return each_batch<T>(job, first, stop, true, [&](Batch<T> &b, int64_t i) {
         int64_t bad = b.template take<false>(i, stop);
         if (bad >= 0) return bad;
         for (int64_t j = 0; j < b.stop - b.first; j++) {
@@ -96,40 +101,20 @@ template <class T> int64_t dense_scores(const Job &job, int64_t first, int64_t s
             int64_t size = row_set(b, j, double(kInfinity));
             for (int64_t k = 0; k < size; k++) scores[b.members[k]] = b.scores[k];
         }
-    }
-    return kUsable;
+        return kUsable;
+    });
 }
 
 template <class T> int64_t sets(const Job &job, int64_t first, int64_t stop, Sets &out) {
     if (job.is_uneven) return uneven_sets<T>(job, first, stop, out);
-    Owned<T> own(job, true);
-    if (own.b == nullptr) return kNoMemory;
-    Batch<T> &b = *own.b;
-    Limits limits = {b.demands, 0.0, false};
-    if (job.by_label) find_demands(b.p, job.thresholds, job.n_classes, limits);
-    for (int64_t i = first; i < stop; i = b.stop) {
+    Limits limits{};
+    return each_batch<T>(job, first, stop, true, [&](Batch<T> &b, int64_t i) {
         int64_t bad = b.template take<false>(i, stop);
         if (bad >= 0) return bad;
-        if (!(job.by_label ? batch_sets_limits(b, limits, out) : batch_sets(b, out))) return kNoMemory;
-    }
-    return kUsable;
-}
-
-// Each row by itself, with what a first look at it tells.
-template <class T, class F> int64_t each_row(const Job &job, int64_t first, int64_t stop, F work) {
-    Owned<T> own(job, false);
-    if (own.b == nullptr) return kNoMemory;
-    Batch<T> &b = *own.b;
-    for (int64_t i = first; i < stop; i = b.stop) {
-        b.fetch(i, stop);
-        for (; i < b.stop; i++) {
-            Logits<T> row = b.row(i);
-            Survey<T> s = survey<false>(row, T(0));
-            if (!s.usable) return i;
-            work(row, s, i);
-        }
-    }
-    return kUsable;
+        if (job.by_label && i == first) limits.demands = b.demands, find_demands(b.p, job.thresholds, job.n_classes, limits);
+        bool is_done = job.by_label ? batch_sets_limits(b, limits, out) : batch_sets(b, out);
+        return is_done ? kUsable : kNoMemory;
+    });
 }
 
 // Eq. 3: u = K / alpha_0 of each row.
@@ -150,7 +135,7 @@ template <class T> int64_t top_labels(const Job &job, int64_t first, int64_t sto
         });
     return each_row<T>(job, first, stop, [&](const Logits<T> &row, const Survey<T> &s, int64_t i) {
         for (int64_t k = 0; k < row.n; k += kLanes) {
-            uint32_t is_top = bits_at_least(row.load(k), Row16<T>(s.top));
+            uint32_t is_top = bits(row.load(k) >= Row16<T>(s.top));
             if (!is_top) continue;
             static_cast<int32_t *>(job.result)[i] = int32_t(row.place(k) + __builtin_ctz(is_top));
             return;

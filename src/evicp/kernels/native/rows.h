@@ -31,7 +31,6 @@ template <class T> struct Logits {
         Lanes<Whole<T>, kLanes> seen(Whole<T>(i + kLanes - n));
         return select(numbers<Whole<T>>() < seen, Row16<T>(T(-kInfinity)), Row16<T>::load(z + n - kLanes));
     }
-    INLINE Row16<T> load_any(int64_t i) const { return Row16<T>::load(z + (i < n - kLanes ? i : n - kLanes)); }
     INLINE int64_t place(int64_t i) const { return i < n - kLanes ? i : n - kLanes; }  // of the first that `load` gives
 };
 
@@ -65,20 +64,23 @@ template <class T> INLINE Row16<T> finite_or(const Row16<T> &z, T other) {
 
 template <class T> T smallest_finite(const Logits<T> &row) {
     Row16<T> low{T(kInfinity)};
-    for (int64_t i = 0; i < row.n; i += kLanes) low = smaller(finite_or(row.load_any(i), T(kInfinity)), low);
+    for (int64_t i = 0; i < row.n; i += kLanes) low = smaller(finite_or(row.load(i), T(kInfinity)), low);
     return smallest(low);
 }
 
-// How many logits are strictly larger.
-template <class T> int64_t count_above(const Logits<T> &row, T z) {
-    Counts<T> above(0), more(0);
-    int64_t i = 0;
-    for (; i + 2 * kLanes <= row.n; i += 2 * kLanes) {
-        count_if<T>(above, Row16<T>::load(row.z + i) > Row16<T>(z));
-        count_if<T>(more, Row16<T>::load(row.z + i + kLanes) > Row16<T>(z));
+// How many logits are strictly larger than each of N, in one pass.
+template <int N, class T> void count_above(const Logits<T> &row, const T *z, double *ranks) {
+    Counts<T> above[N] = {};
+    for (int64_t i = 0; i < row.n; i += kLanes) {
+        Row16<T> others = row.load(i);
+        _Pragma("GCC unroll 4") for (int k = 0; k < N; k++) count_if<T>(above[k], others > Row16<T>(z[k]));
     }
-    for (; i < row.n; i += kLanes) count_if<T>(above, row.load(i) > Row16<T>(z));
-    return count(above + more);
+    for (int k = 0; k < N; k++) ranks[k] = double(count(above[k]));
+}
+template <class T> int64_t count_above(const Logits<T> &row, T z) {
+    double rank;
+    count_above<1>(row, &z, &rank);
+    return int64_t(rank);
 }
 
 // The sum of what is positive in lanes, but for the largest.
@@ -98,12 +100,13 @@ template <class T> INLINE double but_largest(const Row16<T> &tops) {
     return last + (twos.part[0][0] + twos.part[0][1]);
 }
 
-// From the largest logit of each lane: one that at least GROUPS labels reach, and not many more.
-template <class T> INLINE T level_of_16(const Row16<T> &top) { return smallest(top); }
-template <class T> INLINE T level_of_8(const Row16<T> &top) { return smallest(larger(lower(top), upper(top))); }
-template <class T> INLINE T level_of_4(const Row16<T> &top) {
-    auto eight = larger(lower(top), upper(top));
-    return smallest(larger(lower(eight), upper(eight)));
+// From the largest logit of each lane: one that at least LABELS labels reach, and not many more.
+template <int LABELS, class T, int N> INLINE T level_of(const Lanes<T, N> &top) {
+    if constexpr (N == LABELS) {
+        return smallest(top);
+    } else {
+        return level_of<LABELS>(larger(lower(top), upper(top)));
+    }
 }
 
 // What a first look at a row tells.
@@ -145,7 +148,7 @@ template <bool RANKED, class T, class Read> INLINE Survey<T> survey(const Logits
     s.rest = rest + but_largest(top);
     s.usable = T(-kInfinity) < s.top && double(s.top) <= kLargestLogit && s.rest == s.rest;
     s.rank = count(rank);
-    s.few = larger(level_of_4(top), s.low), s.some = larger(level_of_8(top), s.low), s.many = larger(level_of_16(top), s.low);
+    s.few = larger(level_of<4>(top), s.low), s.some = larger(level_of<8>(top), s.low), s.many = larger(level_of<16>(top), s.low);
     return s;
 }
 template <bool RANKED, class T> INLINE Survey<T> survey(const Logits<T> &row, T label) {

@@ -19,9 +19,8 @@ constexpr float kLogRounding = 1e-6f;  // and to a logarithm near 0
 constexpr float kLargestGain = 1e30f;  // larger ones would take bounds out of float32's range
 
 template <class T> struct Uneven {
-    Batch<T> &b;
     const Job &job;
-    const Parameters &p;
+    const Parameters p;
     const int64_t n;          // labels
     double *prior, *pi;       // K pi and pi; 1 where base rates are uniform
     double *alpha;            // e + K pi, with base rates
@@ -33,6 +32,7 @@ template <class T> struct Uneven {
     void *memory;
 
     // What is known of the row at hand.
+    Batch<T> *b = nullptr;
     Logits<T> row{};
     const double *phi = nullptr;
     Row s{};
@@ -40,7 +40,7 @@ template <class T> struct Uneven {
     bool is_certain = false;  // whether only one label is possible
     bool is_dense = false;    // whether all labels' costs are known
 
-    explicit Uneven(Batch<T> &b) : b(b), job(b.job), p(b.p), n(b.n_classes) {
+    explicit Uneven(const Job &job) : job(job), p(job), n(job.n_classes) {
         int64_t room = (n + 2 * kLanes + 15) / 16 * 16;
         memory = aligned_alloc(64, size_t(room * (5 * 8 + 6 * 4)));
         if (memory == nullptr) return;
@@ -71,9 +71,10 @@ template <class T> struct Uneven {
     // What orders labels, or is the same for those it does not: of two, the one above has no smaller key.
     INLINE F keys(int64_t k) const { return job.rates ? F::load(key + k) : narrow(logits(k)); }
 
-    // Take row i; false where it cannot be used.
-    bool take(int64_t i) {
-        row = b.row(i);
+    // Take row i of a batch; false where it cannot be used.
+    bool take(Batch<T> &batch, int64_t i) {
+        b = &batch;
+        row = b->row(i);
         phi = job.utility ? job.utility + i * job.utility_stride : nullptr;
         Survey<T> found = survey<false>(row, T(0));
         if (!found.usable) return false;
@@ -170,12 +171,7 @@ template <class T> struct Uneven {
         if (!job.rates) {
             T z[N];
             for (int i = 0; i < N; i++) z[i] = row[labels[i]];
-            if constexpr (N == 4) {
-                count_above_four(row, z, ranks);
-            } else {
-                ranks[0] = double(count_above(row, z[0]));
-            }
-            return;
+            return count_above<N>(row, z, ranks);
         }
         Lanes<int32_t, kLanes> above[N], no_lower[N];
         for (int i = 0; i < N; i++) above[i] = no_lower[i] = Lanes<int32_t, kLanes>(0);
@@ -200,28 +196,28 @@ template <class T> struct Uneven {
 
     // Costs of all labels. Many are ordered by z, then stably by what rounding took, then by alpha.
     void find_all() {
-        for (int64_t k = 0; k < n; k++) b.found[k] = int32_t(k);
+        for (int64_t k = 0; k < n; k++) b->found[k] = int32_t(k);
         if (n <= kCounted) {
-            find_ranks(b.found, n, rank);
-            return find_costs(b.found, n, rank, cost);
+            find_ranks(b->found, n, rank);
+            return find_costs(b->found, n, rank, cost);
         }
-        for (int64_t k = 0; k < n; k++) b.keys[k] = T(0) - row[k];
-        sort_many(b.keys, b.found, b.sorted_keys, b.sorted, n);
+        for (int64_t k = 0; k < n; k++) b->keys[k] = T(0) - row[k];
+        sort_many(b->keys, b->found, b->sorted_keys, b->sorted, n);
         double *errors = cost;  // until there are costs
         const double *keys[] = {errors, alpha};
         for (int64_t k = 0; job.rates && k < n; k += kLanes) lost(k).store(errors + k);
         for (int i = 0; job.rates && i < 2; i++) {
-            for (int64_t k = 0; k < n; k++) b.scores_to_sort[k] = 0.0 - keys[i][b.sorted[k]], b.found[k] = b.sorted[k];
-            sort_many(b.scores_to_sort, b.found, b.scores, b.sorted, n);
+            for (int64_t k = 0; k < n; k++) b->scores_to_sort[k] = 0.0 - keys[i][b->sorted[k]], b->found[k] = b->sorted[k];
+            sort_many(b->scores_to_sort, b->found, b->scores, b->sorted, n);
         }
         for (int64_t k = 0, shared = 0; k < n; k++) {
-            int32_t label = b.sorted[k], before = k ? b.sorted[k - 1] : 0;
+            int32_t label = b->sorted[k], before = k ? b->sorted[k - 1] : 0;
             bool is_tied = k && row[label] == row[before] && (!job.rates || (alpha[label] == alpha[before] && errors[label] == errors[before]));
             shared = is_tied ? shared : k;
             rank[label] = double(shared);
         }
-        for (int64_t k = 0; k < n; k++) b.found[k] = int32_t(k);
-        find_costs(b.found, n, rank, cost);
+        for (int64_t k = 0; k < n; k++) b->found[k] = int32_t(k);
+        find_costs(b->found, n, rank, cost);
     }
 
     // Bound the costs of all labels; gives the one with the highest bound, as far as can be told.
@@ -344,15 +340,15 @@ template <class T> struct Uneven {
     // The scores of all labels.
     void score_all(double *scores) {
         if (!is_dense && !is_certain) find_all();
-        for (int64_t k = 0; k < n; k++) b.found[k] = int32_t(k);
-        score(b.found, n, cost, scores);
+        for (int64_t k = 0; k < n; k++) b->found[k] = int32_t(k);
+        score(b->found, n, cost, scores);
     }
     // The most plausible label: lowest score, then highest logit, then lowest index.
     int32_t best() {
-        score_all(b.scores);
+        score_all(b->scores);
         int32_t label = 0;
         for (int32_t k = 1; k < int32_t(n); k++) {
-            bool is_lower = b.scores[k] < b.scores[label], is_tied = b.scores[k] == b.scores[label];
+            bool is_lower = b->scores[k] < b->scores[label], is_tied = b->scores[k] == b->scores[label];
             if (is_lower || (is_tied && row[k] > row[label])) label = k;
         }
         return label;
@@ -379,23 +375,23 @@ template <class T> struct Uneven {
             if (count > kOpen || takes_impossible) count = n;
         }
         if (count == n || is_dense || is_certain) {
-            score_all(b.scores);
+            score_all(b->scores);
             for (int64_t k = 0; k < n; k++) open[k] = int32_t(k);
         } else {
             alignas(64) double costs[kOpen];
             find_few(open, count, costs);
-            score(open, count, costs, b.scores);
+            score(open, count, costs, b->scores);
         }
         int64_t kept = 0;
         for (int64_t i = 0; i < count; i++) {
-            b.found[kept] = open[i], b.keys[kept] = T(0) - row[open[i]], cost[kept] = b.scores[i];
-            kept += b.scores[i] <= limits[by_label ? open[i] : 0];
+            b->found[kept] = open[i], b->keys[kept] = T(0) - row[open[i]], cost[kept] = b->scores[i];
+            kept += b->scores[i] <= limits[by_label ? open[i] : 0];
         }
         if (kept == 0) return 0;
-        for (int64_t i = 0; i < kept; i++) rank[b.found[i]] = cost[i];  // by label, while they are sorted by logit
-        sort_candidates(b, kept);
-        for (int64_t i = 0; i < kept; i++) b.members[i] = b.sorted[i], b.scores[i] = rank[b.sorted[i]];
-        sort_set(b, kept);
+        for (int64_t i = 0; i < kept; i++) rank[b->found[i]] = cost[i];  // by label, while they are sorted by logit
+        sort_candidates(*b, kept);
+        for (int64_t i = 0; i < kept; i++) b->members[i] = b->sorted[i], b->scores[i] = rank[b->sorted[i]];
+        sort_set(*b, kept);
         return kept;
     }
 };
