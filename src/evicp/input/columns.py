@@ -23,8 +23,7 @@ def values(column: Any, name: str, first_row: int = 0) -> NDArray[Any]:
     name : the column's, for messages
     first_row : the number of its first row, for messages
     """
-    array: NDArray[Any] = _checked(column, name, first_row)[0].to_numpy(zero_copy_only=False)
-    return array
+    return _to_numpy(_checked(column, name, first_row)[0])
 
 
 def matrix(column: Any, name: str, first_row: int = 0) -> NDArray[Any]:

@@ -96,11 +96,8 @@ def on_device(score: Any, logits: Any) -> Any:
     if not convert.is_on_device(logits):
         return None
     names = ("_triton", "_torch") if logits.device.type == "cuda" else ("_torch",)
-    return next((backend for backend in map(_tensor_backend, names) if backend and _knows(backend, score)), None)
-
-
-def _knows(backend: ModuleType, score: Any) -> bool:
-    return score is None or bool(backend.knows(score))
+    backends = (backend for name in names if (backend := _tensor_backend(name)) is not None)
+    return next((backend for backend in backends if score is None or backend.knows(score)), None)
 
 
 @cache

@@ -197,7 +197,8 @@ class CrossCalibration:
         misses with probability at most 2 (F - 1 + l) / (N + F), l = floor((N + 1)(1 - coverage)).
         """
         exact = validate.as_coverage(coverage)
-        return min(self._proven(n, exact) for n in set(self._group_counts()))
+        counts = np.sum([one.law.group_counts(one.n) for one in self.folds], axis=0)
+        return min(self._proven(n, exact) for n in set(counts.tolist()))
 
     def _proven(self, n: int, coverage: Fraction) -> float:
         """`proven_coverage` of labels that are compared with n scores; where these are too few, nothing is left out."""
@@ -234,10 +235,6 @@ class CrossCalibration:
         group = np.concatenate([np.repeat(np.arange(len(own)), own) for own in counts])
         scores = np.concatenate([one.scores for one in self.folds])
         return scores[np.lexsort((scores, group))], counts.sum(0)
-
-    def _group_counts(self) -> list[int]:
-        """Rows of each group, or of all, in all folds."""
-        return np.sum([one.law.group_counts(one.n) for one in self.folds], axis=0).tolist()
 
     def _ranks(self, n: I64, coverage: Fraction) -> I64:
         """The rank of the threshold among so many scores; a warning where they are too few for one."""
