@@ -116,10 +116,8 @@ def score_batch(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None,
     precision = precision or precision_of(rows.logits, array)
     bits = fraction_bits(array) if precision == "float64" else None
     if before is None:
-        arithmetic = kernels.arithmetic(score, array, precision)
         warn_suspicious([score], array)
-    else:
-        array, arithmetic = kernels.comparable(before, score, array, precision)
+    array, arithmetic = kernels.comparable(before, score, array, precision)
     scores, own = kernels.label_scores(score, array, truth), kernels.logits_at(array, truth)
     at_once = max(1, validate.BLOCK_LOGITS // array.shape[1])
     largest = size_of_logits(own, lambda some: kernels.largest_logits(array, some), at_once)
@@ -141,11 +139,7 @@ def _score_there(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None
     """The same of rows on an accelerator, whose scores stay there; labels are checked on the way."""
     from evicp.calibration.device import DeviceArray
 
-    array = rows.array
-    if before is None:
-        arithmetic = kernels.arithmetic(score, array, precision)
-    else:
-        array, arithmetic = kernels.comparable(before, score, array, precision)
+    array, arithmetic = kernels.comparable(before, score, rows.array, precision)
     found = kernels.labelled(score, array, rows.labels, ordered=before is None and kind.sorts_there)
     needed = found.outside or found.masked or found.digest is None or kind.uses_labels
     truth = rows.labels.cpu().numpy().astype(np.int64, copy=False) if needed else np.empty(0, np.int64)

@@ -21,7 +21,7 @@ from evicp.errors import EvicpWarning, InputError
 from evicp.input import convert
 from evicp.input.warn import warn
 from evicp.kernels import _numpy
-from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic, in_precision, precision_of
+from evicp.kernels.arithmetic import MIXED, ROUNDOFF, Arithmetic, in_precision
 from evicp.types import F64, I32, I64, Bools
 
 _BACKENDS = ("auto", "native", "numpy")
@@ -108,29 +108,28 @@ def _tensor_backend(name: str) -> ModuleType | None:
         return None
 
 
-def arithmetic(score: Any, logits: Any, precision: str | None = None) -> Arithmetic:
-    """What scores these logits. `precision` is that of the logits as they were given, where the array has another."""
-    own = precision or precision_of(logits)
+def _arithmetic(score: Any, logits: Any, precision: str) -> Arithmetic:
+    """What scores these logits, which were given in a precision."""
     on_cpu = isinstance(logits, np.ndarray)
     backend = _backend_for(score, logits) if on_cpu else on_device(score, logits)
-    return Arithmetic.of(backend.__name__.rpartition("_")[2], backend.precision(logits), own)
+    return Arithmetic.of(backend.__name__.rpartition("_")[2], backend.precision(logits), precision)
 
 
-def comparable(made_by: Arithmetic, score: Any, logits: Any, precision: str) -> tuple[Any, Arithmetic]:
+def comparable(made_by: Arithmetic | None, score: Any, logits: Any, precision: str) -> tuple[Any, Arithmetic]:
     """Logits as they have to be scored to be compared with scores that `made_by` made, and what will score them.
 
-    Logits in a finer precision are rounded to that of the scores' own logits, and a backend that computes in more than
-    one precision computes in theirs.
+    None made scores before the first rows, which stay as they are. Others in a finer precision are rounded to that of
+    the scores' own logits, and a backend that computes in more than one precision computes in theirs.
     """
-    own = arithmetic(score, logits, precision)
-    if own is made_by or made_by.backend == MIXED:
+    own = _arithmetic(score, logits, precision)
+    if made_by is None or own is made_by or made_by.backend == MIXED:
         return logits, own
     if ROUNDOFF[precision] < ROUNDOFF[made_by.logits]:
         logits, precision = in_precision(logits, made_by.logits), made_by.logits
-    own = arithmetic(score, logits, precision)
+    own = _arithmetic(score, logits, precision)
     if own.backend == "native" and own.working != made_by.working:
         logits = in_precision(logits, made_by.working)
-        own = arithmetic(score, logits, precision)
+        own = _arithmetic(score, logits, precision)
     return logits, own
 
 
