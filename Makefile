@@ -103,9 +103,9 @@ $(VENV)/.test: $(VENV)/.created pyproject.toml requirements/test.txt
 	$(INSTALL) --editable '.[test]'
 	touch $@
 
-# The other packages that a row is compared with; the second asks for more than its scores need.
+# The other packages that a row is compared with or takes images from; the last asks for more than its scores need.
 $(VENV)/.reliability: $(VENV)/.test
-	$(INSTALL) mapie==1.6.0 tqdm networkx
+	$(INSTALL) mapie==1.6.0 mlxtend==0.25.0 tqdm networkx
 	$(INSTALL) --no-deps torchcp==1.2.1
 	touch $@
 

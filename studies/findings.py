@@ -30,10 +30,17 @@ from where_sets_are_large import by_difficulty, by_size
 
 
 def trained(networks: Sequence[Logits]) -> Finding:
-    """Networks trained here with each loss; torch and scikit-learn are imported only for this."""
-    from trained_networks import trained_evidence
+    """Sets of networks trained here with each loss; torch, scikit-learn and mlxtend are imported only for this."""
+    from trained_networks import trained_sets
 
-    return trained_evidence(networks)
+    return trained_sets(networks)
+
+
+def trained_u(networks: Sequence[Logits]) -> Finding:
+    """What the uncertainty of these networks tells."""
+    from trained_networks import trained_uncertainty
+
+    return trained_uncertainty(networks)
 
 
 #: The findings by the name used with `--only`.
@@ -50,6 +57,7 @@ FINDINGS: Mapping[str, Callable[[Sequence[Logits]], Finding]] = MappingProxyType
         "outliers": outliers,
         "far": far,
         "trained": trained,
+        "trained_u": trained_u,
         "reliability": reliability,
         "ties": ties,
         "temperature": temperature,
