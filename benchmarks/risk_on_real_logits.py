@@ -1,6 +1,6 @@
 """What the rules of `evicp.risk` ask, observe and answer on real logits.
 
-    python benchmarks/risk_on_real_logits.py ../shared/data/*.npz --splits 50
+    python benchmarks/risk_on_real_logits.py ../shared/data/*.npz --splits 50 --what answers
 
 Each file holds `logits` and `labels`. Rows are split in halves many times: one calibrates, the other tests. The
 hierarchy is that of neighbouring labels, tens and hundreds; every tenth class costs ten times as much as the others.
@@ -52,17 +52,46 @@ def risk_lines(logits: np.ndarray, labels: np.ndarray, splits: int) -> list[list
     return lines
 
 
+def answers(logits: np.ndarray, labels: np.ndarray, splits: int) -> list[list[str]]:
+    """Answer or abstain: the error asked, that of answers to test rows, the share answered, and how often refused."""
+    half, lines = len(labels) // 2, []
+    for error, most, doubt in ((0.02, 1, "softmax"), (0.05, 1, "softmax"), (0.05, 1, "margin"), (0.05, 3, "softmax")):
+        found, refused = [], 0
+        for split in range(splits):
+            order = np.random.default_rng(split).permutation(len(labels))
+            used, new = order[:half], order[half:]
+            try:
+                rule = evicp.selective(logits[used], labels[used], error=error, most=most, doubt=doubt)
+            except evicp.EvicpError:
+                refused += 1
+                continue
+            result = rule.evaluate(logits[new], labels[new])
+            found.append((result.observed, result.share))
+        seen = [f"{x:.4f}" for x in np.mean(found, 0)] if found else ["-", "-"]
+        exceeded = f"{np.mean([one[0] > error for one in found]):.2f}" if found else "-"
+        lines.append([doubt, str(most), f"{error:g}", seen[0], exceeded, seen[1], f"{refused / splits:.2f}"])
+    return lines
+
+
+HEADS = {
+    "risk": ["logits", "loss", "risk asked", "mean loss", "test halves above it", "size"],
+    "answers": ["logits", "doubt", "labels", "error asked", "error", "test halves above it", "answered", "refused"],
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--splits", type=int, default=50)
+    parser.add_argument("--what", choices=HEADS, default="risk")
     options = parser.parse_args()
+    lines = {"risk": risk_lines, "answers": answers}[options.what]
     table = []
     for path in options.files:
         rows = read_logits(path)
         logits, labels = rows.logits, rows.labels
-        table += [[Path(path).stem, *line] for line in risk_lines(logits, labels, options.splits)]
-    print(markdown_table(["logits", "loss", "risk asked", "mean loss", "test halves above it", "size"], table))
+        table += [[Path(path).stem, *line] for line in lines(logits, labels, options.splits)]
+    print(markdown_table(HEADS[options.what], table))
 
 
 if __name__ == "__main__":

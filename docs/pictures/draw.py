@@ -236,6 +236,24 @@ def groups_of(logits: F64) -> F64:
     return np.column_stack([logits.argmax(1) < 398, spread > 8, top[:, 0] - top[:, 1] < 1, top[:, 0] < 7])
 
 
+def abstention() -> str:
+    """The error of answers against the share of rows answered, and where the rule answers."""
+    logits, labels, new, truth = halves()
+    rule = evicp.selective(logits, labels, error=0.1, doubt="margin")
+    curve, found = rule.curve(), rule.evaluate(new, truth)
+    canvas = Canvas((0, 1), (0, 0.3), right=24)
+    canvas.axes((0, 0.25, 0.5, 0.75, 1), (0, 0.1, 0.2, 0.3), "share of rows answered", "share of wrong answers")
+    canvas.line(curve.share[5:], np.minimum(curve.upper[5:], 0.3), SOFT, 1)
+    canvas.line(curve.share, curve.error, ACCENT, 2.5)
+    canvas.line(canvas.x, (0.1, 0.1), SECOND, 1.5, "6 4")
+    share, error = curve.chosen
+    canvas.line((share, share), (0, error), SECOND, 1.5)
+    canvas.text(canvas.px(share) + 8, canvas.py(0) - 12, f"answers {share:.2f} of the rows", SECOND)
+    canvas.text(canvas.px(0.02), canvas.py(0.1) - 8, "asked: at most 0.10", SECOND)
+    canvas.text(canvas.px(0.02), canvas.py(0.28), f"on other rows {found.observed:.3f} of the answers are wrong")
+    return canvas.svg("The error of answers against the share of rows answered, from the surest row on")
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "threshold.svg": threshold,
     "law.svg": law,
@@ -243,6 +261,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "sizes.svg": sizes,
     "risk.svg": risk,
     "overlapping.svg": overlapping,
+    "abstention.svg": abstention,
 }
 
 

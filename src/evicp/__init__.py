@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from evicp.method.temperature import TemperatureFit, fit_temperature
     from evicp.risk.control import RiskControl, control_risk
     from evicp.risk.loss import hierarchy_costs
+    from evicp.risk.selective import Selective, selective
     from evicp.sets import PredictionSets
     from evicp.versions import show_versions
 
@@ -75,6 +76,7 @@ __all__ = [
     "Reliability",
     "RiskControl",
     "Score",
+    "Selective",
     "TemperatureFit",
     "TopK",
     "Tuned",
@@ -99,6 +101,7 @@ __all__ = [
     "opinion",
     "pac_rank",
     "plan",
+    "selective",
     "show_versions",
     "tune",
     "worst_slice",
@@ -138,6 +141,7 @@ _LAZY = {
     "method.temperature": ("TemperatureFit", "fit_temperature"),
     "risk.control": ("RiskControl", "control_risk"),
     "risk.loss": ("hierarchy_costs",),
+    "risk.selective": ("Selective", "selective"),
     "sets": ("PredictionSets",),
     "versions": ("show_versions",),
 }

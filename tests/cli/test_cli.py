@@ -92,6 +92,12 @@ def write_groups(folder: Path, logits: np.ndarray, labels: np.ndarray) -> None:
     np.save(folder / "test-members.npy", members[300:])
 
 
+def write_rules(folder: Path, logits: np.ndarray, labels: np.ndarray) -> None:
+    """A rule of each kind."""
+    evicp.control_risk(logits, labels, risk=0.1, class_names=HOSTILE).save(folder / "rule.safetensors")
+    evicp.selective(logits, labels, error=0.2, class_names=HOSTILE).save(folder / "selective.safetensors")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of every kind, made with the library, and files that are wrong in every way."""
@@ -132,7 +138,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(here / "test-labels.npy", labels[300:])
     np.save(here / "costs.npy", np.arange(1.0, K + 1))
     np.save(here / "deep-costs.npy", np.ones((K, K, K)))
-    evicp.control_risk(logits[:300], labels[:300], risk=0.1, class_names=HOSTILE).save(here / "rule.safetensors")
+    write_rules(here, logits[:300], labels[:300])
     (here / "tiny_network.py").write_text(TINY_NETWORK)
     (here / "two.txt").write_text("zero\none\n")
     if HAS_ONNX:
@@ -216,6 +222,14 @@ GOOD: dict[str, list[str]] = {
         "val.npz",
         *["--risk", "1.5", "--costs", "costs.npy", "--confidence", "0.9", "-o", "made-rule2.safetensors", "--json"],
     ],
+    "selective": ["selective", "val.npz", "--error", "0.2", "--doubt", "margin", "-o", "made-rule3.safetensors"],
+    "selective json": [
+        "selective",
+        "val.npz",
+        *["--error", "0.3", "--by", "group", "--groups", "groups.npy", "-o", "made-rule4.safetensors", "--json"],
+    ],
+    "apply selective": ["apply", "selective.safetensors", "unlabelled.npz"],
+    "apply selective json": ["apply", "selective.safetensors", "test.npz", "--json", "-o", "made-answers.parquet"],
     "apply": ["apply", "rule.safetensors", "unlabelled.npz", "-o", "made-applied.csv"],
     "apply json": ["apply", "rule.safetensors", "test.npz", "--json"],
     "plan": ["plan", "--coverage", "0.8", "--tolerance", "0.05"],
@@ -381,6 +395,10 @@ BAD: dict[str, tuple[list[str], str]] = {
         "K costs or a K x K matrix of them; got shape (5, 5, 5)",
     ),
     "control onto": (["control", "val.npz", "--risk", "0.1", "-o", "rule.safetensors"], "exists. Use --force"),
+    "selective error": (["selective", "val.npz", "-e", "1", "-o", "x.safetensors"], "error must be strictly between"),
+    "selective hopeless": (["selective", "val.npz", "-e", "0.0001", "-o", "x.safetensors"], "cannot be certified"),
+    "selective groups": (["selective", "val.npz", "--by", "group", "-o", "x.safetensors"], "belong together"),
+    "apply groups": (["apply", "rule.safetensors", "test.npz", "--groups", "test-groups.npy"], "leave out --groups"),
     "apply calibration": (["apply", "cal.safetensors", "test.npz"], "cannot load cal.safetensors"),
     "predict rule": (["predict", "rule.safetensors", "test.npz"], "it is a rule, not a calibration"),
     "apply onto": (["apply", "rule.safetensors", "val.npz", "-o", "val.npz", "-f"], IS_INPUT),
@@ -462,6 +480,7 @@ MADE = (
     *("made-board.html", "made-board.csv"),
     *("made-overlapping.safetensors", "made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
     *("made-state.json", "made-rows.html", "made-rule.safetensors", "made-rule2.safetensors", "made-applied.csv"),
+    *("made-rule3.safetensors", "made-rule4.safetensors", "made-answers.parquet"),
     *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
     *("made.html", "made2.html", "made-near.html", "evicp-demo", "evicp-demo/report.html"),
 )

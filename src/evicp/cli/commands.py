@@ -40,6 +40,9 @@ COMMANDS = MappingProxyType(
             "The prediction sets of new rows: parquet, npz, jsonl, json or csv as the suffix says, JSON lines for -."
         ),
         "control": "Bound the expected loss of sets: a rule for evicp apply, from labelled rows, and its certificate.",
+        "selective": (
+            "Answer or abstain: a rule for evicp apply whose answers are wrong at most so often, and its certificate."
+        ),
         "apply": "Apply a rule to new rows: sets as for evicp predict; and, where rows have labels, what was observed.",
         "evaluate": ("Coverage, size, SSCV, SAT, strata and classes of prediction sets; does the guarantee hold?"),
         "compare": "Coverage, size, SSCV and SAT of several scores on the same random splits of labelled rows.",

@@ -125,6 +125,11 @@ class RiskControl:
         """Calibration rows."""
         return self.steps.n
 
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return self.calibration.n_classes
+
     @cached_property
     def threshold(self) -> float:
         """The largest score in a set; +inf for full sets, -inf for empty ones."""

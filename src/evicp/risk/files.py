@@ -8,24 +8,28 @@ from fractions import Fraction
 from os import PathLike
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.law import canonical
 from evicp.errors import ArtifactError, InputError
+from evicp.input.classes import ClassAxis
 from evicp.io.artifact import RULE, content_of, read_sealed, rebuilt, write_sealed
 from evicp.method.scores import as_score
 from evicp.types import F64
 
 #: The format of rules; a file of another one is refused.
 FORMAT_VERSION = 1
-Rebuild = Callable[[dict[str, Any], Calibration, dict[str, F64]], Any]
+Rebuild = Callable[[dict[str, Any], Any, dict[str, F64]], Any]
 
 
 def save_rule(
     path: str | PathLike[str],
     rule: str,
     content: dict[str, Any],
-    calibration: Calibration,
-    arrays: dict[str, F64],
+    base: Calibration | ClassAxis,
+    arrays: Mapping[str, NDArray[Any]],
     *,
     overwrite: bool = False,
 ) -> None:
@@ -35,13 +39,19 @@ def save_rule(
     ----------
     path : of the file
     rule, content : the name of the rule, and its plain values
-    calibration : what it rests on
+    base : the calibration that it rests on, or its classes
     arrays : of the rule, by name
     overwrite : whether a file that exists is replaced; it is refused otherwise
     """
-    whole = {"rule": rule, "rule_version": FORMAT_VERSION, **content, "calibration": content_of(calibration)}
-    named = {f"{RULE}{name}": arrays[name] for name in sorted(arrays)}
-    write_sealed(path, canonical(whole), calibration.law.tensors(calibration.scores) | named, overwrite=overwrite)
+    whole = {"rule": rule, "rule_version": FORMAT_VERSION, **content}
+    tensors = {f"{RULE}{name}": np.asarray(arrays[name], np.float64) for name in sorted(arrays)}
+    if isinstance(base, Calibration):
+        whole["calibration"] = content_of(base)
+        tensors = base.law.tensors(base.scores) | tensors
+    else:
+        whole["classes"] = {"n_classes": base.n_classes, "class_names": base.names, "numbered": base.numbered}
+        whole["classes"] |= {} if base.other_columns is None else {"columns": base.other_columns}
+    write_sealed(path, canonical(whole), tensors, overwrite=overwrite)
 
 
 def load_rule(path: str | PathLike[str], rules: Mapping[str, Rebuild], score: Any = None) -> Any:
@@ -63,9 +73,12 @@ def load_rule(path: str | PathLike[str], rules: Mapping[str, Rebuild], score: An
         if version != FORMAT_VERSION:
             raise ArtifactError(f"its rule is of version {version!r}; this evicp reads version {FORMAT_VERSION}.")
         own = {name.removeprefix(RULE): tensors.pop(name) for name in list(tensors) if name.startswith(RULE)}
-        calibration = rebuilt(content.pop("calibration"), tensors, supplied)
         try:
-            return rules[name](content, calibration, own)
+            if tensors:
+                base: Any = rebuilt(content.pop("calibration"), tensors, supplied)
+            else:
+                base = ClassAxis.stored(content.pop("classes"))
+            return rules[name](content, base, own)
         except KeyError as error:
             raise ArtifactError(f"its description lacks {error}.") from error
 
@@ -75,7 +88,8 @@ def load_rule(path: str | PathLike[str], rules: Mapping[str, Rebuild], score: An
 def _names_of(names: set[str]) -> list[str]:
     """The scores of the calibration, then the arrays of the rule, by name."""
     own = sorted(name for name in names if name.startswith(RULE))
-    return ["scores", *own] if own and names == {"scores", *own} else []
+    scores = ["scores"] if "scores" in names else []
+    return [*scores, *own] if own and names == {*scores, *own} else []
 
 
 def stored_fraction(text: Any) -> Fraction:
@@ -83,3 +97,10 @@ def stored_fraction(text: Any) -> Fraction:
     if not isinstance(text, str) or not re.fullmatch(r"\d{1,40}(/[1-9]\d{0,39})?", text):
         raise InputError(f"it has {text!r} where a fraction belongs.")
     return Fraction(text)
+
+
+def stored_texts(values: Any) -> tuple[str, ...]:
+    """Names of groups."""
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise InputError("the names of its groups are malformed.")
+    return tuple(values)

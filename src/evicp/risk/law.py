@@ -27,9 +27,9 @@ class RiskKind(AllRows):
     guarantee = "risk"
     where = " (1 - risk / largest loss: the sets bound an expected loss, not the coverage)"
     caveat = (
-        "Holds if calibration and new rows are exchangeable and the calibration rows chose neither the model, nor the "
-        "score, nor the temperature, nor the loss. It is an average over rows, and says nothing about single classes "
-        "or shifted data."
+        "Holds if calibration and new rows are exchangeable and the calibration rows were not used to select the "
+        "model, the score, the temperature or the loss. It is an average over rows, and says nothing about single "
+        "classes or shifted data."
     )
 
 
