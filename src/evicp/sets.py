@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -219,9 +220,12 @@ class PredictionSets(AboutSets):
 
     def names(self, row: int | np.integer[Any]) -> list[str]:
         """The class names in one row's set."""
+        return self._named(self[row])
+
+    def _named(self, labels: I32) -> list[str]:
         if self.class_names is None:
             raise InputError("these sets have no class names; give class_names to calibrate.")
-        return [self.class_names[label] for label in self[row]]
+        return [self.class_names[label] for label in labels.tolist()]
 
     @overload
     def to_lists(self, *, names: Literal[False] = ...) -> list[list[int]]: ...
@@ -231,9 +235,8 @@ class PredictionSets(AboutSets):
     def to_lists(self, *, names: bool) -> list[list[int]] | list[list[str]]: ...
     def to_lists(self, *, names: bool = False) -> list[list[int]] | list[list[str]]:
         """One Python list per row, of labels or, with `names=True`, of their names."""
-        if names:
-            return [self.names(row) for row in range(len(self))]
-        return [row.tolist() for row in self]
+        labels: list[Any] = self._named(self.labels) if names else self.labels.tolist()
+        return [labels[start:stop] for start, stop in pairwise(self.offsets.tolist())]
 
     def to_arrow(self, first_row: int = 0) -> pa.Table:
         """An Arrow table: row int64, labels list<int32>, size int32, and names list<string> where there are any.

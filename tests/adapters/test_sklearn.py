@@ -23,6 +23,7 @@ from sklearn.model_selection import (
     ShuffleSplit,
     StratifiedKFold,
     StratifiedShuffleSplit,
+    cross_validate,
     train_test_split,
 )
 from sklearn.naive_bayes import GaussianNB
@@ -409,10 +410,46 @@ def test_fit_parameters_in_a_pipeline_and_under_metadata_routing():
         scaler = StandardScaler().set_fit_request(sample_weight=False)
         model = ConformalClassifier(make_pipeline(scaler, requests), "lac", cv=0.4)
         np.testing.assert_array_equal(model.fit(X, y, sample_weight=weight).estimator_[-1].seen_[1], expected)
+        model.set_score_request(sample_weight=False)
         search = GridSearchCV(model, {"coverage": [0.8]}, cv=2).fit(X, y, sample_weight=weight)
         np.testing.assert_array_equal(search.best_estimator_.estimator_[-1].seen_[1], expected)
         with pytest.raises(ValueError, match="sample_weight"):
             ConformalClassifier(Remembers(), "lac").fit(X, y, sample_weight=weight)
+
+
+def test_weights_of_the_accuracy_under_metadata_routing():
+    X, y = load_iris(return_X_y=True)
+    weight = np.where(y == 0, 50.0, 1.0)
+    with config_context(enable_metadata_routing=True):
+        model = ConformalClassifier(Remembers().set_fit_request(sample_weight=False), "lac", cv=0.4)
+        asks = model.set_score_request(sample_weight=True)
+        found = cross_validate(asks, X, y, params={"sample_weight": weight}, cv=2, return_estimator=True)
+        tests = [test for _, test in StratifiedKFold(2).split(X, y)]
+        for score, test, fitted in zip(found["test_score"], tests, found["estimator"], strict=True):
+            assert score == fitted.score(X[test], y[test], sample_weight=weight[test])
+        unweighted = cross_validate(model.set_score_request(sample_weight=False), X, y, cv=2)["test_score"]
+        assert list(unweighted) != list(found["test_score"])
+    assert "accuracy" in (ConformalClassifier.score.__doc__ or "")
+
+
+@pytest.mark.filterwarnings("ignore::evicp.errors.SmallCalibrationWarning")
+@pytest.mark.parametrize("how", [{}, {"by": "class"}, {"by": "uncertainty"}, {"cv": 3, "ensemble": True}])
+def test_what_is_pickled_does_not_change_with_use(how):
+    """skops, MLflow's format, saves objects by their type and what they hold."""
+    X, y = load_iris(return_X_y=True)
+    model = ConformalClassifier(LogisticRegression(max_iter=500), "lac", cv=0.5)
+    model.set_params(**how).fit(X, y)
+    before = pickle.dumps(model)
+    model.predict_set(X)
+    model.predict_set(X, [0.8, 0.7])
+    model.evaluate(X, y)
+    model.predict_p(X)
+    assert pickle.dumps(model) == before
+    io = pytest.importorskip("skops.io")
+    content = io.dumps(model)
+    types = io.get_untrusted_types(data=content)
+    assert all(name.startswith("evicp.") and "._" not in name for name in types)
+    assert io.loads(content, trusted=types).predict_set(X).to_lists() == model.predict_set(X).to_lists()
 
 
 def test_a_bad_score_is_refused_before_training():

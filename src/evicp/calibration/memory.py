@@ -32,7 +32,19 @@ class Memory(dict[Hashable, Any]):
         return found
 
 
-class WithScores:
+class Remembers:
+    """What keeps memories. They are no part of its state, which pickle and skops, MLflow's format, save."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not isinstance(value, Memory)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        convert.restore_frozen(self, state)
+        memories: Any = fields(self)  # type: ignore[arg-type]
+        self.__dict__.update({memory.name: Memory() for memory in memories if memory.default_factory is Memory})
+
+
+class WithScores(Remembers):
     """Scores as an array that nobody else can change; of rows on an accelerator they come when first asked for."""
 
     scores: F64
@@ -55,9 +67,7 @@ class WithScores:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"scores": self.scores} | {name: x for name, x in self.__dict__.items() if name != "_there"}
-
-    __setstate__ = convert.restore_frozen
+        return {"scores": self.scores} | {name: x for name, x in super().__getstate__().items() if name != "_there"}
 
     @property
     def n(self) -> int:

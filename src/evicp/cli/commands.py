@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 import evicp
 from evicp.cli import streams
@@ -22,8 +23,8 @@ from evicp.cli.printing import mute, say, visible
 from evicp.errors import MissingExtraError
 from evicp.io.atomic import remove_unfinished
 
-#: Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted (Ctrl-C), 143 terminated.
-FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
+#: Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted (Ctrl-C), 141 nobody reads, 143 terminated.
+FAILED, BAD_INPUT, READER_GONE, TERMINATED = 1, 2, 141, 143
 
 #: What the parser of the command line raises; its module differs between versions of Typer.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -70,10 +71,24 @@ COMMANDS = MappingProxyType(
 )
 
 
+class _ReaderGoneError(Exception):
+    """Whoever read our output has gone. No OSError: Typer would end with code 1 itself."""
+
+
+class _Group(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGoneError from error
+
+
 def application(loaded: Collection[str] = COMMANDS) -> typer.Typer:
     """The command line, with the modules of some commands loaded; of the others it only knows the names and help."""
     made = typer.Typer(
         name="evicp",
+        cls=_Group,
         help="Prediction sets with a coverage guarantee from any classifier's logits.",
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",
@@ -115,10 +130,9 @@ def run(app: typer.Typer) -> None:
         _fail_usage(error)
     except (KeyboardInterrupt, typer.Abort):
         streams.end_interrupted()
-    except BrokenPipeError:
-        # Whoever read our output has gone.
+    except (_ReaderGoneError, BrokenPipeError):  # the code that shells have for it: 1 is that of a promise not kept
         mute(sys.stdout)
-        sys.exit(FAILED)
+        sys.exit(READER_GONE)
     except OSError as error:  # a full disk behind standard output, a folder that may not be read
         mute(sys.stdout)
         _fail(f"{error.filename or 'cannot read or write'}: {error.strerror or error}.", BAD_INPUT)

@@ -6,7 +6,7 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,9 @@ from evicp.errors import FileError
 from evicp.io.atomic import atomic_path
 from evicp.io.paths import format_of, open_file, readable
 from evicp.io.stored import MemoryArray, PackedArray, RawArray, Stamp, StoredArray, bytes_of, npy_header, stamp_of
+
+#: The names of arrays, or how they are chosen among those of a file.
+Names = Collection[str] | Callable[[Sequence[str]], Collection[str]]
 
 #: The arrays that may lie beside logits in an npy file, each in a file of its own.
 _COMPANIONS = ("labels", "inputs", "class_names")
@@ -82,7 +85,7 @@ def _read_at_once(file: Any) -> MemoryArray:
     return MemoryArray.of(array)
 
 
-def open_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, StoredArray], list[str]]:
+def open_npz(path: Path, wanted: Names) -> tuple[dict[str, StoredArray], list[str]]:
     """The wanted arrays of an npz file, where they lie, and the names of all."""
     with open_file(path) as file:
         if file.read(6) == b"\x93NUMPY":
@@ -90,10 +93,11 @@ def open_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, StoredArray
         with zipfile.ZipFile(file) as archive:
             names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
             infos = dict(zip(names, archive.infolist(), strict=True))
-            for name in wanted:
+            chosen = wanted(names) if callable(wanted) else wanted
+            for name in chosen:
                 if names.count(name) > 1:
                     raise FileError(f"it has more than one array {name!r}. Save it again.")
-            found = {name: _open_member(path, file, archive, infos[name]) for name in wanted if name in infos}
+            found = {name: _open_member(path, file, archive, infos[name]) for name in chosen if name in infos}
             return found, names
 
 
@@ -122,7 +126,7 @@ def _open_member(path: Path, file: Any, archive: zipfile.ZipFile, info: zipfile.
     return RawArray(path, shape, dtype, start + length, crc=(info.CRC, before), stamp=stamp_of(file))
 
 
-def open_safetensors(path: Path, wanted: Collection[str]) -> tuple[dict[str, StoredArray], list[str]]:
+def open_safetensors(path: Path, wanted: Names) -> tuple[dict[str, StoredArray], list[str]]:
     """The wanted tensors of a safetensors file, where they lie, and the names of all."""
     from safetensors import safe_open
 
@@ -132,8 +136,8 @@ def open_safetensors(path: Path, wanted: Collection[str]) -> tuple[dict[str, Sto
             stamp = stamp_of(raw)
             length = int.from_bytes(raw.read(8), "little")
             header = json.loads(raw.read(length))
-        at = 8 + length
-        found = {name: _open_tensor(path, file, name, header[name], at, stamp) for name in names if name in wanted}
+        at, chosen = 8 + length, wanted(names) if callable(wanted) else wanted
+        found = {name: _open_tensor(path, file, name, header[name], at, stamp) for name in names if name in chosen}
         return found, names
 
 

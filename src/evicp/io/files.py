@@ -204,11 +204,11 @@ SETS: Mapping[str, SetsFormat] = MappingProxyType({".parquet": _ParquetSets, ".n
 
 def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, Any]]:
     """Each set as a JSON object."""
-    for row, labels in enumerate(sets):
-        line: dict[str, Any] = {"row": first_row + row, "labels": labels.tolist(), "size": len(labels)}
-        if sets.class_names is not None:
-            line["names"] = sets.names(row)
-        yield line
+    named = sets.class_names is not None
+    names = sets.to_lists(names=True) if named else []
+    for row, labels in enumerate(sets.to_lists()):
+        line: dict[str, Any] = {"row": first_row + row, "labels": labels, "size": len(labels)}
+        yield {**line, "names": names[row]} if named else line
 
 
 def write_set_lines(file: IO[str], sets: PredictionSets, first_row: int) -> None:

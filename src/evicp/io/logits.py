@@ -22,7 +22,7 @@ from evicp.io.arrays import companion, companions, open_npy, open_npz, open_safe
 from evicp.io.arrow import open_arrow, read_csv, saved_class_names, saved_files
 from evicp.io.parquet import open_columns, read_columns
 from evicp.io.paths import as_path, format_of, natural_key, parsed
-from evicp.io.roles import Wanted, roles_of
+from evicp.io.roles import Choice, Wanted, roles_of
 from evicp.io.rows import DEFAULT_MEMORY, FileRows, LogitsFile, Rows, as_bytes, in_memory
 from evicp.io.stored import StoredArray
 
@@ -32,8 +32,9 @@ _HEAD, _AT_ONCE = 4, 1 << 20
 
 def _rows_in(opener: Callable[..., Any], path: Path, wanted: Wanted) -> FileRows:
     """Logits and labels, if any, among the arrays of a file."""
-    roles = roles_of(opener(path, ())[1], wanted)
-    found, names = opener(path, roles.all)
+    choice = Choice(wanted)
+    found, names = opener(path, choice)
+    roles = choice.roles
     return FileRows(found[roles.logits[0]], None if roles.labels is None else found[roles.labels], names=tuple(names))
 
 

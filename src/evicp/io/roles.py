@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evicp.errors import FileError
 from evicp.input.messages import some_of
@@ -52,6 +52,19 @@ class Roles:
     def all(self) -> tuple[str, ...]:
         """What is read."""
         return self.logits if self.labels is None else (*self.logits, self.labels)
+
+
+@dataclass
+class Choice:
+    """Chooses what is read of a file, once its names are known, and keeps what is what."""
+
+    wanted: Wanted
+    roles: Roles = field(init=False)
+
+    def __call__(self, names: Sequence[str]) -> tuple[str, ...]:
+        """What is read."""
+        self.roles = roles_of(names, self.wanted)
+        return self.roles.all
 
 
 def roles_of(names: Sequence[str], wanted: Wanted, *, table: bool = False) -> Roles:

@@ -83,6 +83,23 @@ class _KnowsOtherNames:
         return super().__new__(cls)
 
 
+class _Score:
+    """The accuracy of the most plausible label, as for any classifier: `score(X, y, sample_weight=None)`.
+
+    The constructor's `score` names the conformal score, while scikit-learn calls a method `score` for accuracy. Both
+    are honoured: the parameter lives in the instance and in get_params, the attribute is the method.
+    """
+
+    def __get__(self, model: Any, kind: type) -> Callable[..., float]:
+        """The method; of the class the function, which metadata routing reads the parameters of."""
+        function: Any = ClassifierMixin.score
+        return function if model is None else function.__get__(model, kind)
+
+    def __set__(self, model: Any, value: Any) -> None:
+        """The conformal score, as the constructor was given it."""
+        model.__dict__["score"] = value
+
+
 class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _KnowsOtherNames):
     """A classifier that also predicts sets with a coverage guarantee.
 
@@ -154,17 +171,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         self.by = by
         self.ensemble = ensemble
 
-    # The constructor's `score` names the conformal score, while scikit-learn calls a method `score` for accuracy. Both
-    # are honoured: the parameter lives in the instance and in get_params, the attribute is the method.
-
-    @property
-    def score(self) -> Callable[..., float]:
-        """Accuracy of the most plausible label, as for any classifier: `score(X, y, sample_weight=None)`."""
-        return super().score
-
-    @score.setter
-    def score(self, value: Any) -> None:
-        self.__dict__["score"] = value
+    score = _Score()
 
     @property
     def _wanted_score(self) -> ScoreLike | None:
@@ -277,9 +284,10 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         return process_routing(self, "fit", **fit_params)["estimator"]["fit"] if routing else fit_params
 
     def get_metadata_routing(self) -> Any:
-        """For scikit-learn's metadata routing: what `fit` takes goes to the estimator's `fit`."""
+        """For scikit-learn's metadata routing: what `fit` takes goes to the estimator's `fit`, weights to `score`."""
         mapping = MethodMapping().add(caller="fit", callee="fit")
-        return MetadataRouter(owner=type(self).__name__).add(estimator=self._base(), method_mapping=mapping)
+        router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
+        return router.add(estimator=self._base(), method_mapping=mapping)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The estimator's own prediction, one label per row."""

@@ -228,6 +228,9 @@ class CrossCalibration:
         at_least, n = (np.sum(part, axis=0) for part in zip(*counts, strict=True))
         return at_least, n
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folds": self.folds}
+
     @cached_property
     def _pooled(self) -> tuple[F64, I64]:
         """The scores of all folds, ascending in each group, group after group, and the rows of each group."""

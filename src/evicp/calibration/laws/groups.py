@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.calibration.laws.law import DEPENDS_ON_THE_ROW, Kind, Law, Thresholds, canonical, named_parameters
-from evicp.calibration.memory import Memory
+from evicp.calibration.memory import Memory, Remembers
 from evicp.calibration.promises import GroupPromise, Promise, Target, kind_of_law, weakest
 from evicp.calibration.ranks import ranks_of, rows_needed
 from evicp.calibration.reliability import Reliability
@@ -112,7 +112,7 @@ def set_aside(n: int, share: float, seed: int) -> I64:
 
 
 @dataclass(frozen=True, eq=False)
-class Partition(Law):
+class Partition(Remembers, Law):
     """How calibration scores are divided into groups: they lie group after group, each ascending.
 
     Parameters
@@ -131,8 +131,6 @@ class Partition(Law):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", convert.frozen(self.counts))
-
-    __setstate__ = convert.restore_frozen
 
     @property
     def guarantee(self) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evicp.calibration.laws.law import Kind, Law, Thresholds
 from evicp.calibration.laws.quantile_fit import QuantileFit
 from evicp.calibration.laws.weighted import weighted_confidence
-from evicp.calibration.memory import Memory
+from evicp.calibration.memory import Memory, Remembers
 from evicp.calibration.promises import GroupPromise, Promise, Target, verdict, weakest
 from evicp.calibration.ranks import rank_of, rows_needed
 from evicp.calibration.reliability import Reliability
@@ -94,7 +94,7 @@ def _in_order(by: OverlappingGroups, scores: F64, members: F64) -> tuple[F64, Ov
 
 
 @dataclass(frozen=True, eq=False)
-class Overlapping(Law):
+class Overlapping(Remembers, Law):
     """The threshold of a row follows from a fit of the scores on the groups of their rows, and on its own.
 
     Parameters
@@ -122,8 +122,6 @@ class Overlapping(Law):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", convert.owned(self.rows))
-
-    __setstate__ = convert.restore_frozen
 
     @property
     def kind(self) -> OverlappingGroups:
