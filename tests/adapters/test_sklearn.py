@@ -798,3 +798,16 @@ def test_out_of_bag_without_bags():
         ConformalClassifier(ExtraTreesClassifier(10), cv="oob").fit(X, y)
     model = ConformalClassifier(ExtraTreesClassifier(50, bootstrap=True, random_state=0), cv="oob").fit(X, y)
     assert len(model.predict_set(X)) == 150
+
+
+def test_an_ensemble_of_folds_can_prove_all_of_its_coverage():
+    X, y = load_iris(return_X_y=True)
+    proven = ConformalClassifier(GaussianNB(), "lac", cv=3, ensemble="proven").fit(X[::2], y[::2])
+    plain = ConformalClassifier(GaussianNB(), "lac", cv=3, ensemble=True).fit(X[::2], y[::2])
+    logits, _ = proven._outputs(X[1::2])
+    sets = proven.predict_set(X[1::2], 0.9)
+    assert sets == plain.calibration_.predict(logits, 0.9, proven=True)
+    assert sets != plain.predict_set(X[1::2], 0.9)
+    assert clone(proven).ensemble == "proven"
+    with pytest.raises(evicp.errors.InputTypeError, match="ensemble must be True or False; got 'e'"):
+        ConformalClassifier(GaussianNB(), "lac", cv=3, ensemble="e").fit(X, y)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from evicp.calibration.calibration import Calibration
     from evicp.calibration.laws.law import Law
 
-_STEPS = 1 << 24
+#: Random numbers are whole numbers of this many parts.
+STEPS = 1 << 24
 
 #: Apart from the numbers that randomised scores draw: u must be independent of a row's scores.
 _SALT = 0x5EED0F75
@@ -81,14 +82,14 @@ def as_steps(smoothed: Any, seed: int, digest: int, logits: NDArray[Any]) -> I64
                 f"smoothed must be True, False, or {len(logits)} numbers in [0, 1], one per row; got dtype {u.dtype}, "
                 f"shape {u.shape}. Draw them with numpy.random.default_rng(...).random({len(logits)})."
             )
-    return np.minimum(np.floor(u.astype(np.float64) * _STEPS).astype(np.int64) + 1, _STEPS)
+    return np.minimum(np.floor(u.astype(np.float64) * STEPS).astype(np.int64) + 1, STEPS)
 
 
 def _row_numbers(z: F64, salt: NDArray[np.uint64]) -> F64:
     """A number in [0, 1) for each row, (n,), from its logits and their places."""
     places = np.arange(1, z.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     rows = mix64(bits_of(z) + places).sum(1, dtype=np.uint64)
-    return (mix64(rows ^ salt) >> np.uint64(40)).astype(np.float64) / _STEPS
+    return (mix64(rows ^ salt) >> np.uint64(40)).astype(np.float64) / STEPS
 
 
 def _warn_of_equal_rows(u: F64) -> None:
@@ -104,7 +105,7 @@ def _warn_of_equal_rows(u: F64) -> None:
 
 def smoothed_p_values(above: I64, equal: I64, n: int | I64, steps: I64) -> F64:
     """(#{s_i > s} + u (1 + #{s_i = s})) / (n + 1)."""
-    p: F64 = (above * _STEPS + steps * (1 + equal)) / (_STEPS * (n + 1.0))
+    p: F64 = (above * STEPS + steps * (1 + equal)) / (STEPS * (n + 1.0))
     return p
 
 
@@ -122,15 +123,15 @@ def smoothed_limit(ascending: F64, coverage: Fraction, steps: I64) -> F64:
     steps : (m,) u of each row, in steps of 2^-24
     """
     n = len(ascending)
-    most = floor((n + 1) * (1 - coverage) * _STEPS)  # whole numbers are above a if they are above this
-    rank = (most - steps) // _STEPS + 1
+    most = floor((n + 1) * (1 - coverage) * STEPS)  # whole numbers are above a if they are above this
+    rank = (most - steps) // STEPS + 1
     at = np.append(ascending, np.inf)[np.clip(n - rank, 0, n)]
     first, after = (np.searchsorted(ascending, at, side) for side in ("left", "right"))
-    holds = (n - after) * _STEPS + steps * (1 + after - first) > most
+    holds = (n - after) * STEPS + steps * (1 + after - first) > most
     with np.errstate(over="ignore"):  # below the lowest number is nothing
         limit = np.where(holds, at, np.nextafter(at, -np.inf))
-    if most < _STEPS:
-        _warn_of_full_sets(n, coverage, most / _STEPS)
+    if most < STEPS:
+        _warn_of_full_sets(n, coverage, most / STEPS)
     result: F64 = np.where(rank <= 0, np.inf, np.where(rank > n, -np.inf, limit))
     if np.isposinf(result[rank > 0]).any():
         warn_of(caution_of_masked(ascending, coverage))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import repeat
-from typing import Any, Self, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,10 +126,10 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         Where the coverage must hold: over all rows, in every class, in every band of evidential uncertainty, or in
         every group of rows. A function gives one group per row, a whole number or a string, of the rows that calibrate
         and of those to predict: `by=lambda X: X["country"]`.
-    ensemble : bool
+    ensemble : bool, or "proven"
         Whether the estimators of the folds are kept and score new rows (CV+). Then every row trains and calibrates, and
-        coverage has a proven bound, `calibration_.proven_coverage(0.9)`, which folds without it lack. A new row takes
-        as many predictions as there are folds.
+        coverage has a proven bound, `calibration_.proven_coverage(0.9)`, which folds without it lack. With "proven" all
+        of the coverage is proven, by average e-values. A new row takes as many predictions as there are folds.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         cv: Any = 0.2,
         random_state: int | None = 0,
         by: Any = None,
-        ensemble: bool = False,
+        ensemble: bool | Literal["proven"] = False,
     ) -> None:
         self.estimator = estimator
         self.score = score
@@ -203,11 +203,13 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         if self._wanted_score is not None and str(self._wanted_score).lower() != "auto":
             as_score(self._wanted_score)  # one that is refused is refused before anything is trained
         params = self._routed(fit_params)
-        if validate.as_flag(self.ensemble, "ensemble"):
+        if self.ensemble == "proven" or validate.as_flag(self.ensemble, "ensemble"):
             self._check_ensemble(group)
         if len(np.unique(y)) == 1 and not isinstance(self.cv, str):
             raise LabelsError(f"y must hold rows of 2 classes or more; got 1 class, {y.tolist()[0]!r}.")
-        trained = train(self._base(), X, y, params, cv=self.cv, random_state=self.random_state, exact=self.ensemble)
+        trained = train(
+            self._base(), X, y, params, cv=self.cv, random_state=self.random_state, exact=bool(self.ensemble)
+        )
         classes = self._classes(trained, y)
         calibration = self._calibrated(trained, X, y, classes, group)
         # All at once, at the end: a fit that fails must not leave a new estimator beside an old calibration.
@@ -377,7 +379,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
             raise InputError(
                 "the sets of an ensemble follow no law that confidence or smoothed could use; leave them out."
             )
-        return self.calibration_.predict(logits, wanted, groups=groups, **how)
+        return self.calibration_.predict(logits, wanted, groups=groups, proven=self.ensemble == "proven", **how)
 
     def evaluate(
         self,

@@ -229,3 +229,51 @@ def test_logits_that_do_not_belong_together() -> None:
         cross.predict(logits, 0.9, allow_empty="no")
     with pytest.warns(SuspiciousInputWarning, match=r"Did you mean 0\.9\?"):
         cross.predict(logits, 0.1)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Proven sets
+
+
+@pytest.mark.parametrize("kind", [None, "class"])
+@pytest.mark.parametrize("coverage", [0.5, 0.9, Fraction(2, 3)])
+def test_proven_sets_leave_out_what_a_share_of_u_of_the_folds_leave_out(kind, coverage) -> None:
+    logits, labels, fold = problem(350)
+    logits, new, labels, fold = logits[:, :300], logits[:, 300:], labels[:300], fold[:300]
+    cross = crossed(logits, labels, fold, by=kind)
+    u = np.random.default_rng(0).random(50)
+    u[:5] = 1 / 3 - 1e-9, 1 / 3, 2 / 3, 1.0, 1e-9
+    own = np.stack([one.predict(z, coverage).mask() for one, z in zip(cross.folds, new, strict=True)])
+    lacking = 3 - own.sum(0)
+    steps = np.minimum(np.floor(u * 2**24) + 1, 2**24)[:, None]
+    sets = cross.predict(new, coverage, proven=True, smoothed=u)
+    np.testing.assert_array_equal(sets.mask(), lacking / 3 < steps / 2**24)
+    e_values = np.where(own, 0, 1 / (1 - float(coverage))).mean(0)  # and so by e-values
+    np.testing.assert_array_equal(sets.mask(), e_values * (1 - float(coverage)) < steps / 2**24 - 1e-12)
+    together = cross.predict(new, coverage, proven=True, smoothed=False)
+    np.testing.assert_array_equal(together.mask(), own.any(0))
+    assert sets.guarantee == cross.folds[0].law.guarantee
+
+
+def test_proven_sets_are_the_same_alone_and_in_a_batch() -> None:
+    logits, labels, fold = problem(350, decimals=6)
+    cross = crossed(logits[:, :300], labels[:300], fold[:300])
+    new = logits[:, 300:]
+    sets = cross.predict(new, 0.8, proven=True)
+    for row in range(8):
+        assert cross.predict(new[:, row : row + 1], 0.8, proven=True).to_lists() == sets[row : row + 1].to_lists()
+    several = cross.predict(new, [0.6, 0.8], proven=True)
+    assert several[1] == sets
+    assert (several[0].sizes <= several[1].sizes).all()
+    filled = cross.predict(new, 0.3, proven=True, allow_empty=False)
+    assert filled.sizes.min() == 1
+    generated = cross.predict(new, 0.8, proven=True, smoothed=np.random.default_rng(0))
+    assert generated == cross.predict(new, 0.8, proven=True, smoothed=np.random.default_rng(0).random(50))
+    with pytest.raises(InputTypeError, match="proven must be True or False; got 1"):
+        cross.predict(new, 0.8, proven=1)
+    with pytest.raises(InputError, match="50 numbers in"):
+        cross.predict(new, 0.8, proven=True, smoothed=np.ones(3))
+    with pytest.raises(InputError, match="those of each fold's model, here 3"):
+        cross.predict(new[0], 0.8, proven=True)
+    with pytest.warns(SmallCalibrationWarning, match="100 calibration row"):
+        cross.predict(new, 0.995, proven=True)

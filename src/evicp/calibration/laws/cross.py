@@ -17,6 +17,7 @@ import numpy as np
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.ranks import ranks_of, rows_needed
+from evicp.calibration.smoothing import STEPS, steps_of
 from evicp.calibration.suspicious import caution_of_low_coverage, warn_of
 from evicp.calibration.ties import caution_of_ties, found_ties
 from evicp.errors import InputError, InputTypeError, SmallCalibrationWarning
@@ -36,7 +37,7 @@ class CrossCalibration:
 
     With N rows in F folds, a label is in the set unless at most floor((N + 1)(1 - coverage)) - 1 of all rows have a
     score at least as large as the label's by their own fold's model. Coverage is then close to what was asked for; what
-    is proven is less: see `proven_coverage`.
+    is proven is less: see `proven_coverage`. Sets made with `proven=True` have a proof of all of it.
 
     Parameters
     ----------
@@ -131,11 +132,25 @@ class CrossCalibration:
 
     @overload
     def predict(
-        self, logits: Sequence[Any], coverage: Coverage = ..., *, groups: Any = ..., allow_empty: bool = ...
+        self,
+        logits: Sequence[Any],
+        coverage: Coverage = ...,
+        *,
+        groups: Any = ...,
+        allow_empty: bool = ...,
+        proven: bool = ...,
+        smoothed: Any = ...,
     ) -> PredictionSets: ...
     @overload
     def predict(
-        self, logits: Sequence[Any], coverage: Coverages, *, groups: Any = ..., allow_empty: bool = ...
+        self,
+        logits: Sequence[Any],
+        coverage: Coverages,
+        *,
+        groups: Any = ...,
+        allow_empty: bool = ...,
+        proven: bool = ...,
+        smoothed: Any = ...,
     ) -> list[PredictionSets]: ...
     def predict(
         self,
@@ -144,11 +159,17 @@ class CrossCalibration:
         *,
         groups: Any = None,
         allow_empty: bool = True,
+        proven: bool = False,
+        smoothed: Any = True,
         **unknown: Any,
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows; within a row by p-value, then by the mean of the models' logits.
 
         They remember no number of rows, because no law of coverage follows from it.
+
+        With `proven`, coverage is at least what is asked, on average: each fold gives a label the e-value 1 / (1 -
+        coverage) if the fold's own set lacks it, else 0, and the set lacks labels whose mean e-value is at least u /
+        (1 - coverage). The number u of each row, in (0, 1], makes that as tight as the sets of single folds.
 
         Parameters
         ----------
@@ -156,24 +177,54 @@ class CrossCalibration:
         coverage : strictly between 0 and 1; a sequence gives a list of sets
         groups : (n,) groups of the rows, for calibrations by="group"
         allow_empty : if False, an empty set gets its top label
+        proven : whether all of the coverage must be proven, not only `proven_coverage`
+        smoothed : of proven sets: True for u made from the row's logits and the calibration rows; a random generator;
+            (n,) numbers in [0, 1]; or False for u = 1, which keeps all labels of all folds' sets
         """
         refuse_unknown("predict", unknown)
         wanted = validate.as_coverages(coverage)
-        warn_of(caution_of_low_coverage(max(wanted)))
         validate.as_flag(allow_empty, "allow_empty")
-        at_least, n = self._counts(logits, groups)
-        for exact in wanted:
-            scores, counts = self._pooled
-            ties = found_ties(scores, counts, ranks_of(counts, exact))
-            warn_of(caution_of_ties(ties, exact, can_smooth=False))
+        steps = self._steps(logits, smoothed) if validate.as_flag(proven, "proven") else None
+        results = self._predicted(wanted, logits, groups, allow_empty, steps)
+        return results if validate.is_many(coverage) else results[0]
+
+    def _predicted(
+        self, wanted: Sequence[Fraction], logits: Sequence[Any], groups: Any, allow_empty: bool, steps: I64 | None
+    ) -> list[PredictionSets]:
+        """The sets at each coverage; proven ones, where there are random numbers of the rows, in steps."""
+        warn_of(caution_of_low_coverage(max(wanted)))
+        of_folds = self._of_folds(logits, groups)
+        at_least, n = (np.sum(part, axis=0) for part in zip(*of_folds, strict=True))
+        self._warn_of_ties(wanted)
         below = n - at_least
         mean = np.mean([validate.as_logits(own, self.n_classes, row_allowed=True) for own in logits], axis=0)
         # Along rows: the last key is the first to decide, and equals stay in the order of their numbers.
         order = np.lexsort((-mean, -(1.0 + at_least) / (1.0 + n)), axis=-1)
-        results = [self._sets(below < self._ranks(n, exact), order, exact) for exact in wanted]
-        if not allow_empty:
-            results = [filled_with(sets, order[:, 0].astype(np.int32)) for sets in results]
-        return results if validate.is_many(coverage) else results[0]
+        if steps is None:
+            results = [self._sets(below < self._ranks(n, exact), order, exact) for exact in wanted]
+        else:
+            results = [self._sets(self._kept(of_folds, steps, exact), order, exact) for exact in wanted]
+        return results if allow_empty else [filled_with(sets, order[:, 0].astype(np.int32)) for sets in results]
+
+    def _warn_of_ties(self, wanted: Sequence[Fraction]) -> None:
+        for exact in wanted:
+            scores, counts = self._pooled
+            ties = found_ties(scores, counts, ranks_of(counts, exact))
+            warn_of(caution_of_ties(ties, exact, can_smooth=False))
+
+    def _kept(self, counts: Sequence[tuple[I64, I64]], steps: I64, coverage: Fraction) -> Bools:
+        """Whether each label is in the proven set: the share of folds whose own set lacks it is below u."""
+        lacking = np.sum([n - at_least >= self._ranks(n, coverage) for at_least, n in counts], axis=0)
+        kept: Bools = lacking * STEPS < steps[:, None] * len(counts)
+        return kept
+
+    def _steps(self, logits: Sequence[Any], smoothed: Any) -> I64:
+        """u of each new row, in steps."""
+        self._refuse_others(logits)
+        first = validate.as_logits(logits[0], self.n_classes, row_allowed=True)
+        if smoothed is False:
+            return np.full(len(first), STEPS)
+        return steps_of(self.folds[0], smoothed, first)
 
     def _sets(self, member: Bools, order: I64, coverage: Fraction) -> PredictionSets:
         """The labels that are members, in this order."""
@@ -209,6 +260,11 @@ class CrossCalibration:
 
     def _counts(self, logits: Sequence[Any], groups: Any) -> tuple[I64, I64]:
         """How many scores are at least each label's, (n, K), and how many there are, in all folds; broadcastable."""
+        at_least, n = (np.sum(part, axis=0) for part in zip(*self._of_folds(logits, groups), strict=True))
+        return at_least, n
+
+    def _refuse_others(self, logits: Sequence[Any]) -> None:
+        """Refuse what are not the logits of as many models as there are folds."""
         is_matrix = getattr(logits, "ndim", 3) == 2
         if not hasattr(logits, "__len__") or is_matrix or len(logits) != len(self.folds):
             got = "one matrix" if is_matrix else len(logits) if hasattr(logits, "__len__") else type(logits).__name__
@@ -216,6 +272,10 @@ class CrossCalibration:
                 f"logits must be those of each fold's model, here {len(self.folds)}, in the order of the "
                 f"folds; got {got}."
             )
+
+    def _of_folds(self, logits: Sequence[Any], groups: Any) -> list[tuple[I64, I64]]:
+        """The same in each fold."""
+        self._refuse_others(logits)
         classes = self._classes
         for own in logits:
             classes.check(own)
@@ -225,8 +285,7 @@ class CrossCalibration:
         rows = [len(at_least) for at_least, _ in counts]
         if len(set(rows)) > 1:
             raise InputError(f"every model must give logits of the same rows; got {some_of(rows)} rows.")
-        at_least, n = (np.sum(part, axis=0) for part in zip(*counts, strict=True))
-        return at_least, n
+        return counts
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folds": self.folds}
