@@ -1,6 +1,6 @@
 """What the scores and guarantees for long tails buy on real logits: size against the coverage of rare classes.
 
-    python benchmarks/long_tail.py ../shared/data/cifar100_wrn16_4_logprob.npz --splits 100
+    python benchmarks/long_tail.py cifar100.npz --splits 100
 
 The file holds `logits` and `labels`. In each split, rows are left out so that classes follow a power law, a third is
 tested and the rest calibrated; what is learned of classes comes from a third of these. The logarithm of each class's

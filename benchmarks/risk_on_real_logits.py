@@ -1,6 +1,6 @@
 """What the rules of `evicp.risk` ask, observe and answer on real logits.
 
-    python benchmarks/risk_on_real_logits.py ../shared/data/*.npz --splits 50 --what answers
+    python benchmarks/risk_on_real_logits.py *.npz --splits 50 --what answers
 
 Each file holds `logits` and `labels`. Rows are split in halves many times: one calibrates, the other tests. The
 hierarchy is that of neighbouring labels, tens and hundreds; every tenth class costs ten times as much as the others.
