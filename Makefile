@@ -68,7 +68,7 @@ test-pythons:
 
 # All but those that need more than the extra test-base, or take long.
 NOT_BASE = device docs examples experiments extraction extraction_networks findings kernels_native native_processes kernels_torch kernels_triton \
-	onnx onnx_network ray reference_splits torch torch_export
+	onnx onnx_network onnx_trees ray reference_splits torch torch_export
 TESTS = $(filter-out tests/gpu/% tests/reliability/%, $(sort $(wildcard $(addsuffix /test_*.py, tests tests/* tests/*/*))))
 # The files of some names, in whatever folder.
 named = $(addprefix %/test_, $(addsuffix .py, $(1)))

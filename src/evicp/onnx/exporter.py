@@ -18,6 +18,8 @@ from evicp.types import Coverage
 if TYPE_CHECKING:
     import onnx
 
+    from evicp.sklearn.classifier import ConformalClassifier
+
 #: What an exported model returns beside its own outputs.
 OUTPUTS = ("set_mask", "set_size", "uncertainty")
 
@@ -30,7 +32,7 @@ LARGEST_MODEL = 2**31 - 2**24
 
 def export(
     model: str | PathLike[str] | onnx.ModelProto,
-    calibration: Calibration | str | PathLike[str],
+    calibration: Calibration | str | PathLike[str] | ConformalClassifier,
     coverage: Coverage,
     path: str | PathLike[str],
     *,
@@ -44,7 +46,8 @@ def export(
     Parameters
     ----------
     model : an ONNX file, or an onnx.ModelProto, with logits of shape (batch, K) among its outputs
-    calibration : a calibration or its file; a randomised score is refused, since its hash has no standard operator
+    calibration : a calibration or its file, or the fitted `ConformalClassifier` whose `estimator_` was converted; a
+        randomised score is refused, since its hash has no standard operator
     coverage, confidence : as for `Calibration.predict`; fixed in the exported graph
     path : where to write; outputs are the model's own and `set_mask` (batch, K) bool, `set_size` (batch,) int64,
         `uncertainty` (batch,) double: the evidential u = K / (K + sum of evidence)
@@ -52,9 +55,7 @@ def export(
     output_is, examples : what that output holds, or inputs to find it out with; see `evicp.onnx`
     """
     onnx = need("onnx", "onnx", "onnx", "exporting to ONNX")
-    if output_is not in (None, LOGITS, PROBABILITIES):
-        raise InputError(f'output_is must be "logits", "probabilities" or None; got {output_is!r}.')
-    known = calibration if isinstance(calibration, Calibration) else artifact.load(calibration)
+    known, output_is = _known(calibration, output_is)
     graph, k = _load(onnx, model), known.n_classes
     name, kind = _logits_output(onnx, graph, logits, k)
     opset = _opset(onnx, graph)
@@ -68,6 +69,23 @@ def export(
     if of_probabilities:
         check_reach(known, thresholds, rounded_to)
     write_whole(path, merged.SerializeToString())
+
+
+def _known(given: Any, output_is: Any) -> tuple[Calibration, Any]:
+    """The calibration, and what the graph must hold to fit it, where a classifier knows."""
+    if output_is not in (None, LOGITS, PROBABILITIES):
+        raise InputError(f'output_is must be "logits", "probabilities" or None; got {output_is!r}.')
+    made_by = getattr(given, "reads", None)
+    if not isinstance(made_by, str):
+        return given if isinstance(given, Calibration) else artifact.load(given), output_is
+    if not isinstance(given.calibration_, Calibration):
+        raise InputError("an ensemble cannot be exported: it has as many models as folds. Fit it with ensemble=False.")
+    if made_by == LOGITS and output_is == PROBABILITIES:
+        raise InputError(
+            "this classifier was calibrated on decision values, which probabilities do not give back. Convert it with "
+            "them: skl2onnx.to_onnx(..., options={id(model.estimator_): {'zipmap': False, 'raw_scores': True}})."
+        )
+    return given.calibration_, made_by
 
 
 def _opset(onnx: Any, graph: Any) -> int:

@@ -174,6 +174,13 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
     score = _Score()
 
     @property
+    def reads(self) -> str:
+        """What is read of the fitted estimator, and so what its ONNX graph must give: "logits" or "probabilities"."""
+        check_is_fitted(self)
+        decides = self._reading.method == "decision_function" and not self._reading.probabilities
+        return "logits" if decides else "probabilities"
+
+    @property
     def _wanted_score(self) -> ScoreLike | None:
         return self.__dict__["score"]
 
