@@ -843,6 +843,10 @@ def test_terms_are_explained_where_a_reader_hovers_and_on_paper(page: Page) -> N
     page.tab.focus("#table-certificate .term:text-is('gamma')")
     assert page.tab.inner_text("#tip") == said["gamma"]
     page.tab.keyboard.press("Escape")
+    page.tab.mouse.move(0, 0)
+    page.tab.focus("#table-certificate .term:text-is('U_C')")
+    page.move_to(0.8)
+    assert not page.tab.is_visible("#tip")  # the word it belonged to was drawn again
     page.tab.emulate_media(media="print")
     assert page.tab.is_visible("#glossary")
     assert not page.tab.is_visible("#contents")

@@ -67,7 +67,7 @@ class Certificate:
     score : the name of the score
     parameters : those of the score, as JSON values
     n_classes : K
-    checksum : SHA-256 of the calibration, as its file carries it
+    checksum : SHA-256 of the saved calibration, as `sha256sum` gives it of the file
     version : of evicp
     date : of the certificate
     observed : what an evaluation found, and whether that is compatible with the promise; None without one
@@ -157,7 +157,7 @@ class Certificate:
             lines.append(("observed coverage", verdict_line(self.observed)))
         if self.check is not None:
             lines.append(("new rows", self.check["summary"]))
-        return [*lines, ("checksum", self.checksum), ("made by", f"evicp {self.version}, {self.date}")]
+        return [*lines, ("SHA-256 of file", self.checksum), ("made by", f"evicp {self.version}, {self.date}")]
 
     def _group_lines(self) -> list[tuple[str, str]]:
         """What stands between n and the threshold, where there are groups or weights."""

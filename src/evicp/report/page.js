@@ -776,6 +776,7 @@
 
   function render() {
     const now = stats(current(), state.position);
+    Tip.hide(); // what it explains may be gone
     delete document.documentElement.dataset.drawn;
     renderTiles(now);
     renderMethods();
