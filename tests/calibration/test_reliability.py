@@ -327,7 +327,7 @@ def test_what_a_certificate_says_line_by_line():
         "U_C": "0.001 (Theorem 2: 2 / (n + 1))",
         "score": "ecp",
         "classes": "1,000",
-        "checksum": "abc",
+        "SHA-256 of file": "abc",
         "made by": "evicp 1, today",
     }
     assert "\n  classes               1,000\n" in str(plain)  # in columns

@@ -263,10 +263,12 @@
 
   let saying = 0;
   function sayLater(text, off) {
-    // Screen readers hear the sentence once the slider rests; eyes see it at once in the tiles.
+    // Screen readers hear the sentence once the slider rests; eyes see it at once in the tiles. The first is said at once.
     clearTimeout(saying);
     $("verdict").classList.toggle("off", Boolean(off));
-    saying = setTimeout(() => { $("verdict").textContent = text; }, 150);
+    const say = () => { $("verdict").textContent = text; };
+    if (saying) saying = setTimeout(say, 150);
+    else { say(); saying = -1; }
   }
 
   function renderMethods() {
