@@ -19,6 +19,7 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
 from evicp.calibration.laws.by_class import ByClass
 from evicp.calibration.monitor import Monitor
+from evicp.calibration.seen_rows import content_hashes
 from evicp.errors import FileError, InputError, LabelsError
 from evicp.evaluation.metrics import Evaluator, judged_by
 from evicp.evaluation.result import Evaluation
@@ -279,7 +280,7 @@ def monitor(
     p_values: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Show a monitor labelled rows on disk, in their order.
+    """Show a monitor labelled rows on disk, in their order; those that it was shown before are left out.
 
     Parameters
     ----------
@@ -289,11 +290,14 @@ def monitor(
     progress : called with the number of rows done after each block
     """
     same_names(calibration, rows, "the calibration")
+    classes = ClassAxis.known_to(calibration)
+    values = row_wise(rows, groups=groups)
+    new = _new_rows(watch, rows, classes)
 
     def show(block: Block, groups: Any) -> None:
-        classes = ClassAxis.known_to(calibration)
         array, truth = classes.labelled(block.logits, block.labels)
         wanted = _of_group(calibration, array, truth, groups, group)
+        wanted &= new[block.start : block.start + len(wanted)]
         known, own = classes.labels(truth[wanted]), None if groups is None else groups[wanted]
         if p_values:
             watch.update_p_values(calibration.p_values(array[wanted], known, groups=own))
@@ -301,9 +305,16 @@ def monitor(
             sets = calibration.predict(array[wanted], watch.coverage, confidence=watch.confidence, groups=own)
             watch.update(sets.contains(known))
 
-    for block, _ in whole(rows, row_wise(rows, groups=groups)).each(show):
+    for block, _ in whole(rows, values).each(show):
         if progress is not None:
             progress(len(block.logits))
+
+
+def _new_rows(watch: Monitor, rows: Rows, classes: ClassAxis) -> Bools:
+    """Which rows on disk a monitor was not shown before."""
+    hashed = whole(rows, {}).each(lambda block: content_hashes(*classes.labelled(block.logits, block.labels)))
+    hashes = [of_block for _, of_block in hashed]
+    return watch.rows.new(np.concatenate(hashes)) if hashes else np.empty(0, bool)
 
 
 def _of_group(calibration: Calibration, logits: Any, labels: Any, groups: Any, group: str | None) -> Bools:

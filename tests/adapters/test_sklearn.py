@@ -333,7 +333,7 @@ def test_groups_from_a_function_of_the_rows(uneven):
     assert model.evaluate(X_new, y_new, smoothed=True).smoothed
     p = expected.p_values(new, groups=is_hard(X_new), smoothed=True)
     np.testing.assert_array_equal(model.predict_p(X_new, smoothed=True), p)
-    found = evicp.evaluate(sets, y_new, new, groups=is_hard(X_new))
+    found = expected.evaluate(new, y_new, groups=is_hard(X_new))
     assert repr(model.evaluate(X_new, y_new)) == repr(found)
     assert repr(model.evaluate(X_new, y_new).group_coverage) == repr(found.group_coverage)
 

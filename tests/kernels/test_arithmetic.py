@@ -99,6 +99,7 @@ def test_ties_are_kept_whatever_the_precision_of_new_rows(score, backend):
                 assert other.contains(truth).mean() >= usual.contains(truth).mean(), (made, used, coverage)
 
 
+@pytest.mark.filterwarnings("ignore:sets hold")  # the score is weak at this temperature
 def test_rows_in_a_finer_precision_are_rounded_to_that_of_the_calibration():
     """Half-precision logits tie, and ties share the best rank: unrounded rows would have higher ranks."""
     rng = np.random.default_rng(0)

@@ -40,6 +40,7 @@ def stand_in_files(folder: Path) -> None:
     np.savez(folder / "new.npz", logits=sample.logits[1500:])
 
 
+@pytest.mark.filterwarnings("error:top-1 accuracy is")
 @pytest.mark.parametrize("page", [page for page in PAGES if page != SCALE], ids=lambda page: page.name)
 def test_every_block_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
     if page.name == "README.md":

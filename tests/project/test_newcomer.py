@@ -13,7 +13,7 @@ import pytest
 
 import evicp
 from commands import evicp_process
-from evicp.errors import FileError, InputTypeError
+from evicp.errors import FileError, InputTypeError, SuspiciousInputWarning
 from evicp.io.files import read_sets
 from evicp.types import TargetCoverage
 
@@ -257,3 +257,46 @@ def test_results_become_data_frames() -> None:
     frame = comparison.to_pandas()
     assert frame.shape[0] == 6
     assert frame.loc["lac"]["mean_size"].tolist() == comparison.values("lac", "mean_size").tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Mistakes in what is calibrated
+
+
+MISTAKES = {
+    "near chance": (LOGITS, RNG.permutation(LABELS)),
+    "they may count from 1": (LOGITS, (LABELS + 1) % 5),
+    "was trained on": (LOGITS, LOGITS.argmax(1)),
+    "are equal to another one": (np.tile(LOGITS, (2, 1)), np.tile(LABELS, 2)),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_calibrate_names_a_mistake(words: str, tmp_path: Path) -> None:
+    logits, labels = MISTAKES[words]
+    with pytest.warns(SuspiciousInputWarning, match=words):
+        evicp.calibrate(logits, labels)
+    np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
+    run = evicp_process(["calibrate", "val.npz", "-o", "cal.safetensors"], tmp_path)
+    assert run.code == 0
+    assert words in run.err
+    assert run.err.startswith("warning: ")
+
+
+def test_calibrate_says_what_the_rows_are_like(tmp_path: Path) -> None:
+    np.savez(tmp_path / "val.npz", logits=LOGITS, labels=LABELS)
+    run = evicp_process(["calibrate", "val.npz", "-o", "cal.safetensors"], tmp_path)
+    assert run.err.splitlines() == ["wrote cal.safetensors"]
+    calibration = evicp.calibrate(LOGITS, LABELS)
+    assert run.out.splitlines()[-1] == f"  {calibration.first_look}"
+    assert str(calibration) == f"{calibration!r}\n{calibration.first_look}"
+
+
+def test_a_monitor_counts_no_file_twice(tmp_path: Path) -> None:
+    CALIBRATION.save(tmp_path / "cal.safetensors")
+    np.savez(tmp_path / "today.npz", logits=LOGITS[300:], labels=LABELS[300:])
+    command = ["monitor", "cal.safetensors", "today.npz", "--state", "state.json"]
+    first, second = (evicp_process(command, tmp_path) for _ in range(2))
+    assert (first.code, first.err) == (0, "")
+    assert second.err.startswith("warning: 300 of 300 rows were shown to this monitor before. They are left out")
+    assert (second.code, second.out) == (0, first.out)

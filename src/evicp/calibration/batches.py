@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
+from evicp.calibration.first_look import Look
 from evicp.calibration.laws.law import Kind
 from evicp.calibration.origin import Origin, fraction_bits_of, origin_of, row_hashes, size_of_logits
 from evicp.calibration.suspicious import warn_of_masked_rows, warn_of_rows_beside, warn_suspicious
@@ -39,6 +40,8 @@ class Batch(NamedTuple):
     second_of_two: int = 0
     #: What tells whether logits that came as doubles are in single precision, see `fraction_bits`; None of others.
     bits: int | None = None
+    #: What some of the rows are like; empty of rows that nobody looked at.
+    looks: tuple[Look, ...] = ()
 
 
 class Rows(NamedTuple):
@@ -180,6 +183,7 @@ def joined(batches: Sequence[Batch]) -> Batch:
         np.concatenate(hashes) if len(hashes) == len(batches) else None,
         second_of_two=sum(batch.second_of_two for batch in batches),
         bits=fraction_bits_of(batches),
+        looks=tuple(look for batch in batches for look in batch.looks),
     )
 
 

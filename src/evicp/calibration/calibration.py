@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.calibration.batches import labelled_rows, score_batch, warn_of_masked_labels
 from evicp.calibration.certificate import Certificate, certify
+from evicp.calibration.first_look import FirstLook
 from evicp.calibration.laws.groups import Partition
 from evicp.calibration.laws.law import Law
 from evicp.calibration.laws.marginal import MARGINAL
@@ -27,11 +28,12 @@ from evicp.calibration.levels import (
     require_law,
     warn_of_request,
 )
-from evicp.calibration.memory import Memory, WithScores
+from evicp.calibration.memory import Memory
 from evicp.calibration.origin import UNKNOWN, Origin, origin_of
 from evicp.calibration.plans import planned_sets
 from evicp.calibration.prepared import Prepared
 from evicp.calibration.reliability import Reliability
+from evicp.calibration.shown import Shown
 from evicp.calibration.suspicious import warn_of, warn_of_new_rows
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
@@ -40,7 +42,6 @@ from evicp.kernels.arithmetic import Arithmetic, precision_of_new
 from evicp.method.scores import Score
 from evicp.outer import outer
 from evicp.sets import PredictionSets
-from evicp.tables import html_table
 from evicp.types import F64, I64, Coverage, Coverages
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ __all__ = ["Calibration"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Calibration(WithScores):
+class Calibration(Shown):
     """The scores of n calibration rows: thresholds, sets, p-values and certificates for any coverage.
 
     Parameters
@@ -69,6 +70,7 @@ class Calibration(WithScores):
         as the guarantee needs it
     columns : the names of the columns of the logits, where they are not the class names: new frames must have either
     numbered : class names were given as whole numbers: labels that are such are looked up among them
+    first_look : top-1 accuracy and mean set size of some of the rows, and what is suspicious; None of loaded files
 
     >>> from evicp import calibrate
     >>> rng = np.random.default_rng(0)
@@ -95,6 +97,7 @@ class Calibration(WithScores):
     folds: int | None = None
     columns: tuple[str, ...] | None = field(default=None, compare=False)
     numbered: bool = False
+    first_look: FirstLook | None = field(default=None, compare=False)
     _levels: Memory = field(init=False, compare=False, default_factory=Memory)
     _others: Memory = field(init=False, compare=False, default_factory=Memory)
     _plans: Memory = field(init=False, compare=False, default_factory=Memory)
@@ -435,16 +438,3 @@ class Calibration(WithScores):
         overwrite : whether a file that exists is replaced; it is refused otherwise
         """
         outer("save")(self, path, overwrite=overwrite)
-
-    def __repr__(self) -> str:
-        kind = self.law.summary()
-        kind += "" if self.chosen_on is None else f"; score selected on {self.chosen_on:,} other rows"
-        kind += "" if self.folds is None else f"; scored in {self.folds:,} folds"
-        return f"Calibration({self.score.describe()}, {self.n:,} rows, {self.n_classes:,} classes{kind})"
-
-    def _repr_html_(self) -> str:
-        facts = [["score", self.score.describe()], ["rows", f"{self.n:,}"], ["classes", f"{self.n_classes:,}"]]
-        facts += [list(fact) for fact in self.law.facts()]
-        facts += [] if self.chosen_on is None else [["score chosen on", f"{self.chosen_on:,} other rows"]]
-        facts += [] if self.folds is None else [["folds", f"{self.folds}"]]
-        return html_table(["Calibration", ""], facts, left=(1,))

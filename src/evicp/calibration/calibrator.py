@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from evicp.calibration.batches import Batch, joined, labelled_rows, score_batch, scores_of, warn_of_masked_labels
 from evicp.calibration.calibration import Calibration
+from evicp.calibration.first_look import first_look, look_at
 from evicp.calibration.laws import as_by, by_given, kind_of
 from evicp.calibration.laws.law import Kind
+from evicp.calibration.laws.marginal import Marginal
 from evicp.calibration.laws.weighted import as_weights
 from evicp.calibration.origin import UNKNOWN, final_origin
 from evicp.calibration.suspicious import warn_of_seconds_of_two
@@ -162,7 +164,11 @@ class Calibrator:
         if self._batches and self._batches[0].kind != kind:
             raise InputError("weights must be given with every batch or with none.")
         before = next((batch.origin.arithmetic for batch in self._batches if len(batch.scores)), None)
-        self._batches.append(score_batch(self.score, kind, rows, before))
+        batch = score_batch(self.score, kind, rows, before)
+        looked = sum(len(look.top) for batch in self._batches for look in batch.looks)
+        here = isinstance(rows.array, np.ndarray)  # rows on an accelerator would have to be fetched
+        looks = (look_at(rows.array, rows.labels, batch.hashes, looked),) if here else ()
+        self._batches.append(batch._replace(looks=looks))
         self.n_classes, self._classes = classes.n_classes, classes
         return self
 
@@ -252,6 +258,7 @@ class Calibrator:
         warn_of_masked_labels(self._batches)
         keys = [batch.keys for batch in self._batches]
         scores, law = self._batches[0].kind.law_of(scores, keys, self.n_classes, classes.names)
+        looks = [look for batch in self._batches for look in batch.looks]
         return Calibration(
             self.score,
             convert.frozen(scores) if isinstance(scores, np.ndarray) else scores,
@@ -261,4 +268,5 @@ class Calibrator:
             origin=final_origin(self._batches),
             columns=classes.other_columns,
             numbered=classes.numbered,
+            first_look=first_look(looks, self.score, scores, self.n_classes, marginal=isinstance(law, Marginal)),
         )

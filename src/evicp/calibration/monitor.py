@@ -21,8 +21,10 @@ from evicp.calibration.levels import require_law, sets_at_levels
 from evicp.calibration.monitor_state import MonitorState, as_coverage_text, as_state, refuse_impossible
 from evicp.calibration.ranks import rows_needed
 from evicp.calibration.reliability import Reliability
+from evicp.calibration.seen_rows import SeenRows, content_hashes
 from evicp.errors import InputError, InputTypeError
 from evicp.input import convert, validate
+from evicp.input.classes import labelled
 from evicp.kernels._numpy import mix32
 from evicp.sets import PredictionSets
 from evicp.types import F64, I64, Bools, Coverage
@@ -152,6 +154,7 @@ class Monitor:
     seen : how many labels have arrived
     covered : how many of them were covered
     alarm_at : the number of the label that raised the alarm, from 1; None while there is none
+    rows : digests of the rows that were shown, see `new_rows`
 
     >>> monitor = Monitor(2000, coverage=0.9, false_alarm_rate=0.01)
     >>> rng = np.random.default_rng(0)
@@ -186,6 +189,7 @@ class Monitor:
         self._log_e = self._largest_log_e = 0.0
         self._log_active: F64 | None = None
         self._gaps: I64 | None = None
+        self.rows = SeenRows()
         self._lock = Lock()  # each bet depends on all before it
 
     def __getstate__(self) -> dict[str, Any]:
@@ -213,6 +217,15 @@ class Monitor:
                 null = polya_odds(part, self.n, self.k, self.seen, self.covered)
                 self._bet(log_bets_on_misses(part, null, self.k, self.n), int(part.sum()))
         return self
+
+    def new_rows(self, logits: Any, labels: Any) -> Bools:
+        """Which rows were not shown before, (m,), to update with these alone; all of them are remembered.
+
+        Parameters
+        ----------
+        logits, labels : (m, K) and (m,), in order of arrival. Fewer than 8 rows are always new
+        """
+        return self.rows.new(content_hashes(*labelled(logits, labels)))
 
     def update_p_values(self, p_values: Any) -> Monitor:
         """Add labels that have arrived.
@@ -291,6 +304,7 @@ class Monitor:
             "largest_log_e": now["_largest_log_e"],
             "log_active": None if now["_log_active"] is None else now["_log_active"].tolist(),
             "gaps": None if now["_gaps"] is None else now["_gaps"].tolist(),
+            "rows": self.rows.to_list(),
         }
 
     @classmethod
@@ -305,6 +319,7 @@ class Monitor:
                 seed=state["seed"],
             )
             monitor._restore(as_state(state))
+            monitor.rows = SeenRows.from_list(state.get("rows", ()))  # not in the states of earlier versions
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise InputError(f"this is not the state of a monitor: {str(error).rstrip('.')}.") from error
         return monitor

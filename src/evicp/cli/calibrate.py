@@ -69,4 +69,6 @@ def calibrate(
         calibration = work.calibrate(rows, chosen, progress=advance, **how)
     certificate = calibration.certificate(coverage)
     calibration.save(target, overwrite=force)
-    print_result(as_json, {"output": target, "certificate": certificate.to_dict()}, certificate, written=target)
+    look = calibration.first_look
+    content = {"output": target, "certificate": certificate.to_dict(), "first_look": look and look.to_dict()}
+    print_result(as_json, content, certificate if look is None else f"{certificate}\n  {look}", written=target)

@@ -79,17 +79,20 @@ def _score_batch(like: Calibrator, logits: str, labels: str, groups: str | None,
         given = None if groups is None else _groups(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         _, warned = recording(calibrator.update, made, _column(batch, labels), groups=given)
-    scores, keys, _, origin, hashes, _, _, bits = calibrator.content()
+    kept = calibrator.content()
+    n = len(kept.scores)
     scored = {
-        "score": pa.array(scores),
-        "n_classes": pa.array(np.full(len(scores), calibrator.n_classes, np.int32)),
-        "origin": pa.repeat(json.dumps(replace(origin, digest=0).to_dict()), len(scores)).dictionary_encode(),
-        "hash": pa.array(np.empty(0, np.uint64) if hashes is None else hashes),
-        "bits": pa.array([bits] * len(scores), pa.int64()),
-        "warnings": pa.repeat(json.dumps(warned), len(scores)).dictionary_encode(),
+        "score": pa.array(kept.scores),
+        "n_classes": pa.array(np.full(n, calibrator.n_classes, np.int32)),
+        "origin": pa.repeat(json.dumps(replace(kept.origin, digest=0).to_dict()), n).dictionary_encode(),
+        "hash": pa.array(np.empty(0, np.uint64) if kept.hashes is None else kept.hashes),
+        "bits": pa.array([kept.bits] * n, pa.int64()),
+        "warnings": pa.repeat(json.dumps(warned), n).dictionary_encode(),
     }
     return pa.table(
-        scored if calibrator.by is None else {**scored, "key": pa.array(keys if keys.ndim == 1 else list(keys))}
+        scored
+        if calibrator.by is None
+        else {**scored, "key": pa.array(kept.keys if kept.keys.ndim == 1 else list(kept.keys))}
     )
 
 

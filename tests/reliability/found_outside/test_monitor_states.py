@@ -32,11 +32,12 @@ def folder(tmp_path: Path) -> Path:
     with evicp.kernels.backend("numpy"):
         evicp.calibrate(logits[:200], labels[:200]).save(tmp_path / "cal.safetensors")
     np.savez(tmp_path / "new.npz", logits=logits[200:], labels=labels[200:])
+    np.savez(tmp_path / "other.npz", logits=logits[:100], labels=labels[:100])
     return tmp_path
 
 
-def watch(folder: Path, state: str = "state.json", **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", RUN, "monitor", "cal.safetensors", "new.npz", "--state", state]
+def watch(folder: Path, state: str = "state.json", file: str = "new.npz", **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN, "monitor", "cal.safetensors", file, "--state", state]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
@@ -45,12 +46,15 @@ def test_no_labels_are_lost_between_processes(folder: Path, monkeypatch: pytest.
     monkeypatch.setenv("EVICP_BACKEND", "numpy")
     (folder / "link.json").symlink_to("state.json")
     with atomic.locked(folder / "state.json"):  # until all have come as far as that
-        processes = [watch(folder, state) for state in ("state.json", "link.json")]
+        processes = [
+            watch(folder, state, file) for state, file in (("state.json", "new.npz"), ("link.json", "other.npz"))
+        ]
         ready = [process.stderr.readline() for process in processes if process.stderr is not None]
     assert [line.split(" another process")[0] for line in ready] == ["waiting for"] * 2
     assert [process.communicate() and process.returncode for process in processes] == [0] * 2
     assert json.loads((folder / "state.json").read_text())["seen"] == 200
-    assert sorted(path.name for path in folder.iterdir()) == ["cal.safetensors", "link.json", "new.npz", "state.json"]
+    left = sorted(path.name for path in folder.iterdir())
+    assert left == ["cal.safetensors", "link.json", "new.npz", "other.npz", "state.json"]
 
 
 def test_a_killed_process_holds_nobody_up(folder: Path) -> None:
@@ -62,10 +66,10 @@ def test_a_killed_process_holds_nobody_up(folder: Path) -> None:
         holder.stdout.readline()
         holder.kill()
     before = sorted(path.name for path in folder.iterdir())
-    assert len(before) == 3  # its lock, which nobody holds
+    assert len(before) == 4  # its lock, which nobody holds
     with atomic.locked(folder / "state.json"):
         pass
-    assert sorted(path.name for path in folder.iterdir()) == ["cal.safetensors", "new.npz"]
+    assert sorted(path.name for path in folder.iterdir()) == ["cal.safetensors", "new.npz", "other.npz"]
 
 
 # ---------------------------------------------------------------------------------------------------------------

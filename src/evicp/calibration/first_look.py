@@ -1,0 +1,239 @@
+"""A first look at calibration rows: what is true of some of them, and what is suspicious about it.
+
+Mistakes that no type can catch leave traces: labels of other rows give an accuracy near chance, training rows one near
+100 %, rows that count twice are equal to the last bit. Only some rows are looked at, which costs little beside scoring
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp import kernels
+from evicp.calibration.origin import bits_of, mix64
+from evicp.errors import SuspiciousInputWarning
+from evicp.input.warn import warn
+from evicp.method.scores import Score
+from evicp.types import F64, I64, Bools
+
+__all__ = ["FirstLook"]
+
+#: So many rows are looked at; of later batches one in so many; and sets are made of so many rows, or of so many logits.
+_LOOKED_AT, _ONE_IN, _MOST_SETS, _LOGITS = 512, 16, 128, 1 << 17
+#: Fewer rows than this are no ground for suspicion, and more are needed for an accuracy that is too good.
+_ENOUGH, _ENOUGH_RIGHT = 100, 300
+#: From this many classes on, sets of half of them are suspicious, and labels of few of them.
+_MANY_CLASSES = 20
+#: 2^32 times the golden ratio: its multiples have no period.
+_GOLDEN = 0x9E3779B9
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """What some of the calibration rows are like.
+
+    Attributes
+    ----------
+    rows : how many were looked at
+    accuracy : their top-1 accuracy
+    mean_size : labels per set at a coverage of 0.9, of some of them; None where that is not one threshold's
+    remarks : what is suspicious
+    """
+
+    rows: int
+    accuracy: float
+    mean_size: float | None
+    remarks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        size = "" if self.mean_size is None else f", mean set size {self.mean_size:.2f} at coverage 0.9"
+        return f"top-1 accuracy {self.accuracy:.3f}{size} (of {self.rows:,} calibration rows)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "rows": self.rows,
+            "accuracy": self.accuracy,
+            "mean_size": self.mean_size,
+            "remarks": list(self.remarks),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What is kept of a batch to look at.
+
+    Parameters
+    ----------
+    n : rows of the batch
+    top, truth, right : (m,) of the rows looked at: the label of the largest logit, the true one, whether no logit is
+        above that of the true one
+    logits : of some of them, to make sets of
+    known : the labels that occur in the batch
+    copies, contradictions : how many rows are equal to another one with the same label, and with another one
+    """
+
+    n: int
+    top: I64
+    truth: I64
+    right: Bools
+    logits: NDArray[Any] | None
+    known: I64
+    copies: int
+    contradictions: int
+
+
+def look_at(logits: NDArray[Any], labels: I64, hashes: NDArray[np.uint64] | None, before: int) -> Look:
+    """Look at a batch of which the rows are known to be good.
+
+    Parameters
+    ----------
+    logits, labels : (n, K) and (n,)
+    hashes : (n,) of each row's label and its logit, if they are known
+    before : how many rows have been looked at
+    """
+    n, k = logits.shape
+    wanted = min(n, _LOOKED_AT - before) if before < _LOOKED_AT else min(n // _ONE_IN, _LOOKED_AT)
+    rows = _spread(n, wanted)
+    some = logits[rows]
+    top, truth, places = some.argmax(1).astype(np.int64), labels[rows], np.arange(len(rows))
+    kept = min(len(rows), _MOST_SETS, max(16, _LOGITS // k)) if before < _MOST_SETS else 0
+    return Look(
+        n,
+        top,
+        truth,
+        some[places, truth] >= some[places, top],
+        some[:: len(rows) // kept][:kept] if kept else None,
+        np.flatnonzero(np.bincount(labels)) if n >= k else np.unique(labels),
+        *((0, 0) if hashes is None else _copies(logits, labels, hashes)),
+    )
+
+
+def _spread(n: int, wanted: int) -> I64:
+    """Some of n rows, spread over them without a period, in their order."""
+    if wanted >= n or not wanted:
+        return np.arange(min(n, wanted))
+    edges = np.arange(wanted + 1) * n // wanted
+    return edges[:-1] + (np.arange(wanted) * _GOLDEN >> 16) % np.diff(edges)
+
+
+def _copies(logits: NDArray[Any], labels: I64, hashes: NDArray[np.uint64]) -> tuple[int, int]:
+    """How many rows equal another one, with the same label and with another one; (0, 0) where they are few."""
+    ascending = np.sort(hashes)
+    if (
+        np.sum(ascending[1:] == ascending[:-1]) < 0.01 * len(hashes) or len(hashes) < _ENOUGH
+    ):  # copies have equal hashes
+        return 0, 0
+    keys = np.zeros(len(logits), np.uint64)
+    for column in (0, logits.shape[1] // 2, -1):
+        keys = mix64(keys + bits_of(logits[:, column]))
+    order = np.argsort(keys, kind="stable")
+    first, second = order[:-1], order[1:]
+    near = np.flatnonzero(keys[first] == keys[second])
+    looked = near[_spread(len(near), min(len(near), _LOOKED_AT))]
+    first, second = first[looked], second[looked]
+    equal = (logits[first] == logits[second]).all(1)
+    same = labels[first] == labels[second]
+    scale = len(near) / max(1, len(looked))
+    return round(scale * np.sum(equal & same)), round(scale * np.sum(equal & ~same))
+
+
+def first_look(looks: Sequence[Look], score: Score, scores: F64, n_classes: int, *, marginal: bool) -> FirstLook | None:
+    """What the batches of a calibration are like, with warnings of what is suspicious; None without any.
+
+    Parameters
+    ----------
+    looks : at the batches
+    score, scores, n_classes : of the calibration, ascending
+    marginal : whether one threshold is for all rows
+    """
+    looked = sum(len(look.top) for look in looks)
+    if not looked:
+        return None
+    right = sum(look.n * float(np.mean(look.right)) for look in looks if len(look.top))
+    accuracy = right / sum(look.n for look in looks if len(look.top))
+    found = FirstLook(looked, accuracy, _mean_size(looks, score, scores) if marginal else None)
+    remarks = tuple(_remarks(looks, found, len(scores), n_classes))
+    for remark in remarks:
+        warn(remark, SuspiciousInputWarning)
+    return replace(found, remarks=remarks)
+
+
+def _mean_size(looks: Sequence[Look], score: Score, scores: F64) -> float | None:
+    parts = [look.logits for look in looks if look.logits is not None]
+    k = -(-9 * (len(scores) + 1) // 10)  # of a coverage of 0.9
+    if k > len(scores) or not parts:
+        return None
+    rows = np.concatenate(parts)[:_MOST_SETS]
+    return float((kernels.dense_scores(score, rows) <= scores[k - 1]).sum(1).mean())
+
+
+def _remarks(looks: Sequence[Look], found: FirstLook, n: int, n_classes: int) -> Iterator[str]:
+    """What is suspicious, with the likely cause."""
+    if n < _ENOUGH:
+        return
+    top, truth, right = (np.concatenate([getattr(look, name) for look in looks]) for name in ("top", "truth", "right"))
+    if _is_chance(top, truth, float(np.mean(right)), n_classes):
+        yield (
+            f"top-1 accuracy is {found.accuracy:.3f}, near chance, in {found.rows:,} calibration rows looked at. "
+            f"{_why_chance(top, truth, n_classes)}"
+        )
+    elif found.rows >= _ENOUGH_RIGHT and np.sum(~right) <= found.rows / 1000:
+        yield (
+            f"top-1 accuracy is {found.accuracy:.4f} in {found.rows:,} calibration rows looked at. Rows that the model "
+            "was trained on, or labels taken from its predictions, look like this: sets of new rows would cover less "
+            "than asked. Calibrate on rows that it has not seen."
+        )
+    elif n_classes >= _MANY_CLASSES and found.mean_size is not None and n_classes > found.mean_size >= n_classes / 2:
+        yield (
+            f"sets hold {found.mean_size:.1f} of {n_classes} labels on average at coverage 0.9: for this score the "
+            "model hardly tells classes apart. Check that logits and labels belong together, or take another score."
+        )
+    yield from _remarks_on_rows(looks, found, n, n_classes)
+
+
+def _remarks_on_rows(looks: Sequence[Look], found: FirstLook, n: int, n_classes: int) -> Iterator[str]:
+    copies, against = (sum(getattr(look, name) for look in looks) for name in ("copies", "contradictions"))
+    # Models with few different outputs repeat them, too; but then the label of equal rows is not always the same.
+    if copies >= 0.01 * n and (1 - found.accuracy) * copies >= 10 and against < 0.01 * copies:
+        yield (
+            f"{copies:,} of {n:,} calibration rows are equal to another one, label included: were files read twice, or "
+            "rows drawn with replacement? They count as independent. Keep each row once."
+        )
+    known = len(np.unique(np.concatenate([look.known for look in looks])))
+    expected = n_classes * (1 - (1 - 1 / n_classes) ** n)
+    if n_classes >= _MANY_CLASSES and known <= 0.1 * expected:
+        yield (
+            f"the labels of {n:,} calibration rows are of {known:,} of {n_classes:,} classes. Rows sorted by class, of "
+            "which only the first were taken, look like this. If new rows have other classes, coverage is not kept."
+        )
+
+
+def _is_chance(top: I64, truth: I64, accuracy: float, n_classes: int) -> bool:
+    """Whether the largest logit agrees with the label no more often than if labels were shuffled."""
+    shares = [np.bincount(values, minlength=n_classes) / len(values) for values in (top, truth)]
+    if max(map(max, shares)) > 0.95:  # one class alone agrees by chance, whatever the model knows
+        return False
+    chance = float(shares[0] @ shares[1])
+    return accuracy <= chance + 3 * sqrt(chance * (1 - chance) / len(top)) + 1 / len(top)
+
+
+def _why_chance(top: I64, truth: I64, n_classes: int) -> str:
+    """The likely cause of an accuracy near chance."""
+    for step, words in ((1, "one too large: they may count from 1"), (-1, "one too small")):
+        moved = float(np.mean(top == truth - step))
+        if n_classes > 2 and moved > max(0.3, 3 * np.mean(top == truth)):
+            return f"Labels seem to be {words}; the accuracy would be {moved:.3f}."
+    pairs = np.unique(np.stack([top, truth]), axis=1, return_counts=True)
+    best = np.zeros(n_classes)
+    np.maximum.at(best, pairs[0][0], pairs[1])
+    common = np.bincount(truth).max()
+    if len(top) >= 10 * len(np.unique(top)) and best.sum() > max(0.5 * len(top), 2 * common):
+        return "Labels seem to number the classes in another order than the columns of the logits."
+    return "Labels seem to belong to other rows: another order, or another file."
