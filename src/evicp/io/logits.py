@@ -238,7 +238,7 @@ def _numbers(logits: NDArray[Any]) -> NDArray[Any]:
 
 def _common_names(found: Sequence[Path], files: Sequence[FileRows]) -> tuple[str, ...] | None:
     """The class names of files; those that have any must have the same."""
-    own = ((file, rows.class_names or _names_beside(file)) for file, rows in zip(found, files, strict=True))
+    own = ((file, rows.class_names or _names_beside(file, rows)) for file, rows in zip(found, files, strict=True))
     named = [(file, names) for file, names in own if names is not None]
     for file, names in named[1:]:
         if names != named[0][1]:
@@ -249,19 +249,18 @@ def _common_names(found: Sequence[Path], files: Sequence[FileRows]) -> tuple[str
     return named[0][1] if named else None
 
 
-def _names_beside(path: Path) -> tuple[str, ...] | None:
+def _names_beside(path: Path, rows: FileRows) -> tuple[str, ...] | None:
     """Class names that travel with the logits: in an npz file, beside an npy file."""
     suffix = format_of(path)
     if suffix == ".npy" and (beside := companion(path, "class_names")).is_file():
         return _as_names(open_labels(beside, "class names").whole(), str(beside))
     if suffix == ".safetensors":
         return _names_in_metadata(path)
-    if suffix != ".npz":
+    if suffix != ".npz" or "class_names" not in rows.names:
         return None
     with _names_of(str(path)):
-        found = open_npz(path, ("class_names",))[0].get("class_names")
-        names = None if found is None else found.whole()
-    return None if names is None else _as_names(names, str(path))
+        names = open_npz(path, ("class_names",))[0]["class_names"].whole()
+    return _as_names(names, str(path))
 
 
 def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
