@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from evicp.calibration.planning import Plan, plan
     from evicp.calibration.ranks import conformal_rank, pac_rank
     from evicp.calibration.reliability import Reliability
+    from evicp.calibration.unseen import UnseenColumn, fit_unseen
     from evicp.errors import EvicpError, EvicpWarning
     from evicp.evaluation.compare import Comparison, compare
     from evicp.evaluation.exchangeability import ExchangeabilityCheck, check_exchangeable
@@ -81,6 +82,7 @@ __all__ = [
     "TopK",
     "Tuned",
     "Tuning",
+    "UnseenColumn",
     "WorstSlice",
     "calibrate",
     "check_exchangeable",
@@ -95,6 +97,7 @@ __all__ = [
     "fit_class_offsets",
     "fit_rank_limits",
     "fit_temperature",
+    "fit_unseen",
     "hierarchy_costs",
     "label_shift_weights",
     "load",
@@ -124,6 +127,7 @@ _LAZY = {
     "calibration.planning": ("Plan", "plan"),
     "calibration.ranks": ("conformal_rank", "pac_rank"),
     "calibration.reliability": ("Reliability",),
+    "calibration.unseen": ("UnseenColumn", "fit_unseen"),
     "errors": ("EvicpError", "EvicpWarning"),
     "evaluation.compare": ("Comparison", "compare"),
     "evaluation.exchangeability": ("ExchangeabilityCheck", "check_exchangeable"),

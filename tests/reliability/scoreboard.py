@@ -281,6 +281,13 @@ ROWS: dict[str, Row] = {
             _own("cross_law"),
         ),
         Row(
+            "37*",
+            'labels the model has no column for: coverage of known rows, and of unseen ones by "something else"; '
+            "2,000 repeats",
+            "abs(z) <= 4 for each; a threshold from known rows alone, and ranks off by one, are caught",
+            _own("unseen_law"),
+        ),
+        Row(
             "29",
             "first call and footprint: empty home, read-only site-packages, no compiler, 20 processes at once",
             "the same answer, at once, nothing written",
