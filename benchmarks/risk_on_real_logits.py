@@ -73,7 +73,52 @@ def answers(logits: np.ndarray, labels: np.ndarray, splits: int) -> list[list[st
     return lines
 
 
+def several(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log-odds of classes and of groups of neighbouring ones, and the labels of each row as a matrix."""
+    n_classes = logits.shape[1]
+    parts = {1000: (10, 100), 100: (10,)}.get(n_classes, (2,))
+    z = logits.astype(float)
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    p = np.hstack([p, *(p[:, :n_classes].reshape(len(p), -1, part).sum(2) for part in parts)]).clip(1e-12, 1 - 1e-12)
+    columns, start = [labels.astype(int)], n_classes
+    for part in parts:
+        columns.append(start + labels.astype(int) // part)
+        start += n_classes // part
+    truth = np.zeros(p.shape, bool)
+    np.put_along_axis(truth, np.column_stack(columns), True, 1)
+    return np.log(p / (1 - p)), truth
+
+
+def label_lines(logits: np.ndarray, labels: np.ndarray, splits: int) -> list[list[str]]:
+    """Several labels: the share asked and missed, precision, size; and of sure labels, where they were asked for."""
+    z, truth = several(logits, labels)
+    half, lines = len(z) // 2, []
+    asked = (
+        {"missed": 0.1},
+        {"missed": 0.1, "confidence": 0.9},
+        {"missed": 0.1, "confidence": 0.9, "precision": 0.8},
+    )
+    for how in asked:
+        found = []
+        for split in range(splits):
+            order = np.random.default_rng(split).permutation(len(z))
+            rule = evicp.multilabel(z[order[:half]], truth[order[:half]], **how)
+            one = rule.evaluate(z[order[half:]], truth[order[half:]])
+            sure = (np.nan, np.nan) if one.sure_precision is None else (one.sure_precision, one.sure_recall)
+            found.append((one.missed.mean_loss, one.missed.mean_loss > 0.1, one.precision, one.mean_size, *sure))
+        digits = zip(np.mean(found, 0), (4, 2, 3, 2, 3, 3), strict=True)
+        means = ["-" if np.isnan(x) else f"{x:.{places}f}" for x, places in digits]
+        confidence = f"{how['confidence']:g}" if "confidence" in how else "-"
+        lines.append(["0.1", confidence, f"{how['precision']:g}" if "precision" in how else "-", *means])
+    return lines
+
+
 HEADS = {
+    "labels": [
+        *("logits", "missed, asked", "confidence", "precision, asked", "missed", "test halves above it", "precision"),
+        *("size", "precision of sure labels", "their recall"),
+    ],
     "risk": ["logits", "loss", "risk asked", "mean loss", "test halves above it", "size"],
     "answers": ["logits", "doubt", "labels", "error asked", "error", "test halves above it", "answered", "refused"],
 }
@@ -85,7 +130,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=50)
     parser.add_argument("--what", choices=HEADS, default="risk")
     options = parser.parse_args()
-    lines = {"risk": risk_lines, "answers": answers}[options.what]
+    lines = {"risk": risk_lines, "answers": answers, "labels": label_lines}[options.what]
     table = []
     for path in options.files:
         rows = read_logits(path)

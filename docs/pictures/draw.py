@@ -254,6 +254,34 @@ def abstention() -> str:
     return canvas.svg("The error of answers against the share of rows answered, from the surest row on")
 
 
+def several() -> str:
+    """The share of missed labels on other rows, and the size of sets, against the share asked for."""
+    logits, labels, new, truth = halves()
+    used, others = (_several(z, y) for z, y in ((logits, labels), (new, truth)))
+    asked = np.arange(0.02, 0.3001, 0.01)
+    found = [evicp.multilabel(*used, missed=float(share)).evaluate(*others) for share in asked]
+    canvas = Canvas((0, 0.3), (0, 0.3), right=150)
+    ticks = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+    canvas.axes(ticks, (0, 0.1, 0.2, 0.3), "share of true labels that may be missed", "share missed on other rows")
+    canvas.line((0, 0.3), (0, 0.3), SECOND, 1.5, "6 4")
+    canvas.line(asked, [one.missed.mean_loss for one in found], ACCENT, 2.5)
+    for at in (3, 8, 18, 28):
+        size, y = found[at].mean_size, found[at].missed.mean_loss
+        canvas.text(canvas.px(asked[at]) + 8, canvas.py(y) + 16, f"{size:.1f} labels per set")
+    return canvas.svg("The share of true labels missed against the share asked for, and the size of sets")
+
+
+def _several(logits: F64, labels: F64) -> tuple[F64, F64]:
+    """Log-odds of classes, their tens and their hundreds, and the three labels of each row as a matrix."""
+    p = np.exp(logits.astype(float) - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    p = np.hstack([p, p.reshape(-1, 100, 10).sum(2), p.reshape(-1, 10, 100).sum(2)]).clip(1e-12, 1 - 1e-12)
+    y = labels.astype(int)
+    truth = np.zeros(p.shape, bool)
+    np.put_along_axis(truth, np.column_stack([y, 1000 + y // 10, 1100 + y // 100]), True, 1)
+    return np.log(p / (1 - p)), truth
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "threshold.svg": threshold,
     "law.svg": law,
@@ -262,6 +290,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "risk.svg": risk,
     "overlapping.svg": overlapping,
     "abstention.svg": abstention,
+    "multilabel.svg": several,
 }
 
 

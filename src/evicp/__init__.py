@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from evicp.method.temperature import TemperatureFit, fit_temperature
     from evicp.risk.control import RiskControl, control_risk
     from evicp.risk.loss import hierarchy_costs
+    from evicp.risk.multilabel import MultiLabel, multilabel
     from evicp.risk.selective import Selective, selective
     from evicp.sets import PredictionSets
     from evicp.versions import show_versions
@@ -70,6 +71,7 @@ __all__ = [
     "Extraction",
     "Margin",
     "Monitor",
+    "MultiLabel",
     "Opinion",
     "OverlappingGroups",
     "Plan",
@@ -101,6 +103,7 @@ __all__ = [
     "hierarchy_costs",
     "label_shift_weights",
     "load",
+    "multilabel",
     "opinion",
     "pac_rank",
     "plan",
@@ -145,6 +148,7 @@ _LAZY = {
     "method.temperature": ("TemperatureFit", "fit_temperature"),
     "risk.control": ("RiskControl", "control_risk"),
     "risk.loss": ("hierarchy_costs",),
+    "risk.multilabel": ("MultiLabel", "multilabel"),
     "risk.selective": ("Selective", "selective"),
     "sets": ("PredictionSets",),
     "versions": ("show_versions",),

@@ -425,6 +425,8 @@ class SetsSummary:
         asked = f"coverage {float(about.coverage):g}"
         if about.guarantee == "risk":
             asked = f"expected loss at most {float(1 - about.coverage):g} of the largest"
+        elif about.guarantee in ("recall", "precision"):
+            asked = f"{about.guarantee} {float(about.coverage):g}"
         elif about.guarantee == "selective":
             asked = f"at most {float(1 - about.coverage):g} of answers wrong, empty sets are no answers"
         head = f"{rows_text(self.rows)} of {about.n_classes:,} classes, {asked}"

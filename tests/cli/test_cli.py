@@ -96,6 +96,9 @@ def write_rules(folder: Path, logits: np.ndarray, labels: np.ndarray) -> None:
     """A rule of each kind."""
     evicp.control_risk(logits, labels, risk=0.1, class_names=HOSTILE).save(folder / "rule.safetensors")
     evicp.selective(logits, labels, error=0.2, class_names=HOSTILE).save(folder / "selective.safetensors")
+    truth = np.eye(K, dtype=int)[labels]
+    evicp.multilabel(logits, truth, class_names=HOSTILE).save(folder / "several.safetensors")
+    np.save(folder / "truth.npy", truth)
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +231,14 @@ GOOD: dict[str, list[str]] = {
         "val.npz",
         *["--error", "0.3", "--by", "group", "--groups", "groups.npy", "-o", "made-rule4.safetensors", "--json"],
     ],
+    "multilabel": ["multilabel", "test.npz", "-t", "truth.npy", "--missed", "0.4", "-o", "made-rule5.safetensors"],
+    "multilabel json": [
+        "multilabel",
+        "test.npz",
+        *["--truth", "truth.npy", "--missed", "0.9", "--confidence", "0.8", "--precision", "0.1"],
+        *["-o", "made-rule6.safetensors", "--json"],
+    ],
+    "apply several json": ["apply", "several.safetensors", "test.npz", "--truth", "truth.npy", "--json"],
     "apply selective": ["apply", "selective.safetensors", "unlabelled.npz"],
     "apply selective json": ["apply", "selective.safetensors", "test.npz", "--json", "-o", "made-answers.parquet"],
     "apply": ["apply", "rule.safetensors", "unlabelled.npz", "-o", "made-applied.csv"],
@@ -398,6 +409,15 @@ BAD: dict[str, tuple[list[str], str]] = {
     "selective error": (["selective", "val.npz", "-e", "1", "-o", "x.safetensors"], "error must be strictly between"),
     "selective hopeless": (["selective", "val.npz", "-e", "0.0001", "-o", "x.safetensors"], "cannot be certified"),
     "selective groups": (["selective", "val.npz", "--by", "group", "-o", "x.safetensors"], "belong together"),
+    "multilabel truth": (
+        ["multilabel", "val.npz", "-t", "truth.npy", "-o", "x.safetensors"],
+        "must have shape (600, 5)",
+    ),
+    "multilabel precision": (
+        ["multilabel", "test.npz", "-t", "truth.npy", "--precision", "0.9", "-o", "x.safetensors"],
+        "needs a confidence",
+    ),
+    "apply truth": (["apply", "rule.safetensors", "test.npz", "--truth", "truth.npy"], "takes --labels, not --truth"),
     "apply groups": (["apply", "rule.safetensors", "test.npz", "--groups", "test-groups.npy"], "leave out --groups"),
     "apply calibration": (["apply", "cal.safetensors", "test.npz"], "cannot load cal.safetensors"),
     "predict rule": (["predict", "rule.safetensors", "test.npz"], "it is a rule, not a calibration"),
@@ -481,6 +501,7 @@ MADE = (
     *("made-overlapping.safetensors", "made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
     *("made-state.json", "made-rows.html", "made-rule.safetensors", "made-rule2.safetensors", "made-applied.csv"),
     *("made-rule3.safetensors", "made-rule4.safetensors", "made-answers.parquet"),
+    *("made-rule5.safetensors", "made-rule6.safetensors"),
     *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
     *("made.html", "made2.html", "made-near.html", "evicp-demo", "evicp-demo/report.html"),
 )

@@ -17,22 +17,33 @@ from evicp.cli.predict import SET_SUFFIXES
 from evicp.cli.printing import print_result
 from evicp.errors import InputError
 from evicp.io.files import open_sets
+from evicp.io.logits import open_labels
 from evicp.io.rows import DEFAULT_MEMORY
 from evicp.io.set_texts import TEXT_SETS
 from evicp.progress import progress
 from evicp.risk.control import RiskControl
 from evicp.risk.files import Rebuild, load_rule
+from evicp.risk.multilabel import MultiLabel
 from evicp.risk.selective import Selective
+from evicp.risk.truth import as_truth
 from evicp.sets import SetsSummary
 
-_RULES: dict[str, Rebuild] = {"risk": RiskControl.rebuilt, "selective": Selective.rebuilt}
+_RULES: dict[str, Rebuild] = {
+    "risk": RiskControl.rebuilt,
+    "selective": Selective.rebuilt,
+    "multilabel": MultiLabel.rebuilt,
+}
 
 RuleFile = Annotated[
     str,
-    typer.Argument(metavar="RULE", help="A file written by evicp control or evicp selective.", show_default=False),
+    typer.Argument(metavar="RULE", help="A file of evicp control, selective or multilabel.", show_default=False),
 ]
 RuleGroups = Annotated[
     str | None, typer.Option("--groups", metavar="FILE", help="The group of each row (npy), for a rule by group.")
+]
+RuleTruth = Annotated[
+    str | None,
+    typer.Option("--truth", "-t", metavar="FILE", help="True labels of a rule of several labels (npy): rows x labels."),
 ]
 
 
@@ -46,24 +57,34 @@ def apply(
     output: options.Output = None,
     labels: options.Labels = None,
     groups: RuleGroups = None,
+    truth: RuleTruth = None,
     memory: options.Memory = DEFAULT_MEMORY,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Apply a rule to new rows: sets as for evicp predict; and, where rows have labels, what was observed."""
-    target = check_output(output, force=force, suffixes=SET_SUFFIXES, inputs=(rule, logits, labels, groups))
+    target = check_output(output, force=force, suffixes=SET_SUFFIXES, inputs=(rule, logits, labels, groups, truth))
     loaded = load_rule(rule, _RULES)
     if groups is not None and not (isinstance(loaded, Selective) and loaded.by == "group"):
         raise InputError(f"{rule} is not by group: leave out --groups.")
+    several = isinstance(loaded, MultiLabel)
+    if (truth is not None and not several) or (labels is not None and several):
+        raise InputError(
+            f"{rule} takes --{'truth' if several else 'labels'}, not --{'labels' if several else 'truth'}."
+        )
     rows = inputs.read_rows(logits, labels, memory=memory)
-    summary, observed = _applied(loaded, rows, target, inputs.read_groups(groups, len(rows)))
+    rows = rows.with_labels(None) if several else rows
+    true = None if truth is None else as_truth(open_labels(truth, "truth").whole(), len(rows), loaded.classes)
+    summary, observed = _applied(loaded, rows, target, inputs.read_groups(groups, len(rows)), true)
     content: dict[str, Any] = {**summary.to_dict(), "output": target}
     content["observed"] = None if observed is None else observed.to_dict()
     lines = [f"PredictionSets({summary})", *([] if observed is None else [str(observed)])]
     print_result(as_json, content, "\n".join(lines), written=target)
 
 
-def _applied(rule: Any, rows: Rows, target: Path | None, groups: NDArray[Any] | None) -> tuple[SetsSummary, Any]:
+def _applied(
+    rule: Any, rows: Rows, target: Path | None, groups: NDArray[Any] | None, true: NDArray[Any] | None
+) -> tuple[SetsSummary, Any]:
     """What a rule gives for rows, written if wanted; and what was observed, where there are labels."""
     nothing = rule.predict(np.empty((0, rule.n_classes)), **({} if groups is None else {"groups": groups[:0]}))
     same_names(nothing, rows, "the rule")
@@ -71,12 +92,14 @@ def _applied(rule: Any, rows: Rows, target: Path | None, groups: NDArray[Any] | 
     file = nullcontext() if target is None else open_sets(target, TEXT_SETS)
     with file as written, progress("predicting", len(rows)) as advance:
         for block in rows:
-            own = {} if groups is None else {"groups": groups[block.start : block.start + len(block.logits)]}
+            span = slice(block.start, block.start + len(block.logits))
+            own = {} if groups is None else {"groups": groups[span]}
             sets = rule.predict(block.logits, **own)
             summary = SetsSummary.of(sets, summary)
             if written is not None:
                 written.append(sets)
-            if block.labels is not None:
-                losses.append(rule.losses(sets, block.labels))
+            known = block.labels if true is None else true[span]
+            if known is not None:
+                losses.append(rule.losses(sets, known))
             advance(len(sets))
     return summary, rule.evaluation_of(np.concatenate(losses), summary.labels) if losses else None

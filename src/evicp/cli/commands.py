@@ -44,6 +44,9 @@ COMMANDS = MappingProxyType(
         "selective": (
             "Answer or abstain: a rule for evicp apply whose answers are wrong at most so often, and its certificate."
         ),
+        "multilabel": (
+            "Several labels per row: a rule for evicp apply that misses at most a share of them, and its certificate."
+        ),
         "apply": "Apply a rule to new rows: sets as for evicp predict; and, where rows have labels, what was observed.",
         "evaluate": ("Coverage, size, SSCV, SAT, strata and classes of prediction sets; does the guarantee hold?"),
         "compare": "Coverage, size, SSCV and SAT of several scores on the same random splits of labelled rows.",

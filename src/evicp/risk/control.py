@@ -192,21 +192,7 @@ class RiskControl:
 
     def evaluation_of(self, losses: F64, labels: int, confidence: float = 0.95) -> RiskEvaluation:
         """The same from the losses of sets, and how many labels they hold together."""
-        from scipy.special import ndtri
-
-        m = validate.as_count(len(losses), "the number of labelled rows", at_least=2)
-        times = float(ndtri((1 + validate.as_probability(confidence, "confidence")) / 2))
-        mean, error = float(losses.mean()), float(losses.std(ddof=1)) / m**0.5
-        before = 0.0 if self.confidence is not None else self._calibration_error
-        kept = mean - times * (error**2 + before**2) ** 0.5 <= float(self.risk)
-        interval = (max(0.0, mean - times * error), min(self.loss.largest, mean + times * error))
-        return RiskEvaluation(m, float(self.risk), mean, interval, confidence, float(labels) / m, kept)
-
-    @property
-    def _calibration_error(self) -> float:
-        """A bound of the standard error of the calibration rows' mean loss: losses of this mean vary most if binary."""
-        mean = float(self.risk) / self.loss.largest
-        return self.loss.largest * (mean * (1 - mean) / self.n) ** 0.5
+        return RiskEvaluation.of(losses, labels, self, self.loss.largest, confidence)
 
     def certificate(self, evaluation: RiskEvaluation | None = None) -> RuleCertificate:
         """What is promised, and what it was computed from.
@@ -288,11 +274,9 @@ class RiskControl:
         stored, k = content["loss"], calibration.n_classes
         loss = _stored_loss(stored["kind"], stored["largest"], tensors.pop("costs", np.empty(0)), k)
         scores, before, after = (convert.frozen(tensors.pop(name)) for name in ("scores", "before", "after"))
-        ordered = not np.isnan(scores).any() and np.all(scores[1:] >= scores[:-1])
-        same = len(scores) == len(before) == len(after) and not tensors and stored["largest"] == loss.largest
-        if not (same and ordered and np.all((after >= 0) & (after < before) & (before <= loss.largest))):
-            raise InputError("its losses are not those of a growing set.")
         steps = Steps(scores, before, after, calibration.n, loss.largest)
+        if tensors or stored["largest"] != loss.largest or not steps.is_valid:
+            raise InputError("its losses are not those of a growing set.")
         risk = as_risk(stored_fraction(content["risk"]), loss.largest)
         return cls(calibration, loss, steps, risk, as_sure(content["confidence"]))
 
@@ -339,6 +323,29 @@ class RiskEvaluation:
     confidence: float
     mean_size: float
     kept: bool
+
+    @classmethod
+    def of(cls, losses: F64, labels: int, rule: Any, largest: float, confidence: float) -> RiskEvaluation:
+        """From the losses of sets.
+
+        Parameters
+        ----------
+        losses : (n,) of the sets
+        labels : how many labels these hold together
+        rule : what bounds the loss, with a `risk`, a `confidence` and the number `n` of its calibration rows
+        largest : the most that a loss can be
+        confidence : of the interval, and of the verdict
+        """
+        from scipy.special import ndtri
+
+        m, risk = validate.as_count(len(losses), "the number of labelled rows", at_least=2), float(rule.risk)
+        times = float(ndtri((1 + validate.as_probability(confidence, "confidence")) / 2))
+        mean, error = float(losses.mean()), float(losses.std(ddof=1)) / m**0.5
+        # Of losses with this mean those that are 0 or the largest vary most.
+        varied = largest * (risk / largest * (1 - risk / largest) / rule.n) ** 0.5 if rule.confidence is None else 0.0
+        kept = mean - times * (error**2 + varied**2) ** 0.5 <= risk
+        interval = (max(0.0, mean - times * error), min(largest, mean + times * error))
+        return cls(m, risk, mean, interval, confidence, float(labels) / m, kept)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

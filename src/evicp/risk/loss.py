@@ -23,8 +23,9 @@ MISS, CLASS_COSTS, COST_MATRIX, FUNCTION = "miss", "class_costs", "cost_matrix",
 
 
 def exact(value: float) -> Fraction:
-    """The number that a double is written as: 0.1 is 1/10, not the double nearest to it."""
-    return Fraction(repr(float(value)))
+    """The simple fraction that a double stands for: 0.1 is 1/10, and 0.333... is 1/3; else the number as written."""
+    simple = Fraction(float(value)).limit_denominator(10**6)
+    return simple if float(simple) == value else Fraction(repr(float(value)))
 
 
 @dataclass(frozen=True, eq=False)

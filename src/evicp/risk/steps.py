@@ -62,6 +62,15 @@ class Steps:
         return scale, remaining
 
     @property
+    def is_valid(self) -> bool:
+        """Whether these can be the losses of growing sets, as files must be asked."""
+        scores, before, after = self.scores, self.before, self.after
+        if not len(scores) == len(before) == len(after) or np.isnan(scores).any():
+            return False
+        ordered = np.all(scores[1:] >= scores[:-1])
+        return bool(ordered and np.all((after >= 0) & (after < before) & (before <= self.largest)))
+
+    @property
     def is_binary(self) -> bool:
         """Whether a loss is either 0 or the largest one."""
         return bool(np.all(self.before == self.largest) and not self.after.any())

@@ -1,0 +1,308 @@
+"""Several labels at once: sets that miss at most a share of the true labels, and labels that are surely true."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evicp.calibration.ranks import rank_of
+from evicp.errors import InputError
+from evicp.input import convert, validate
+from evicp.input.classes import ClassAxis, ClassNames
+from evicp.input.messages import refuse_unknown, some_of
+from evicp.risk.certificate import RuleCertificate
+from evicp.risk.control import RiskEvaluation, as_risk, as_sure
+from evicp.risk.files import load_rule, save_rule, stored_fraction
+from evicp.risk.label_metrics import MultiLabelEvaluation
+from evicp.risk.precision import surest_threshold
+from evicp.risk.steps import Steps
+from evicp.risk.truth import as_truth
+from evicp.sets import AboutSets, PredictionSets, sets_of
+from evicp.types import F64, I64, Bools, TargetCoverage
+
+__all__ = ["MultiLabel", "multilabel"]
+
+_CAVEAT = (
+    "Holds if calibration and new rows are exchangeable and the calibration rows were not used to select the model or "
+    "the thresholds asked for. Rows without a true label miss nothing. It says nothing about shifted data."
+)
+
+
+def multilabel(
+    logits: Any,
+    truth: Any,
+    *,
+    missed: float | Fraction = 0.1,
+    confidence: float | None = None,
+    precision: float | None = None,
+    by_label: bool = False,
+    class_names: ClassNames | None = None,
+    **unknown: Any,
+) -> MultiLabel:
+    """A rule for rows with several labels each: its sets miss at most the share `missed` of the true labels.
+
+    Parameters
+    ----------
+    logits : (n, K), one for each label; labels are compared by them, largest first
+    truth : (n, K) of 0 and 1; or for each row a list of its labels, numbers or names; or an Arrow column of lists
+    missed : the expected share of a row's true labels that are not in its set
+    confidence : bounds it for that share of calibration sets; None bounds its mean over them
+    precision : a second, higher threshold, above which at least this share of a row's labels is expected to be true; it
+        needs a confidence, with which both then hold
+    by_label : a threshold for each label: of the rows where it is true at most the share `missed` lacks it
+    class_names : as for `calibrate`
+
+    >>> rule = multilabel([[3.0, 1.0, -1.0], [2.0, -1.0, 4.0]] * 10, [[0, 1], [2]] * 10, missed=0.1)
+    >>> rule
+    MultiLabel(missed 0.1; 20 rows, 3 labels)
+    >>> rule.predict([2.0, 0.0, 4.0]).to_lists()
+    [[2, 0]]
+    """
+    refuse_unknown("multilabel", unknown, "Ask for the share of true labels that may be missed: missed=0.1.")
+    array, true, classes = _labelled(logits, truth, class_names)
+    asked, sure = as_risk(missed, 1.0), as_sure(confidence)
+    made = MultiLabel(classes, *_steps(array, true), asked, sure, validate.as_flag(by_label, "by_label"))
+    if precision is None:
+        return made
+    wanted = validate.as_coverage(precision, "precision")
+    if sure is None or by_label:
+        raise InputError("precision= needs a confidence, with which both thresholds hold, and one threshold for all.")
+    return replace(made, precision=wanted, surest=surest_threshold(array, true, 1 - wanted, (1 + sure) / 2))
+
+
+def _labelled(logits: Any, truth: Any, class_names: Any) -> tuple[NDArray[Any], Bools, ClassAxis]:
+    """Logits, the true labels of their rows, and what is known of the classes, checked."""
+    logits = logits.cpu() if convert.is_on_device(logits) else logits
+    array = validate.as_logits(logits)
+    classes = ClassAxis.of(class_names, array.shape[1]).learned(logits)
+    true = as_truth(truth, len(array), classes)
+    if not true.any():
+        raise InputError("truth must hold a true label in some row; there is none.")
+    return array, true, classes
+
+
+def _steps(logits: NDArray[Any], true: Bools) -> tuple[Steps, I64]:
+    """Where the share of missed labels of each row drops, and by which label."""
+    scores = np.concatenate([-block[true[rows]] for rows, block in validate.blocks(logits)])
+    rows, labels = np.nonzero(true)
+    order = np.lexsort((scores, rows))  # within each row from the first label that is found on
+    counts = np.bincount(rows, minlength=len(true))
+    starts = np.cumsum(counts) - counts
+    found = np.arange(len(rows)) - starts[rows]
+    total = counts[rows]
+    scores, labels = scores[order], labels[order]
+    by_score = np.argsort(scores, kind="stable")
+    before, after = (total - found) / total, (total - found - 1) / total
+    steps = Steps(scores[by_score], before[by_score], after[by_score], len(true), 1.0)
+    return steps, labels[by_score]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MultiLabel:
+    """Sets of several labels; made by `multilabel`.
+
+    Parameters
+    ----------
+    classes : what is known of the labels
+    steps, codes : the true labels of the calibration rows, by their score (the negative logit)
+    risk, confidence, by_label, precision : as for `multilabel`, `risk` being `missed`
+    surest : the lowest logit of a label that is surely true
+    """
+
+    classes: ClassAxis
+    steps: Steps
+    codes: I64
+    risk: Fraction
+    confidence: float | None = None
+    by_label: bool = False
+    precision: Fraction | None = None
+    surest: float | None = None
+
+    @property
+    def n(self) -> int:
+        """Calibration rows."""
+        return self.steps.n
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return self.classes.n_classes
+
+    @cached_property
+    def thresholds(self) -> F64:
+        """The lowest logit of a label in a set: (1,) for all labels, or (K,); -inf where every set holds the label."""
+        sure = self.confidence if self.precision is None or self.confidence is None else (1 + self.confidence) / 2
+        if not self.by_label:
+            return convert.frozen(np.array([-self.steps.threshold(self.risk, sure)]))
+        found = np.full(self.n_classes, -np.inf)
+        for label in range(self.n_classes):
+            own = self.steps.scores[self.codes == label]
+            rank = rank_of(len(own), 1 - self.risk, sure)
+            if rank <= len(own):
+                found[label] = -own[rank - 1]
+        return convert.frozen(found)
+
+    # -----------------------------------------------------------------------------------------------------------
+    # New rows
+
+    def predict(self, logits: Any, *, sure: bool = False, **unknown: Any) -> PredictionSets:
+        """The labels of each new row, likeliest first.
+
+        Parameters
+        ----------
+        logits : (n, K), or one (K,) row
+        sure : True for the labels above the second threshold, where a precision was asked for
+        """
+        refuse_unknown("predict", unknown, "The share of missed labels was asked for when this was made.")
+        if validate.as_flag(sure, "sure") and self.surest is None:
+            raise InputError("sure labels need a precision: multilabel(..., precision=0.9, confidence=0.9).")
+        limits = np.array([self.surest]) if sure else self.thresholds
+        logits = logits.cpu() if convert.is_on_device(logits) else logits
+        self.classes.check(logits)
+        array = validate.as_logits(logits, self.n_classes, row_allowed=True)
+        sizes, labels = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
+        for _, block in validate.blocks(array):
+            inside = block >= limits
+            rows, own = np.nonzero(inside)
+            labels.append(own[np.lexsort((own, -block[rows, own], rows))].astype(np.int32))
+            sizes.append(inside.sum(1))
+        return sets_of(self._about(sure=sure), np.cumsum(np.concatenate(sizes)), np.concatenate(labels))
+
+    def _about(self, *, sure: bool) -> AboutSets:
+        classes = self.classes
+        level = self.precision if sure and self.precision is not None else 1 - self.risk
+        return AboutSets(
+            n_classes=self.n_classes,
+            coverage=TargetCoverage(level),
+            score="logit",
+            class_names=classes.names,
+            confidence=self.confidence,
+            guarantee="precision" if sure else "recall",
+            columns=classes.other_columns,
+            numbered=classes.numbered,
+        )
+
+    def losses(self, sets: PredictionSets, truth: Any) -> F64:
+        """The share of each row's true labels that are not in its set, (n,); 0 of rows without any."""
+        true = as_truth(truth, len(sets), self.classes)
+        lost: F64 = (true & ~sets.mask()).sum(1) / np.maximum(true.sum(1), 1)
+        return lost
+
+    def evaluation_of(self, losses: F64, labels: int, confidence: float = 0.95) -> RiskEvaluation:
+        """What losses are worth, of sets that hold so many labels together."""
+        return RiskEvaluation.of(losses, labels, self, 1.0, confidence)
+
+    def evaluate(self, logits: Any, truth: Any, *, confidence: float = 0.95) -> MultiLabelEvaluation:
+        """Share of missed labels, precision, recall and F1 of the sets of rows whose labels are known.
+
+        Parameters
+        ----------
+        logits, truth : new rows
+        confidence : of the interval, and of the verdict
+        """
+        sets = self.predict(logits)
+        true = as_truth(truth, len(sets), self.classes)
+        missed = self.evaluation_of(self.losses(sets, true), len(sets.labels), confidence)
+        surely = None if self.surest is None else self.predict(logits, sure=True).mask()
+        return MultiLabelEvaluation.of(missed, sets.mask(), true, surely, self.classes.names)
+
+    # -----------------------------------------------------------------------------------------------------------
+    # What is promised
+
+    def certificate(self, evaluation: MultiLabelEvaluation | RiskEvaluation | None = None) -> RuleCertificate:
+        """What is promised, and what it was computed from.
+
+        Parameters
+        ----------
+        evaluation : what was observed on other rows
+        """
+        sure = "on average over calibration sets" if self.confidence is None else f"with confidence {self.confidence:g}"
+        where = "of each label's rows" if self.by_label else "of a row's true labels"
+        full = np.flatnonzero(self.thresholds == -np.inf).tolist()
+        facts = [
+            ("missed", f"at most {float(self.risk):g} {where}, {sure}"),
+            ("calibration rows n", f"{self.n:,}, with {len(self.codes):,} true labels"),
+            ("labels", f"{self.n_classes:,}"),
+        ]
+        if not self.by_label:
+            mean = float(self.steps.loss_at(-float(self.thresholds[0])))
+            facts.append(("threshold", f"logits from {self.thresholds[0]:.6g} on; of the calibration rows {mean:.6g}"))
+        elif full:
+            facts.append(("in every set", f"{len(full):,} labels of too few rows: {some_of(full)}"))
+        if self.precision is not None:
+            line = f"at least {float(self.precision):g} of a row's labels true, logits from {self.surest:.6g} on"
+            facts.append(("sure labels", line))
+        if evaluation is not None:
+            facts.append(("observed", str(evaluation).partition("\n")[0]))
+        figures = {
+            "missed": float(self.risk),
+            "confidence": self.confidence,
+            "by_label": self.by_label,
+            "n": self.n,
+            "n_classes": self.n_classes,
+            "thresholds": self.thresholds.tolist(),
+            "precision": None if self.precision is None else float(self.precision),
+            "surest": self.surest,
+            "observed": None if evaluation is None else evaluation.to_dict(),
+        }
+        return RuleCertificate("Certificate of sets of several labels", tuple(facts), _CAVEAT, figures)
+
+    def __repr__(self) -> str:
+        sure = "" if self.confidence is None else f" with confidence {self.confidence:g}"
+        kind = ", by label" if self.by_label else ""
+        kind += "" if self.precision is None else f", precision {float(self.precision):g}"
+        return f"MultiLabel(missed {float(self.risk):g}{sure}{kind}; {self.n:,} rows, {self.n_classes:,} labels)"
+
+    def _repr_html_(self) -> str:
+        return self.certificate().to_html()
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Files
+
+    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write it to a safetensors file, atomically. Read it again with `MultiLabel.load`.
+
+        Parameters
+        ----------
+        path : of the file
+        overwrite : whether a file that exists is replaced; it is refused otherwise
+        """
+        content = {
+            "missed": str(self.risk),
+            "confidence": self.confidence,
+            "by_label": self.by_label,
+            "n": self.n,
+            "precision": None if self.precision is None else str(Fraction(self.precision)),
+        }
+        steps = self.steps
+        arrays = {"scores": steps.scores, "before": steps.before, "after": steps.after, "codes": self.codes}
+        if self.surest is not None:
+            arrays["surest"] = np.array([self.surest])
+        save_rule(path, "multilabel", content, self.classes, arrays, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> MultiLabel:
+        """Read what `save` wrote; nothing in the file is executed."""
+        found: MultiLabel = load_rule(path, {"multilabel": cls.rebuilt})
+        return found
+
+    @classmethod
+    def rebuilt(cls, content: dict[str, Any], classes: ClassAxis, tensors: dict[str, F64]) -> MultiLabel:
+        """From the parts of a file, each of which is checked."""
+        n = validate.as_count(content["n"], "n")
+        precision = None if content["precision"] is None else stored_fraction(content["precision"])
+        surest = None if precision is None else float(tensors.pop("surest").item())
+        scores, before, after, codes = (tensors.pop(name) for name in ("scores", "before", "after", "codes"))
+        steps = Steps(scores, before, after, n, 1.0)
+        inside = np.all((codes >= 0) & (codes < classes.n_classes) & (codes == np.floor(codes)))
+        if tensors or len(codes) != len(scores) or not (steps.is_valid and inside) or n < np.sum(before == 1):
+            raise InputError("its true labels do not fit together.")
+        by_label = validate.as_flag(content["by_label"], "by_label")
+        risk, sure = as_risk(stored_fraction(content["missed"]), 1.0), as_sure(content["confidence"])
+        return cls(classes, steps, codes.astype(np.int64), risk, sure, by_label, precision, surest)
