@@ -410,8 +410,8 @@ BUGS = [
     Bug(
         "the fraction next to 0.9 taken for 9/10, which is remembered",
         "input/validate.py",
-        "        return coverage\n    return _remembered_coverage(",
-        "        return _remembered_coverage(coverage, what)\n    return _remembered_coverage(",
+        "_remembered_coverage(coverage, what) if type(coverage) is float else _exact_coverage(coverage, what)",
+        "_remembered_coverage(coverage, what)",
         RANK,
     ),
     Bug(
