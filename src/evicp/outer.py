@@ -18,6 +18,10 @@ _OUTER = {
     "explain": "evicp.evaluation.explain:explain_set",
     "choose_score": "evicp.evaluation.tuning:choose_score",
     "report": "evicp.report:of_evaluation",
+    "plot_calibration": "evicp.plots:plot_calibration",
+    "plot_comparison": "evicp.plots:plot_comparison",
+    "plot_evaluation": "evicp.plots:plot_evaluation",
+    "plot_plan": "evicp.plots:plot_plan",
     "save_sets": "evicp.io.set_texts:save_sets",
     "sets_as_csv": "evicp.io.set_texts:as_csv",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -300,3 +301,44 @@ def test_a_monitor_counts_no_file_twice(tmp_path: Path) -> None:
     assert (first.code, first.err) == (0, "")
     assert second.err.startswith("warning: 300 of 300 rows were shown to this monitor before. They are left out")
     assert (second.code, second.out) == (0, first.out)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Pictures
+
+
+@pytest.fixture
+def pyplot() -> Iterator[Any]:
+    """Matplotlib without a screen; its figures are closed afterwards."""
+    pytest.importorskip("matplotlib").use("agg")
+    plt = pytest.importorskip("matplotlib.pyplot")
+    yield plt
+    plt.close("all")
+
+
+def test_results_draw_themselves(pyplot: Any) -> None:
+    groups = np.arange(600) % 3
+    by_group = evicp.calibrate(LOGITS, LABELS, by=groups)
+    weighted = evicp.calibrate(LOGITS, LABELS, weights=np.ones(600))
+    results = {
+        "coverage": [CALIBRATION, by_group, evicp.calibrate(LOGITS, LABELS, by="class")],
+        "share of calibration scores": [weighted],
+        "mean set size": [evicp.compare(LOGITS, LABELS, ["lac", "aps"], trials=2)],
+        "set size": [CALIBRATION.evaluate(LOGITS[300:], LABELS[300:])],
+        "calibration rows": [evicp.plan(0.9, 0.05)],
+    }
+    for title, things in results.items():
+        for thing in things:
+            axes = thing.plot()
+            assert title in (axes.get_xlabel(), axes.get_ylabel())
+            own = pyplot.subplots()[1]
+            assert thing.plot(ax=own) is own
+            axes.figure.canvas.draw()
+    assert len(by_group.plot().get_lines()) == 3
+
+
+def test_the_plotted_curve_is_that_of_thresholds(pyplot: Any) -> None:
+    assert pyplot.get_fignums() == []
+    line = CALIBRATION.plot().get_lines()[0]
+    at = np.searchsorted(line.get_xdata(), CALIBRATION.threshold(0.9))
+    assert line.get_ydata()[at] == evicp.conformal_rank(300, 0.9) / 301

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,11 @@ from evicp.calibration.reliability import Reliability
 from evicp.errors import InputError
 from evicp.input import validate
 from evicp.input.messages import refuse_unknown
+from evicp.outer import outer
 from evicp.types import F64, I64, Coverage
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
     "Plan",
@@ -49,6 +53,16 @@ class Plan(int):
         made = cls(rows)
         made.coverage, made.tolerance, made.confidence = coverage, tolerance, confidence
         return made
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw where coverage lies for calibration sets of more and more rows, and what the plan tolerates.
+
+        Parameters
+        ----------
+        ax : Matplotlib axes to draw on; those of a new figure by default (needs the `plot` extra)
+        """
+        axes: Axes = outer("plot_plan")(self, ax)
+        return axes
 
 
 def plan(coverage: Coverage = 0.9, tolerance: float = 0.01, confidence: float = 0.95, **unknown: Any) -> Plan:

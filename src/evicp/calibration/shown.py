@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from evicp.calibration.first_look import FirstLook
 from evicp.calibration.laws.law import Law
 from evicp.calibration.memory import WithScores
 from evicp.method.scores import Score
+from evicp.outer import outer
 from evicp.tables import html_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Shown(WithScores):
@@ -18,6 +24,16 @@ class Shown(WithScores):
     chosen_on: int | None
     folds: int | None
     first_look: FirstLook | None
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw which threshold gives which coverage; in groups, a curve for each.
+
+        Parameters
+        ----------
+        ax : Matplotlib axes to draw on; those of a new figure by default (needs the `plot` extra)
+        """
+        axes: Axes = outer("plot_calibration")(self, ax)
+        return axes
 
     def __repr__(self) -> str:
         kind = self.law.summary()

@@ -25,11 +25,13 @@ from evicp.input.messages import refuse_unknown
 from evicp.input.warn import warn
 from evicp.method.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.method.temperature import fit_temperature
+from evicp.outer import outer
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.types import F64, I64, Coverage
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = ["Comparison", "compare"]
 
@@ -133,6 +135,16 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"{text_table(*self.table())}\n{self.caption}"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw mean set size and coverage of each score, a point per trial.
+
+        Parameters
+        ----------
+        ax : Matplotlib axes to draw on; those of a new figure by default (needs the `plot` extra)
+        """
+        axes: Axes = outer("plot_comparison")(self, ax)
+        return axes
 
     def to_markdown(self) -> str:
         """The comparison as a Markdown table."""

@@ -19,6 +19,7 @@ from evicp.types import F64, I64
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = ["ClassCoverage", "Evaluation", "GroupCoverage", "Stratum"]
 
@@ -345,6 +346,16 @@ class Evaluation:
         """
         page: str = outer("report")(self, **about).to_html()
         return page
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw coverage by set size, with exact intervals, beside the target.
+
+        Parameters
+        ----------
+        ax : Matplotlib axes to draw on; those of a new figure by default (needs the `plot` extra)
+        """
+        axes: Axes = outer("plot_evaluation")(self, ax)
+        return axes
 
     def _repr_html_(self) -> str:
         tables = (html_table(head, rows, caption=caption) for caption, (head, rows) in self._tables().items())
