@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all lint reliability sanitize test-base test-gpu test-pythons bench format docs lock sbom clean
+.PHONY: demo test test-all lint reliability sanitize test-base test-gpu test-pythons bench format docs lock sbom sdist wheels try-wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
@@ -126,11 +126,36 @@ sbom: .venv-release/.created
 	.venv-release/bin/cyclonedx-py environment --output-reproducible --output-file dist/evicp.cdx.json \
 	  build/sbom/installed/bin/python
 
+# The source distribution, with a README.md that the package index can show; wheels are built from it.
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/evicp/__init__.py)
+sdist: .venv-release/.created
+	rm -rf build/sdist dist/evicp-*.tar.gz
+	mkdir -p build/sdist dist
+	git archive HEAD | tar -x -C build/sdist
+	.venv-release/bin/python release/readme.py README.md v$(VERSION) > build/sdist/README.md
+	.venv-release/bin/python -m build --quiet --sdist --outdir dist build/sdist
+	.venv-release/bin/twine check --strict dist/evicp-$(VERSION).tar.gz
+
+# Wheels for this machine's system, each tried after it is built. On Linux this needs Docker or Podman.
+wheels: dist/evicp-$(VERSION).tar.gz
+	$(PYTHON) -m cibuildwheel --output-dir wheelhouse dist/evicp-$(VERSION).tar.gz
+
+dist/evicp-$(VERSION).tar.gz:
+	$(MAKE) sdist
+
+# A wheel for this machine alone, by pip, installed into a fresh environment and tried.
+try-wheel:
+	rm -rf build/wheel
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check build/wheel/evicp-*.whl
+	build/wheel/venv/bin/python release/try_wheel.py
+
 SBOM_PIP = .venv-release/bin/pip --python build/sbom/installed/bin/python install --quiet --disable-pip-version-check
 
 .venv-release/.created:
 	$(PYTHON) -m venv .venv-release
-	.venv-release/bin/pip install --quiet --disable-pip-version-check uv==0.13.8 cyclonedx-bom==7.5.0
+	.venv-release/bin/pip install --quiet --disable-pip-version-check uv==0.13.8 cyclonedx-bom==7.5.0 build==1.6.1 twine==7.0.0
 	touch $@
 
 clean:
