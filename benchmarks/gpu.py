@@ -1,14 +1,16 @@
-"""The GPU kernels against the physical floor: one read of the logits, `logits.sum()`, on the same device.
+"""What users call on a GPU, and the kernels inside it, against one read of the logits: `logits.sum()`.
 
-    python benchmarks/gpu.py                    # 200,000 x 1,000 and 4,096 x 128,256, float32, every score
+    python benchmarks/gpu.py                    # public calls, then the kernels of every score
+    python benchmarks/gpu.py --calls            # public calls alone, beside TorchCP's where it is installed
+    python benchmarks/gpu.py --kernels --shapes 200000x1000,4096x128256
+    python benchmarks/gpu.py --steps            # where the time of a small call goes
     python benchmarks/gpu.py --guarantees       # by class, by group, by uncertainty, weighted, against marginal sets
     python benchmarks/gpu.py --sweep            # tile sizes and warps, to choose what `tiling_for` returns
     python benchmarks/gpu.py --json gpu.json    # all figures, each kernel's too, with device and versions
 
-Calls are timed in a row from CUDA event to CUDA event, Python included: label scores are queued and not waited for, as
-`logits.sum()` is, sets wait for their total size. On the device the kernels are timed, replayed from a recorded graph.
-Agreement with the NumPy reference and the rule that membership is `score <= threshold`, bit for bit, are checked before
-anything is timed.
+Calls are timed in a row from CUDA event to CUDA event, Python included, as in a loop over batches. On the device the
+kernels are timed, replayed from a recorded graph. Agreement with the NumPy reference and the rule that membership is
+`score <= threshold`, bit for bit, are checked before kernels are timed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import peers
 import torch
 
 import evicp
-from evicp.kernels import _numpy, _triton, _triton_batch, _triton_launch
+from evicp.kernels import _numpy, _triton, _triton_batch, _triton_launch, _triton_sets
 
 SCORES = (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.SAPS(), evicp.TopK(), evicp.Margin())
 COVERAGE = 0.9
@@ -100,6 +102,117 @@ def check(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, rows: 
         "of": dense.size,
         "mean size": len(members) / len(labels),
     }
+
+
+#: The shapes at which public calls are timed: rows, classes and type.
+CALIBRATED = ((100_000, 1000, "float32"), (500_000, 100, "float32"), (1_000_000, 1000, "float32"))
+PREDICTED = (
+    *((200_000, 1000, "float32"), (200_000, 1000, "bfloat16"), (1_000_000, 100, "float32")),
+    *((4096, 151_936, "bfloat16"), (64, 151_936, "bfloat16"), (32, 1000, "float32"), (1, 1000, "float32")),
+)
+REPLAYED = ((64, 151_936, "bfloat16"), (32, 1000, "float32"))
+
+
+def calls() -> list[dict[str, Any]]:
+    """The public calls, as multiples of a read; sets of RAPS and APS against TorchCP's."""
+    results: list[dict[str, Any]] = []
+
+    def report(what: str, logits: torch.Tensor, times: float) -> None:
+        read, (n, n_classes) = microseconds(logits.sum), logits.shape
+        dtype = str(logits.dtype).removeprefix("torch.")
+        results.append({"call": what, "n": n, "K": n_classes, "dtype": dtype, "us": times, "read_us": read})
+        shape = f"{n:,} x {n_classes:,} {dtype}"
+        print(f"{what:32s} {shape:28s} {times:9,.0f} us  {times / read:6.2f} reads of {read:,.0f} us", flush=True)
+
+    for shape in CALIBRATED:
+        logits, labels = synthetic(*shape[:2], getattr(torch, shape[2]))
+        report("calibrate", logits, microseconds(lambda z=logits, y=labels: evicp.calibrate(z, y), 15))
+        del logits, labels
+    for shape in PREDICTED:
+        calibration, logits = calibrated(shape)
+        report("predict", logits, microseconds(lambda c=calibration, z=logits: c.predict(z, COVERAGE), 15))
+        if shape in REPLAYED:
+            for labels in (None, 8):
+                graph = recorded(calibration.predictor(COVERAGE, logits, labels=labels), logits)
+                what = f"predictor, {'mask' if labels is None else '8 labels'}, replayed"
+                report(what, logits, microseconds(graph.replay, 25, 1))
+        del calibration, logits
+    logits, labels = synthetic(200_000, 1000, torch.float32)
+    calibration = evicp.calibrate(logits[:5000], labels[:5000])
+    sets = calibration.predict(logits, COVERAGE)
+    report("predict, three coverages", logits, microseconds(lambda: calibration.predict(logits, [0.8, 0.9, 0.95]), 9))
+    report("evaluate", logits, microseconds(lambda: evicp.evaluate(sets, labels, logits), 9))
+    return results + against_torchcp(logits, labels)
+
+
+def calibrated(shape: tuple[int, int, str]) -> tuple[evicp.Calibration, torch.Tensor]:
+    """A calibration on some rows, and n new ones."""
+    n, n_classes, dtype = shape
+    logits, labels = synthetic(max(n, 2000) if n_classes > 10_000 else max(n, 5000), n_classes, getattr(torch, dtype))
+    rows = min(len(labels), 5000)
+    calibration = evicp.calibrate(logits[:rows], labels[:rows])
+    return calibration, logits if n == len(logits) else logits[:n].clone()
+
+
+def recorded(predictor: Callable[[torch.Tensor], Any], logits: torch.Tensor) -> torch.cuda.CUDAGraph:
+    """A call of a predictor as a graph."""
+    predictor(logits)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        predictor(logits)
+    return graph
+
+
+def against_torchcp(logits: torch.Tensor, labels: torch.Tensor) -> list[dict[str, Any]]:
+    """Whole predictions of TorchCP and of evicp, by the same score on the same tensor."""
+    _, prediction, missing = peers.torchcp(logits, labels)
+    for name, reason in missing.items():
+        print(f"{name} {reason}")
+    results = []
+    for score in ("lac", "raps", "aps"):
+        work = prediction.get(f"TorchCP {score.upper()}")
+        if work is None:
+            continue
+        calibration = evicp.calibrate(logits[:5000], labels[:5000], score)
+        own = microseconds(lambda c=calibration: c.predict(logits, COVERAGE), 7)
+        theirs = microseconds(work, 7)
+        results.append({"call": "predict", "score": score, "us": own, "torchcp_us": theirs})
+        print(f"sets of {score}: {own:,.0f} us, TorchCP {theirs:,.0f} us, {theirs / own:.1f} x", flush=True)
+    return results
+
+
+def steps(n: int = 32, n_classes: int = 1000) -> list[dict[str, Any]]:
+    """Where the time of a small prediction goes, launched kernel by kernel and replayed: host time of each step."""
+    calibration, logits = calibrated((n, n_classes, "float32"))
+    score, threshold = calibration.score, calibration.threshold(COVERAGE)
+    batch = _triton_batch.Batch(score, logits, 0)
+    found = batch.slots()
+    room = batch.candidates(found)
+    whole = _triton_sets.Recorded(score, logits, threshold, _triton_launch.made_for(score, logits))
+    named: dict[str, Callable[[], Any]] = {
+        "predict, as it is": lambda: calibration.predict(logits, COVERAGE),
+        "launched: statistics and report, allocated and cleared": lambda: _triton_batch.Batch(score, logits, 0),
+        "launched: other memory": lambda: (batch.slots(), batch.candidates(found)),
+        "launched: the kernel that reads": lambda: batch.read_candidates(found, threshold),
+        "launched: the kernel that scores": lambda: batch.score_candidates(room, threshold),
+        "launched: running sum": lambda: torch.cumsum(room[3], 0, dtype=torch.int64),
+        "launched: all of it": lambda: _triton.ragged_sets(score, logits, threshold),
+        "both: wait and read the report": batch.status.tolist,
+        "replayed: logits copied": lambda: whole.logits.copy_(logits),
+        "replayed: launch of the graph": whole.graph.replay,
+        "replayed: sets copied out": whole.out[: 2 * n].clone,
+    }
+    results = []
+    for name, work in named.items():
+        times = []
+        for _ in range(200):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            work()
+            times.append(1e6 * (time.perf_counter() - start))
+        results.append({"step": name, "us": statistics.median(times)})
+        print(f"{name:56s} {results[-1]['us']:6.1f} us", flush=True)
+    return results
 
 
 def compare(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score, ...]) -> list[dict[str, Any]]:
@@ -178,14 +291,14 @@ def captured(work: Callable[[], Any], times: int = 8) -> float:
 def kernels(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, threshold: float) -> dict[str, float]:
     """Each kernel of label scores and of sets by itself, in microseconds of the device."""
     batch = _triton_batch.Batch(score, logits, 0)
-    found, result = batch._slots(), torch.empty(len(logits), dtype=torch.float64, device="cuda")
-    room = batch._candidates(*found)
+    found, result = batch.slots(), torch.empty(len(logits), dtype=torch.float64, device="cuda")
+    room = batch.candidates(found)
     report = {"labels: read": captured(lambda: batch._read_labels(labels))}
     report["labels: score"] = captured(lambda: batch._score_labels(labels, result))
-    report["sets: read"] = captured(lambda: batch._read_candidates(found, threshold))
-    report["sets: score"] = captured(lambda: batch._score_candidates(room, threshold))
-    batch._read_candidates(found, threshold)
-    batch._score_candidates(room, threshold)
+    report["sets: read"] = captured(lambda: batch.read_candidates(found, threshold))
+    report["sets: score"] = captured(lambda: batch.score_candidates(room, threshold))
+    batch.read_candidates(found, threshold)
+    batch.score_candidates(room, threshold)
     _, counts, _, sizes, *_ = room
     offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
     total = int(offsets[-1])
@@ -205,7 +318,7 @@ def device_times(
 
 def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score, ...]) -> None:
     """Other tilings than the chosen one."""
-    chosen = _triton_launch.tiling_for
+    chosen, _triton_launch.FEW_ROWS = _triton_launch.tiling_for, 0
     n_classes, floor = logits.shape[1], captured(logits.sum)
     tiling = chosen(n_classes, scores[0].name)
     if tiling.long:
@@ -213,10 +326,13 @@ def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score,
             {"block": b, "warps": w} for b, w in ((1024, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16))
         ]
     else:
-        rows = [r for r in (1, 2, 4, 8, 16, 32) if 128 <= r * tiling.block <= 4096]
+        rows = [r for r in (1, 2, 4, 8, 16, 32) if 128 <= r * tiling.block <= 2048]
         variants = [{"rows": r, "warps": w} for r in rows for w in (1, 2, 4) if r * tiling.block >= 256 * w]
         variants += [{"slots": s} for s in (16, 32, 64, 128) if s <= tiling.block]
-        variants += [{"rows_ahead": r, "chunk": c} for r, c in ((64, 64), (64, 128), (128, 64), (256, 128), (256, 256))]
+        variants += [
+            {"rows_ahead": r, "chunk": c}
+            for r, c in ((16, 32), (32, 32), (32, 64), (64, 64), (64, 128), (128, 64), (256, 128), (256, 256))
+        ]
     for score in scores:
         threshold = threshold_of(score, logits, labels)
         for variant in [{}, *variants]:
@@ -267,13 +383,17 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--scores", default="ecp,lac,aps,raps,saps,topk,margin")
     parser.add_argument("--logits", help="npz with logits and labels, repeated to the first shape's rows")
+    parser.add_argument("--calls", action="store_true", help="public calls alone")
+    parser.add_argument("--kernels", action="store_true", help="kernels alone")
+    parser.add_argument("--steps", action="store_true")
     parser.add_argument("--guarantees", action="store_true")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
     scores = tuple(score for score in SCORES if score.name in options.scores.split(","))
-    results: list[dict[str, Any]] = []
-    for shape in options.shapes.split(","):
+    others = options.sweep or options.guarantees or options.kernels
+    results: list[dict[str, Any]] = steps() if options.steps else [] if others else calls()
+    for shape in () if options.calls or options.steps else options.shapes.split(","):
         n, n_classes = map(int, shape.split("x"))
         data = (
             from_file(options.logits, n) if options.logits else synthetic(n, n_classes, getattr(torch, options.dtype))

@@ -26,13 +26,13 @@ BAD_ROWS_FOR = (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.TopK())
 @contextmanager
 def tiling(**changes: Any) -> Iterator[None]:
     """Another tiling than the chosen one: its bits must be the same, and other branches are taken."""
-    chosen = _triton_launch.tiling_for
+    chosen, few = _triton_launch.tiling_for, _triton_launch.FEW_ROWS
     fields = {"rows_ahead": 128, "chunk": 128} | changes
-    _triton_launch.tiling_for = lambda _k, _rule: Tiling(**fields)
+    _triton_launch.tiling_for, _triton_launch.FEW_ROWS = (lambda _k, _rule: Tiling(**fields)), 0
     try:
         yield
     finally:
-        _triton_launch.tiling_for = chosen
+        _triton_launch.tiling_for, _triton_launch.FEW_ROWS = chosen, few
 
 
 def scores_agree(score: evicp.Score, z: np.ndarray, device: str) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,18 +36,24 @@ def tally_there(sets: DeviceSets, labels: Any, logits: Any) -> Tally | None:
     row = torch.arange(len(sets), device=device).repeat_interleave(sizes, output_size=len(sets.labels))
     hits = torch.zeros(len(sets), dtype=torch.int32, device=device)
     hits.index_add_(0, row, (sets.labels == truth[row]).to(torch.int32))
-    return _tally(sizes, hits > 0, truth, ranks, n_classes)
+    return _tally(sizes, hits > 0, row, truth, ranks, n_classes)
 
 
-def _tally(sizes: Tensor, covered: Tensor, truth: Tensor, ranks: Tensor | None, n_classes: int) -> Tally:
-    """Rows by size, by class and by rank: values of each kind in turn are counted together."""
+def _tally(sizes: Tensor, covered: Tensor, row: Tensor, truth: Tensor, ranks: Tensor | None, n_classes: int) -> Tally:
+    """Rows by size, by class and by rank, and the labels in their sets, counted together.
+
+    `row` is that of each label in a set. What is counted is sorted: most rows have one of few values, and adding to
+    these one by one takes longer.
+    """
     kinds = [sizes, truth] if ranks is None else [sizes, truth, ranks]
     width = n_classes + 1
-    values = torch.cat([number * width + kind for number, kind in enumerate(kinds)])
-    bins, times = width * len(kinds), len(kinds)
-    rows = torch.bincount(values, minlength=bins)
-    hits = torch.bincount(values[covered.repeat(times)], minlength=bins)
-    labels = torch.bincount(values, sizes.repeat(times).to(torch.float64), minlength=bins).to(torch.int64)
-    found = torch.stack([rows, hits, labels]).reshape(3, times, width).cpu().numpy()
-    by_size, by_class = Counts(*found[:, 0]), Counts(*found[:, 1, :n_classes])
-    return Tally(by_size, by_class, None if ranks is None else Counts(*np.ascontiguousarray(found[:, 2])), None)
+    values = torch.stack([number * width + kind for number, kind in enumerate(kinds)])
+    bins = width * len(kinds)
+    keys = torch.cat([(2 * values + covered).flatten(), 2 * bins + values[:, row].flatten()])
+    keys = keys.to(torch.int16 if 3 * bins < 2**15 else torch.int32 if 3 * bins < 2**31 else torch.int64)
+    edges = torch.arange(3 * bins + 1, device=keys.device).to(keys.dtype)
+    found = torch.searchsorted(keys.sort().values, edges).diff().cpu().numpy()
+    by_kind = zip(found[: 2 * bins].reshape(len(kinds), width, 2), found[2 * bins :].reshape(-1, width), strict=True)
+    counts = [Counts(rows.sum(1), rows[:, 1].copy(), labels) for rows, labels in by_kind]
+    by_class = Counts(*(total[:n_classes] for total in vars(counts[1]).values()))
+    return Tally(counts[0], by_class, None if ranks is None else counts[2], None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -67,8 +68,9 @@ class Batch:
         hashes = torch.empty(self.n, dtype=torch.int64, device=self.logits.device)
         self._read_labels(labels)
         self._score_labels(labels, scores, hashes)
-        in_order = torch.sort(scores) if ordered else None  # launching that takes as long as reading the logits
-        report: list[int] = self.status.tolist()
+        reported = _copied(self.status)
+        in_order = torch.sort(scores) if ordered else None  # while the device reads: launching it takes as long
+        report = reported()
         if report[_OUTSIDE.value]:
             return Labelled(scores, outside=True)
         self._refuse(report)
@@ -328,6 +330,22 @@ class Batch:
         place = torch.arange(len(own_labels), device=shift.device) + shift
         result[1][place], result[2][place] = own_labels, own_scores
         return result
+
+
+def _copied(numbers: Tensor) -> Callable[[], list[int]]:
+    """Queue a copy of a few numbers to the host; what is returned waits for that, and not for work queued later."""
+    if not numbers.is_cuda:
+        return numbers.tolist
+    here, done = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
+    here.copy_(numbers, non_blocking=True)
+    done.record(torch.cuda.current_stream(numbers.device))
+
+    def wait() -> list[int]:
+        done.synchronize()
+        found: list[int] = here.tolist()
+        return found
+
+    return wait
 
 
 def _float_at(place: int) -> float:

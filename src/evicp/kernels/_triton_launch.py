@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, inf, log
 from typing import Any, NamedTuple
@@ -16,6 +16,9 @@ from evicp.kernels._jitted.layout import EVIDENCE, RULES
 from evicp.kernels._jitted.scores import _finish_rows, _fix_elements, _score_elements, _score_labels
 from evicp.kernels._jitted.sets import _score_candidates, _write_sets
 from evicp.kernels._jitted.slots import _read_rows
+
+#: So few long rows do not keep the device busy with a few warps each.
+FEW_ROWS = 256
 
 #: Rows of more classes than this do not fit the registers of a small group of threads; they are looped over.
 LONGEST_TILE = 2048
@@ -141,6 +144,8 @@ class Made(NamedTuple):
 def made_for(score: Any, logits: Tensor) -> Made:
     """What is made once for a score and logits like these."""
     tiling = tiling_for(logits.shape[1], score.name)
+    if tiling.long and len(logits) <= FEW_ROWS:
+        tiling = replace(tiling, block=4 * tiling.block, warps=4 * tiling.warps)
     return Made(tiling, *plan_for(score, tiling, logits.shape[1], logits.stride(0), logits.dtype, logits.device))
 
 

@@ -68,8 +68,10 @@ class Recorded:
         self.found = self.batch.slots()
         self.room = self.batch.candidates(self.found)
         most = self.room[0].numel()
-        self.offsets = torch.empty(len(like) + 1, dtype=torch.int64, device=like.device)
-        self.labels = torch.empty(most, dtype=torch.int32, device=like.device)
+        self.labels_from = len(like) + 1
+        # Offsets and then labels, two to a number, in one piece of memory: they are copied out by one launch.
+        self.out = torch.empty(self.labels_from + (most + 1) // 2, dtype=torch.int64, device=like.device)
+        self.offsets, self.labels = self.out[: self.labels_from], self.out[self.labels_from :].view(torch.int32)
         self.scores = torch.empty(most, dtype=torch.float64, device=like.device)
         self.stream = torch.cuda.current_stream(like.device)
         aside = torch.cuda.Stream(like.device)  # type: ignore[no-untyped-call]
@@ -103,4 +105,6 @@ class Recorded:
         report = self.batch.status.tolist()
         if report[_BAD.value] or report[_WIDE.value] or report[_CROWDED.value]:
             return None
-        return self.offsets.clone(), self.labels[: report[_MEMBERS.value]].clone(), bool(report[_ODD.value])
+        total, first = report[_MEMBERS.value], self.labels_from
+        out = self.out[: first + (total + 1) // 2].clone()
+        return out[:first], out[first:].view(torch.int32)[:total], bool(report[_ODD.value])
