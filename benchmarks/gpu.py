@@ -323,7 +323,8 @@ def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score,
     tiling = chosen(n_classes, scores[0].name)
     if tiling.long:
         variants = [
-            {"block": b, "warps": w} for b, w in ((1024, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16))
+            {"block": b, "warps": w}
+            for b, w in ((1024, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16), (8192, 32), (16384, 32))
         ]
     else:
         rows = [r for r in (1, 2, 4, 8, 16, 32) if 128 <= r * tiling.block <= 2048]
