@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from evicp import kernels
 from evicp.errors import InputError, ScoreError
 from evicp.input import validate
-from evicp.method.scores import ECP, LAC
+from evicp.method.scores import ECP, LAC, Margin
 from evicp.types import F64, I32
 
 DoubtOf = Callable[[NDArray[Any]], Any]
@@ -45,14 +45,9 @@ def doubts_of(doubt: str | DoubtOf, logits: NDArray[Any]) -> F64:
         return given
     if doubt == "uncertainty":
         return kernels.uncertainties(ECP(), logits)
-    if doubt == "softmax":
-        return 1.0 - kernels.top_confidences(logits, np.zeros(len(logits), np.int64), 1.0)[0]
-    result = np.empty(len(logits))
-    for rows, block in validate.blocks(logits):
-        two = np.partition(block, -2, axis=1)[:, -2:]
-        total = np.exp(block - two[:, 1:]).sum(1)
-        result[rows] = (np.exp(two[:, 0] - two[:, 1]) - 1.0) / total
-    return result
+    if doubt == "margin":  # the score of the top label
+        return kernels.label_scores(Margin(), logits, kernels.top_labels(LAC(), logits).astype(np.int64))
+    return 1.0 - kernels.top_confidences(logits, np.zeros(len(logits), np.int64), 1.0)[0]
 
 
 def best_labels(logits: NDArray[Any], most: int) -> I32:
