@@ -127,6 +127,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "taken.txt").write_text("mine")
     calibration = evicp.calibrate(logits[:300], labels[:300], class_names=HOSTILE)
     calibration.save(here / "cal.safetensors")
+    (here / "certificate.json").write_text(calibration.certificate(0.9).to_json())
+    (here / "nothing.json").write_text("{}")
     dataclasses.replace(calibration, folds=5).save(here / "folds.safetensors")
     evicp.calibrate(logits[:300], labels[:300], "lac").save(here / "lac.safetensors")
     by_class = evicp.calibrate(logits[:300], labels[:300], by="class", class_names=HOSTILE)
@@ -265,6 +267,10 @@ GOOD: dict[str, list[str]] = {
     "tune text": ["tune", "val.npz", "--score", "lac"],
     "monitor": ["monitor", "cal.safetensors", "test.npz"],
     "monitor json": ["monitor", "cal.safetensors", "test.npz", "--state", "made-state.json", "--json"],
+    "show": ["show", "cal.safetensors"],
+    "show json": ["show", "class.safetensors", "-c", "0.8", "--json"],
+    "verify": ["verify", "cal.safetensors", "certificate.json"],
+    "verify json": ["verify", "cal.safetensors", "certificate.json", "--json"],
     "check": ["check", "cal.safetensors", "unlabelled.npz"],
     "check json": ["check", "cal.safetensors", "test.npz", "--reference", "val.npz", "--json"],
     "check logits": ["check", "class.safetensors", "test.npz", "--no-labels", "--error", "0.001"],
@@ -425,6 +431,11 @@ BAD: dict[str, tuple[list[str], str]] = {
     "plan coverage": (["plan", "--coverage", "1"], "strictly between 0 and 1"),
     "plan tolerance": (["plan", "--tolerance", "-1"], "tolerance must be"),
     "plan confidence": (["plan", "--confidence", "95"], "confidence must be"),
+    "show logits": (["show", "val.npz"], "not a calibration"),
+    "verify swapped": (["verify", "certificate.json", "cal.safetensors"], "is not a calibration"),
+    "verify missing": (["verify", "cal.safetensors", "nowhere.json"], "nowhere.json: no such file"),
+    "verify other": (["verify", "cal.safetensors", "val.npz"], "it is not a certificate in JSON"),
+    "verify empty": (["verify", "cal.safetensors", "nothing.json"], "must have 'coverage'"),
     "explain row": (["explain", "cal.safetensors", "unlabelled.npz", "--row", "50"], "row 50 does not exist"),
     "explain group": (["explain", "group.safetensors", "unlabelled.npz"], "each row with --groups FILE"),
     "explain classes": (["explain", "cal.safetensors", "narrow.npz"], "must have 5 classes"),

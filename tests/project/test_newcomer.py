@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 import evicp
 from commands import evicp_process
+from evicp.calibration.verification import verify
 from evicp.errors import FileError, InputTypeError, SuspiciousInputWarning
 from evicp.io.files import read_sets
 from evicp.types import TargetCoverage
@@ -342,3 +344,49 @@ def test_the_plotted_curve_is_that_of_thresholds(pyplot: Any) -> None:
     line = CALIBRATION.plot().get_lines()[0]
     at = np.searchsorted(line.get_xdata(), CALIBRATION.threshold(0.9))
     assert line.get_ydata()[at] == evicp.conformal_rank(300, 0.9) / 301
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is in a file, and is a certificate that of it?
+
+
+def test_a_file_shows_what_is_in_it(tmp_path: Path) -> None:
+    evicp.calibrate(LOGITS, LABELS, class_names=list("abcde")).save(tmp_path / "cal.safetensors")
+    run = evicp_process(["show", "cal.safetensors", "--coverage", "0.8"], tmp_path)
+    assert (run.code, run.err) == (0, "")
+    assert "content         Calibration(ecp, 600 rows, 5 classes)\n" in run.out
+    assert "class names     5: a, b, c, ...\n" in run.out
+    assert str(evicp.load(tmp_path / "cal.safetensors").certificate(0.8)) in run.out
+
+
+def test_a_certificate_is_verified(tmp_path: Path) -> None:
+    np.savez(tmp_path / "val.npz", logits=LOGITS, labels=LABELS)
+    made = evicp_process(["calibrate", "val.npz", "-o", "cal.safetensors", "-c", "0.8", "--json"], tmp_path)
+    (tmp_path / "certificate.json").write_text(made.out)
+    command = ["verify", "cal.safetensors", "certificate.json"]
+    run = evicp_process(command, tmp_path)
+    assert (run.code, run.err) == (0, "")
+    assert run.out == "The certificate is of this calibration, and its 20 figures are right.\n"
+    for figure, wrong in (("rank", 482), ("gamma", 0.9), ("n", 601), ("coverage_interval", [0.7, 0.9]), ("tied", 1)):
+        content = json.loads(made.out)
+        content["certificate"][figure] = wrong
+        (tmp_path / "certificate.json").write_text(json.dumps(content))
+        run = evicp_process(command, tmp_path)
+        assert run.code == 1
+        assert "NOT RIGHT" in run.out
+        assert f"\n{figure} " in run.out
+
+
+def test_a_certificate_of_another_calibration_is_told() -> None:
+    other = evicp.calibrate(LOGITS[:301], LABELS[:301]).certificate()
+    assert not verify(CALIBRATION, other.to_dict()).holds
+    assert "ANOTHER calibration" in repr(verify(CALIBRATION, other.to_dict()))
+    evaluation = CALIBRATION.evaluate(LOGITS[300:], LABELS[300:])
+    for by in (None, "class"):
+        calibration = evicp.calibrate(LOGITS, LABELS, by=by)
+        for pac in (None, 0.9):
+            stated = calibration.certificate(0.8, pac=pac, confidence=0.99).to_dict()
+            assert verify(calibration, json.loads(json.dumps(stated))).holds
+    found = verify(CALIBRATION, CALIBRATION.certificate(0.9, evaluation).to_dict())
+    assert (found.holds, found.not_compared) == (True, ("observed",))
+    assert repr(found).endswith("Not compared, since it is about other rows: observed.")

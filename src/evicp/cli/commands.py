@@ -57,6 +57,10 @@ COMMANDS = MappingProxyType(
         "report": "One self-contained HTML file: a slider of coverages, figures, certificate, classes, single rows.",
         "explain": "What the scores of the best labels of one row are made of, and which labels are in the set.",
         "plan": "The smallest number of calibration rows from which on coverage stays within the tolerance.",
+        "show": "What is in a calibration file, and its certificate at a coverage.",
+        "verify": (
+            "Tell whether a certificate is that of a calibration: checksums, and every figure worked out again."
+        ),
         "check": "Test whether new rows look like the calibration rows, before their labels are known or after.",
         "monitor": (
             "Tell whether coverage has broken since the calibration, from labelled rows in the order of their arrival."

@@ -1,0 +1,49 @@
+"""`evicp verify`: is a certificate that of a calibration?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from evicp.calibration.verification import verify as verify_certificate
+from evicp.cli import inputs, options
+from evicp.cli.printing import print_result
+from evicp.errors import FileError
+from evicp.io.paths import as_path, read_text
+
+Certificate = Annotated[
+    str,
+    typer.Argument(metavar="CERTIFICATE", help="JSON, as evicp calibrate --json prints it.", show_default=False),
+]
+
+
+@options.examples(
+    "evicp verify cal.safetensors certificate.json",
+    "evicp calibrate val.npz -o cal.safetensors --json > certificate.json",
+)
+def verify(calibration: options.CalibrationFile, certificate: Certificate, as_json: options.Json = False) -> None:
+    """Tell whether a certificate is that of a calibration: checksums, and every figure worked out again.
+
+    Exit code 1 means that it is of another calibration, or that a figure is wrong.
+    """
+    found = verify_certificate(inputs.load_calibration(calibration, "comes before CERTIFICATE"), _read(certificate))
+    print_result(as_json, found.to_dict(), found)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _read(path: str) -> Mapping[str, Any]:
+    """A certificate by itself, or as one part of what a command printed."""
+    try:
+        content = json.loads(read_text(as_path(path)))
+    except FileError:
+        raise
+    except (ValueError, RecursionError):
+        content = None
+    found = content.get("certificate", content) if isinstance(content, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise FileError(f"cannot read {path}: it is not a certificate in JSON.")
+    return found
