@@ -43,6 +43,8 @@ def _tests(*names: str) -> tuple[str, ...]:
 
 CALIBRATION = _tests("calibration/test_calibration")
 CROSS = _tests("calibration/laws/test_cross")
+OVERLAPPING = _tests("calibration/laws/test_overlapping")
+EXCHANGEABLE = _tests("evaluation/test_exchangeability")
 SCORES = _tests("method/test_scores")
 EVIDENCE = _tests("method/test_evidence")
 RANK = _tests("reliability/test_exact_rank")
@@ -56,6 +58,48 @@ BUGS = [
         "return ranks_of(n, coverage)",
         "return sum(ranks_of(np.full_like(n, one.n), coverage) for one in self.folds)",
         CROSS,
+    ),
+    Bug(
+        "labels kept that every fold lacks",
+        "calibration/laws/cross.py",
+        "lacking * STEPS < steps[:, None] * len(counts)",
+        "lacking * STEPS <= steps[:, None] * len(counts)",
+        CROSS,
+    ),
+    Bug(
+        "overlapping groups fitted without the new row",
+        "calibration/laws/quantile_fit.py",
+        "self._fit(self._held * scaled, self._base, active)",
+        "self._fit(0 * scaled, self._base, active)",
+        OVERLAPPING,
+    ),
+    Bug(
+        "rows far from a fit held on its other side",
+        "calibration/laws/quantile_fit.py",
+        "np.where(above, self._coverage, self._coverage - 1)",
+        "np.where(above, self._coverage - 1, self._coverage)",
+        OVERLAPPING,
+    ),
+    Bug(
+        "several statistics at the price of one",
+        "evaluation/exchangeability.py",
+        "p_value=min(1.0, parts * one.p_value)",
+        "p_value=min(1.0, one.p_value)",
+        EXCHANGEABLE,
+    ),
+    Bug(
+        "a distance that must be exceeded",
+        "evaluation/two_samples.py",
+        "low = 0 if one_sided else (n * (t + 1) - steps) // total + 1",
+        "low = 0 if one_sided else (n * (t + 1) - steps) // total",
+        EXCHANGEABLE,
+    ),
+    Bug(
+        "an offset that keeps rare classes out",
+        "method/class_lac.py",
+        'masked(-log_p + made_of["offset"]',
+        'masked(-log_p - made_of["offset"]',
+        _tests("evaluation/test_long_tail"),
     ),
     Bug(
         "a strict inequality",

@@ -150,8 +150,8 @@ def check_exchangeable(
     >>> calibration = calibrate(logits[:500], labels[:500])
     >>> check_exchangeable(calibration, logits[500:], reference=logits[:500]).shifted
     False
-    >>> print(check_exchangeable(calibration, 0.6 * logits[500:], reference=logits[:500]).summary)
-    a shift: uncertainty u, largest logit, entropy (500 new rows, p = 3.7e-64, error rate 0.01)
+    >>> check_exchangeable(calibration, 0.6 * logits[500:], reference=logits[:500]).moved
+    ('largest logit', 'uncertainty u', 'entropy')
     """
     return _checked(calibration, new_logits, labels, reference, coverage, validate.as_probability(error, "error"))
 

@@ -47,8 +47,8 @@ def p_value_of(steps: int, n: int, m: int, *, one_sided: bool = False) -> float:
     steps, one_sided : as `steps_between` counts them, with `larger` for one side
     n, m : how many numbers there are
 
-    >>> p_value_of(4, 2, 2), p_value_of(4, 2, 2, one_sided=True)  # one or two of the six orders of a, a, b, b
-    (0.3333333333333333, 0.16666666666666666)
+    >>> round(6 * p_value_of(4, 2, 2), 9), round(6 * p_value_of(4, 2, 2, one_sided=True), 9)  # of six orders of aabb
+    (2.0, 1.0)
     """
     if steps <= 0:
         return 1.0
