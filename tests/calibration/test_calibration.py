@@ -906,13 +906,15 @@ def test_a_notebook_shows_what_a_calibration_is():
 
     hostile.__name__ = "<script>alert(1)</script>"
     z, y = make(60)
-    plain = calibrate(z, y, hostile)._repr_html_()
+    calibration = calibrate(z, y, hostile)
+    plain = calibration._repr_html_()
     assert "<script>" not in plain
     assert re.findall(r">([^<]*)</td>", plain) == [
         *("score", "&lt;script&gt;alert(1)&lt;/script&gt;"),
         *("rows", "60"),
         *("classes", f"{z.shape[1]}"),
         *("guarantee", "marginal"),
+        *("first look", str(calibration.first_look)),
     ]
     grouped = evicp.calibrate(z, y, by=np.arange(60) % 3)
     others = dataclasses.replace(grouped, chosen_on=1234, folds=5)._repr_html_()

@@ -57,6 +57,14 @@ def test_no_code_hides_from_the_runner(page: Path) -> None:
     assert {block.language for block in blocks.blocks(text)} <= known
 
 
+def test_no_merge_was_left_half_way() -> None:
+    """A page with both sides of a conflict still renders."""
+    marker = re.compile(r"^(<<<<<<<|>>>>>>>) ", re.MULTILINE)
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+    assert len(pages) > 20
+    assert [page.name for page in pages if marker.search(page.read_text(encoding="utf-8"))] == []
+
+
 def test_the_runner_bites(tmp_path: Path) -> None:
     """It sees a failing command, an exception, a missing target and an extra that does not exist."""
     for code in ("evicp plan --coverage 2", "make nonsense", "pip install '.[no]'", "evicp reproduce --trails 3"):

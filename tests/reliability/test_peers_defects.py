@@ -144,6 +144,7 @@ def test_a_single_row_is_a_batch_of_one(score):
         assert calibration.predict(z[i], 0.8).to_lists() == sets[i : i + 1].to_lists()
 
 
+@pytest.mark.filterwarnings("ignore:sets hold .* of 100 labels:evicp.errors.SuspiciousInputWarning")  # the margin's do
 @pytest.mark.parametrize("score", [name for name in NAMES if name != "topk"])
 def test_half_precision_logits_do_not_give_half_precision_scores(score, figure):
     """Elsewhere: 921 different scores in 2,000 rows; thresholds then fall on ties and cover too much."""
@@ -156,6 +157,7 @@ def test_half_precision_logits_do_not_give_half_precision_scores(score, figure):
     assert different > 1900
 
 
+@pytest.mark.filterwarnings("ignore:.* are equal to another one:evicp.errors.SuspiciousInputWarning")  # on purpose
 def test_weights_are_not_sorted_apart_from_their_scores():
     """Elsewhere: the sorted weights are put on the sorted scores, whoever they belonged to."""
     rng = np.random.default_rng(6)

@@ -99,7 +99,7 @@ def test_scores_of_ones_own_in_a_comparison(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 100)
     result = evicp.compare(rng.normal(size=(100, 3)), labels, [score], 0.8, trials=2)
-    _write(result, tmp_path / "comparison.csv", None, [], {})  # type: ignore[arg-type]
+    _write(result, tmp_path / "comparison.csv", None, [], {}, {})  # type: ignore[arg-type]
     assert {row[0] for row in cells(tmp_path / "comparison.csv")} == {"score", "'=1+1"}
 
 
