@@ -109,6 +109,18 @@ def test_sure_labels_are_tested_from_the_surest_on(many):
     assert rule.thresholds[0] == multilabel(logits, truth, missed=0.2, confidence=0.95).thresholds[0]
 
 
+@pytest.mark.parametrize("calibrated", [np.float64, np.float32])
+def test_tied_logits_are_found_in_every_precision(calibrated):
+    """Shares of votes: in double precision 0.3 is smaller than in single precision."""
+    truth = np.random.default_rng(0).random((600, K)) < 0.4
+    votes = np.round(np.clip(0.45 * truth + 0.3 + np.random.default_rng(1).normal(0, 0.15, (600, K)), 0, 1) * 10) / 10
+    rule = multilabel(votes.astype(calibrated), truth, missed=0.1)
+    expected = rule.predict(votes.astype(calibrated)).mask()
+    assert expected.mean() < 0.6
+    for given in (votes, votes.astype(np.float32), votes.astype(np.float16), votes.astype(np.float32).tolist()):
+        assert np.array_equal(rule.predict(given).mask(), expected)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Forms of truth
 
@@ -144,6 +156,16 @@ def test_every_form_of_truth_is_the_same(many):
     expected = multilabel(logits, truth, class_names=names).thresholds
     for form in forms:
         assert np.array_equal(multilabel(logits, form, class_names=names).thresholds, expected)
+
+
+def test_a_frame_of_truth_must_have_its_labels_in_the_order_of_the_logits(many):
+    pd = pytest.importorskip("pandas")
+    logits, truth = pd.DataFrame(many[0], columns=list("abcde")), pd.DataFrame(many[1], columns=list("abcde"))
+    assert np.array_equal(multilabel(logits, truth).thresholds, multilabel(*many).thresholds)
+    with pytest.raises(LogitsError, match="truth have the classes' columns in another order"):
+        multilabel(logits, truth[list("edcba")])
+    with pytest.raises(InputError, match="truth"):
+        multilabel(logits, truth[::-1])
 
 
 def test_an_arrow_column_is_read(many):

@@ -99,6 +99,21 @@ def test_answers_are_the_largest_logits_without_impossible_labels():
     assert best_labels(logits, 1).ravel().tolist() == [1, 1, 0]
 
 
+@pytest.mark.parametrize("doubt", ["softmax", "margin", "uncertainty"])
+@pytest.mark.parametrize("calibrated", [np.float64, np.float32])
+def test_tied_rows_are_answered_in_every_precision(doubt, calibrated):
+    """Tenths and so many of them: a pile of tied rows is answered as a whole or not at all."""
+    rng = np.random.default_rng(0)
+    sure = rng.integers(1, 7, 3000) / 10
+    labels = np.where(rng.random(3000) < np.sqrt(sure), 1, 0)
+    logits = np.column_stack([np.full(3000, 0.1), 0.1 + 5 * sure, np.full(3000, 0.1)])
+    rule = selective(logits.astype(calibrated), labels, error=0.3, doubt=doubt)
+    expected = rule.predict(logits.astype(calibrated)).sizes
+    assert 0.1 < expected.mean() < 0.99
+    for given in (logits, logits.astype(np.float32), logits.astype(np.float16), logits.astype(np.float32).tolist()):
+        assert np.array_equal(rule.predict(given).sizes, expected)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Answers
 

@@ -74,7 +74,7 @@ def apply(
         )
     rows = inputs.read_rows(logits, labels, memory=memory)
     rows = rows.with_labels(None) if several else rows
-    true = None if truth is None else as_truth(open_labels(truth, "truth").whole(), len(rows), loaded.classes)
+    true = None if truth is None else as_truth(open_labels(truth, "truth").whole(), len(rows), loaded.known.classes)
     summary, observed = _applied(loaded, rows, target, inputs.read_groups(groups, len(rows)), true)
     content: dict[str, Any] = {**summary.to_dict(), "output": target}
     content["observed"] = None if observed is None else observed.to_dict()

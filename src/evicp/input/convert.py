@@ -20,6 +20,11 @@ def is_on_device(value: Any) -> bool:
     return is_torch(value) and value.device.type not in ("cpu", "meta")
 
 
+def on_cpu(value: Any) -> Any:
+    """A tensor on an accelerator brought to the CPU; all else as it is."""
+    return value.cpu() if is_on_device(value) else value
+
+
 def is_missing(value: Any) -> bool:
     """Whether this stands for a missing value in NumPy, pandas or Python."""
     return not isinstance(value, str) and str(value) in ("None", "nan", "<NA>", "NaT")

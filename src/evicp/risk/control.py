@@ -73,7 +73,7 @@ def control_risk(
 
 def scored_rows(logits: Any, labels: Any, score: ScoreLike, names: Any) -> tuple[Calibrator, Rows, ClassAxis]:
     """A calibrator with the scores of labelled rows, and these rows and their classes, checked; all on the CPU."""
-    logits = logits.cpu() if convert.is_on_device(logits) else logits
+    logits, labels = convert.on_cpu(logits), convert.on_cpu(labels)
     calibrator = Calibrator(score, class_names=names).update(logits, labels)
     known = calibrator.learned(logits, calibrator.n_classes or 0)
     return calibrator, *labelled_rows(calibrator.score, logits, labels, None, None, None, known)

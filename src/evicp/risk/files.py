@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.law import canonical
 from evicp.errors import ArtifactError, InputError
-from evicp.input.classes import ClassAxis
 from evicp.io.artifact import RULE, content_of, read_sealed, rebuilt, write_sealed
 from evicp.method.scores import as_score
+from evicp.risk.known import KnownLogits
 from evicp.types import F64
 
 #: The format of rules; a file of another one is refused.
@@ -28,7 +28,7 @@ def save_rule(
     path: str | PathLike[str],
     rule: str,
     content: dict[str, Any],
-    base: Calibration | ClassAxis,
+    base: Calibration | KnownLogits,
     arrays: Mapping[str, NDArray[Any]],
     *,
     overwrite: bool = False,
@@ -39,7 +39,7 @@ def save_rule(
     ----------
     path : of the file
     rule, content : the name of the rule, and its plain values
-    base : the calibration that it rests on, or its classes
+    base : the calibration that it rests on, or what is known of its logits
     arrays : of the rule, by name
     overwrite : whether a file that exists is replaced; it is refused otherwise
     """
@@ -49,8 +49,7 @@ def save_rule(
         whole["calibration"] = content_of(base)
         tensors = base.law.tensors(base.scores) | tensors
     else:
-        whole["classes"] = {"n_classes": base.n_classes, "class_names": base.names, "numbered": base.numbered}
-        whole["classes"] |= {} if base.other_columns is None else {"columns": base.other_columns}
+        whole["logits"] = base.description()
     write_sealed(path, canonical(whole), tensors, overwrite=overwrite)
 
 
@@ -77,7 +76,7 @@ def load_rule(path: str | PathLike[str], rules: Mapping[str, Rebuild], score: An
             if tensors:
                 base: Any = rebuilt(content.pop("calibration"), tensors, supplied)
             else:
-                base = ClassAxis.stored(content.pop("classes"))
+                base = KnownLogits.stored(content.pop("logits"))
             return rules[name](content, base, own)
         except KeyError as error:
             raise ArtifactError(f"its description lacks {error}.") from error

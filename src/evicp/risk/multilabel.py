@@ -13,17 +13,19 @@ from numpy.typing import NDArray
 
 from evicp.calibration.ranks import rank_of
 from evicp.errors import InputError
-from evicp.input import convert, validate
-from evicp.input.classes import ClassAxis, ClassNames
+from evicp.input import convert, frames, validate
+from evicp.input.classes import ClassNames
 from evicp.input.messages import refuse_unknown, some_of
+from evicp.kernels.arithmetic import in_precision
 from evicp.risk.certificate import RuleCertificate
 from evicp.risk.control import RiskEvaluation, as_risk, as_sure
 from evicp.risk.files import load_rule, save_rule, stored_fraction
+from evicp.risk.known import KnownLogits
 from evicp.risk.label_metrics import MultiLabelEvaluation
 from evicp.risk.precision import surest_threshold
 from evicp.risk.steps import Steps
 from evicp.risk.truth import as_truth
-from evicp.sets import AboutSets, PredictionSets, sets_of
+from evicp.sets import PredictionSets, sets_of
 from evicp.types import F64, I64, Bools, TargetCoverage
 
 __all__ = ["MultiLabel", "multilabel"]
@@ -65,9 +67,9 @@ def multilabel(
     [[2, 0]]
     """
     refuse_unknown("multilabel", unknown, "Ask for the share of true labels that may be missed: missed=0.1.")
-    array, true, classes = _labelled(logits, truth, class_names)
+    known, array, true = _labelled(logits, truth, class_names)
     asked, sure = as_risk(missed, 1.0), as_sure(confidence)
-    made = MultiLabel(classes, *_steps(array, true), asked, sure, validate.as_flag(by_label, "by_label"))
+    made = MultiLabel(known, *_steps(array, true), asked, sure, validate.as_flag(by_label, "by_label"))
     if precision is None:
         return made
     wanted = validate.as_coverage(precision, "precision")
@@ -76,15 +78,14 @@ def multilabel(
     return replace(made, precision=wanted, surest=surest_threshold(array, true, 1 - wanted, (1 + sure) / 2))
 
 
-def _labelled(logits: Any, truth: Any, class_names: Any) -> tuple[NDArray[Any], Bools, ClassAxis]:
-    """Logits, the true labels of their rows, and what is known of the classes, checked."""
-    logits = logits.cpu() if convert.is_on_device(logits) else logits
-    array = validate.as_logits(logits)
-    classes = ClassAxis.of(class_names, array.shape[1]).learned(logits)
-    true = as_truth(truth, len(array), classes)
+def _labelled(logits: Any, truth: Any, class_names: Any) -> tuple[KnownLogits, NDArray[Any], Bools]:
+    """What is known of logits, the logits themselves, and the true labels of their rows, checked."""
+    frames.same_rows(logits=logits, truth=truth)
+    known, array = KnownLogits.of(convert.on_cpu(logits), class_names)
+    true = as_truth(truth, len(array), known.classes)
     if not true.any():
         raise InputError("truth must hold a true label in some row; there is none.")
-    return array, true, classes
+    return known, array, true
 
 
 def _steps(logits: NDArray[Any], true: Bools) -> tuple[Steps, I64]:
@@ -109,13 +110,13 @@ class MultiLabel:
 
     Parameters
     ----------
-    classes : what is known of the labels
+    known : what is known of the logits, and of the labels
     steps, codes : the true labels of the calibration rows, by their score (the negative logit)
     risk, confidence, by_label, precision : as for `multilabel`, `risk` being `missed`
     surest : the lowest logit of a label that is surely true
     """
 
-    classes: ClassAxis
+    known: KnownLogits
     steps: Steps
     codes: I64
     risk: Fraction
@@ -132,7 +133,7 @@ class MultiLabel:
     @property
     def n_classes(self) -> int:
         """K."""
-        return self.classes.n_classes
+        return self.known.classes.n_classes
 
     @cached_property
     def thresholds(self) -> F64:
@@ -162,35 +163,22 @@ class MultiLabel:
         refuse_unknown("predict", unknown, "The share of missed labels was asked for when this was made.")
         if validate.as_flag(sure, "sure") and self.surest is None:
             raise InputError("sure labels need a precision: multilabel(..., precision=0.9, confidence=0.9).")
-        limits = np.array([self.surest]) if sure else self.thresholds
-        logits = logits.cpu() if convert.is_on_device(logits) else logits
-        self.classes.check(logits)
-        array = validate.as_logits(logits, self.n_classes, row_allowed=True)
+        array, precision = self.known.new(logits)
+        # Rounded as coarser rows are: a logit that reaches the threshold reaches it still.
+        limits = in_precision(np.array([self.surest]) if sure else self.thresholds, precision)
         sizes, labels = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
         for _, block in validate.blocks(array):
             inside = block >= limits
             rows, own = np.nonzero(inside)
             labels.append(own[np.lexsort((own, -block[rows, own], rows))].astype(np.int32))
             sizes.append(inside.sum(1))
-        return sets_of(self._about(sure=sure), np.cumsum(np.concatenate(sizes)), np.concatenate(labels))
-
-    def _about(self, *, sure: bool) -> AboutSets:
-        classes = self.classes
         level = self.precision if sure and self.precision is not None else 1 - self.risk
-        return AboutSets(
-            n_classes=self.n_classes,
-            coverage=TargetCoverage(level),
-            score="logit",
-            class_names=classes.names,
-            confidence=self.confidence,
-            guarantee="precision" if sure else "recall",
-            columns=classes.other_columns,
-            numbered=classes.numbered,
-        )
+        about = self.known.about(TargetCoverage(level), "logit", "precision" if sure else "recall", self.confidence)
+        return sets_of(about, np.cumsum(np.concatenate(sizes)), np.concatenate(labels))
 
     def losses(self, sets: PredictionSets, truth: Any) -> F64:
         """The share of each row's true labels that are not in its set, (n,); 0 of rows without any."""
-        true = as_truth(truth, len(sets), self.classes)
+        true = as_truth(truth, len(sets), self.known.classes)
         lost: F64 = (true & ~sets.mask()).sum(1) / np.maximum(true.sum(1), 1)
         return lost
 
@@ -206,11 +194,12 @@ class MultiLabel:
         logits, truth : new rows
         confidence : of the interval, and of the verdict
         """
+        frames.same_rows(logits=logits, truth=truth)
         sets = self.predict(logits)
-        true = as_truth(truth, len(sets), self.classes)
+        true = as_truth(truth, len(sets), self.known.classes)
         missed = self.evaluation_of(self.losses(sets, true), len(sets.labels), confidence)
         surely = None if self.surest is None else self.predict(logits, sure=True).mask()
-        return MultiLabelEvaluation.of(missed, sets.mask(), true, surely, self.classes.names)
+        return MultiLabelEvaluation.of(missed, sets.mask(), true, surely, self.known.classes.names)
 
     # -----------------------------------------------------------------------------------------------------------
     # What is promised
@@ -284,7 +273,7 @@ class MultiLabel:
         arrays = {"scores": steps.scores, "before": steps.before, "after": steps.after, "codes": self.codes}
         if self.surest is not None:
             arrays["surest"] = np.array([self.surest])
-        save_rule(path, "multilabel", content, self.classes, arrays, overwrite=overwrite)
+        save_rule(path, "multilabel", content, self.known, arrays, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> MultiLabel:
@@ -293,16 +282,16 @@ class MultiLabel:
         return found
 
     @classmethod
-    def rebuilt(cls, content: dict[str, Any], classes: ClassAxis, tensors: dict[str, F64]) -> MultiLabel:
+    def rebuilt(cls, content: dict[str, Any], known: KnownLogits, tensors: dict[str, F64]) -> MultiLabel:
         """From the parts of a file, each of which is checked."""
         n = validate.as_count(content["n"], "n")
         precision = None if content["precision"] is None else stored_fraction(content["precision"])
         surest = None if precision is None else float(tensors.pop("surest").item())
         scores, before, after, codes = (tensors.pop(name) for name in ("scores", "before", "after", "codes"))
         steps = Steps(scores, before, after, n, 1.0)
-        inside = np.all((codes >= 0) & (codes < classes.n_classes) & (codes == np.floor(codes)))
+        inside = np.all((codes >= 0) & (codes < known.classes.n_classes) & (codes == np.floor(codes)))
         if tensors or len(codes) != len(scores) or not (steps.is_valid and inside) or n < np.sum(before == 1):
             raise InputError("its true labels do not fit together.")
         by_label = validate.as_flag(content["by_label"], "by_label")
         risk, sure = as_risk(stored_fraction(content["missed"]), 1.0), as_sure(content["confidence"])
-        return cls(classes, steps, codes.astype(np.int64), risk, sure, by_label, precision, surest)
+        return cls(known, steps, codes.astype(np.int64), risk, sure, by_label, precision, surest)

@@ -13,17 +13,18 @@ import numpy as np
 
 from evicp.calibration.ranks import rows_needed
 from evicp.errors import InputError
-from evicp.input import convert, validate
-from evicp.input.classes import ClassAxis, ClassNames, labelled
+from evicp.input import convert, frames, validate
+from evicp.input.classes import ClassNames
 from evicp.input.messages import refuse_unknown, some_of
 from evicp.risk.answers import SelectiveEvaluation
 from evicp.risk.certificate import RuleCertificate
 from evicp.risk.curve import RiskCoverage, curve_of
 from evicp.risk.doubt import as_doubt, best_labels, doubts_of
 from evicp.risk.files import load_rule, save_rule, stored_fraction, stored_texts
+from evicp.risk.known import KnownLogits
 from evicp.risk.rows import Rows, groups_of, names_of
 from evicp.risk.sequence import Tested, in_sequence, rows_that_would_do, sequence_of
-from evicp.sets import AboutSets, PredictionSets, sets_of
+from evicp.sets import PredictionSets, sets_of
 from evicp.types import F64, I32, I64, Bools, TargetCoverage
 
 __all__ = ["Selective", "selective"]
@@ -88,9 +89,11 @@ def _fitted(
     seed: Any,
 ) -> Selective:
     """A rule before it is told its error."""
-    logits = logits.cpu() if convert.is_on_device(logits) else logits
-    array, truth = labelled(logits, labels, class_names=class_names)
-    classes = ClassAxis.of(class_names, array.shape[1]).learned(logits)
+    logits, labels = convert.on_cpu(logits), convert.on_cpu(labels)
+    frames.same_rows(logits=logits, labels=labels, by=None if isinstance(by, str) else by)
+    known, array = KnownLogits.of(logits, class_names)
+    classes = known.classes
+    truth = classes.row_labels(labels, logits, array)
     most = _as_most(most, array.shape[1])
     answers = best_labels(array, most)
     kind, names, codes = groups_of(by, answers, classes)
@@ -98,7 +101,7 @@ def _fitted(
     aside[np.random.default_rng(validate.as_seed(seed)).permutation(len(truth))[: round(share * len(truth))]] = True
     wrong = ~(answers == truth[:, None]).any(1)
     rows = Rows(doubts_of(doubt, array), wrong, codes, aside)
-    return Selective(classes, rows, Fraction(1, 2), 0.5, most, doubt, kind, names, candidates)
+    return Selective(known, rows, Fraction(1, 2), 0.5, most, doubt, kind, names, candidates)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,14 +110,14 @@ class Selective:
 
     Parameters
     ----------
-    classes : what is known of the classes
+    known : what is known of the logits, and of the classes
     rows : the calibration rows
     error, confidence, most, doubt, by : as for `selective`
     names : of the groups
     candidates : the thresholds to test, where they were given
     """
 
-    classes: ClassAxis
+    known: KnownLogits
     rows: Rows
     error: Fraction
     confidence: float
@@ -132,7 +135,7 @@ class Selective:
     @property
     def n_classes(self) -> int:
         """K."""
-        return self.classes.n_classes
+        return self.known.classes.n_classes
 
     @cached_property
     def tests(self) -> tuple[list[Tested], ...]:
@@ -219,28 +222,19 @@ class Selective:
         logits : (n, K), or one (K,) row
         groups : (n,) groups of the rows, where the rule is by group
         """
-        logits = logits.cpu() if convert.is_on_device(logits) else logits
-        self.classes.check(logits)
-        array = validate.as_logits(logits, self.classes.n_classes, row_allowed=True)
+        frames.same_rows(logits=logits, groups=groups)
+        array, _ = self.known.new(logits)
         answers = best_labels(array, self.most)
         codes = self._codes(groups, answers)
         kept = (doubts_of(self.doubt, array) <= self.thresholds[codes])[:, None] & (answers >= 0)
         offsets = np.concatenate([[0], np.cumsum(kept.sum(1))])
-        return sets_of(self._about, offsets, answers[kept])
+        about = self.known.about(TargetCoverage(1 - self.error), self._doubt, "selective", self.confidence)
+        return sets_of(about, offsets, answers[kept])
 
     @property
-    def _about(self) -> AboutSets:
-        classes = self.classes
-        return AboutSets(
-            n_classes=classes.n_classes,
-            coverage=TargetCoverage(1 - self.error),
-            score=self.doubt if isinstance(self.doubt, str) else "custom",
-            class_names=classes.names,
-            confidence=self.confidence,
-            guarantee="selective",
-            columns=classes.other_columns,
-            numbered=classes.numbered,
-        )
+    def _doubt(self) -> str:
+        """The name of the doubt."""
+        return self.doubt if isinstance(self.doubt, str) else "custom"
 
     def _codes(self, groups: Any, answers: I32) -> I64:
         """The group of each new row."""
@@ -311,7 +305,7 @@ class Selective:
             ("wrong", f"{figures['wrong']:,} of {figures['answered']:,} answers to calibration rows"),
         ]
         if self.by is None:
-            facts.append(("threshold of doubt", f"{self.thresholds[0]:.6g} ({self._about.score})"))
+            facts.append(("threshold of doubt", f"{self.thresholds[0]:.6g} ({self._doubt})"))
         elif silent:
             facts.append(("never answered", f"{len(silent):,} of {len(self.names):,}: {some_of(silent)}"))
         if evaluation is not None:
@@ -327,7 +321,7 @@ class Selective:
             "error": float(self.error),
             "confidence": self.confidence,
             "most": self.most,
-            "doubt": self._about.score,
+            "doubt": self._doubt,
             "by": self.by,
             "n": self.n,
             "set_aside": int(self.rows.aside.sum()),
@@ -342,7 +336,7 @@ class Selective:
         where = "" if self.by is None else f", by {self.by}"
         return (
             f"Selective(error {float(self.error):g} with confidence {self.confidence:g}{where}: answers "
-            f"{self.share:.3f} of the rows; {self.n:,} rows, {self.classes.n_classes:,} classes)"
+            f"{self.share:.3f} of the rows; {self.n:,} rows, {self.n_classes:,} classes)"
         )
 
     def _repr_html_(self) -> str:
@@ -364,7 +358,7 @@ class Selective:
             "confidence": self.confidence,
             "most": self.most,
             "by": self.by,
-            "doubt": self._about.score,
+            "doubt": self._doubt,
             "names": list(self.names) if self.by == "group" else None,
             "candidates": self.candidates is not None,
         }
@@ -372,7 +366,7 @@ class Selective:
         arrays = {"doubts": rows.doubts, "wrong": rows.wrong, "codes": rows.codes, "aside": rows.aside}
         if self.candidates is not None:
             arrays["candidates"] = np.array(self.candidates)
-        save_rule(path, "selective", content, self.classes, arrays, overwrite=overwrite)
+        save_rule(path, "selective", content, self.known, arrays, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, doubt: Any = None) -> Selective:
@@ -389,7 +383,7 @@ class Selective:
         return found if doubt is None else replace(found, doubt=as_doubt(doubt))
 
     @classmethod
-    def rebuilt(cls, content: dict[str, Any], classes: ClassAxis, tensors: dict[str, F64]) -> Selective:
+    def rebuilt(cls, content: dict[str, Any], known: KnownLogits, tensors: dict[str, F64]) -> Selective:
         """From the parts of a file, each of which is checked."""
         doubts, codes = tensors.pop("doubts"), tensors.pop("codes")
         wrong, aside = (tensors.pop(name) for name in ("wrong", "aside"))
@@ -401,14 +395,14 @@ class Selective:
             or not len(doubts) == len(codes) == len(wrong) == len(aside) > 0
         ):
             raise InputError("its rows do not fit together.")
-        names = stored_texts(content["names"]) if by == "group" else names_of(by, classes)
+        names = stored_texts(content["names"]) if by == "group" else names_of(by, known.classes)
         inside = np.all((codes >= 0) & (codes < len(names)) & (codes == np.floor(codes)))
         if np.isnan(doubts).any() or not inside or not all(np.isin(part, (0, 1)).all() for part in (wrong, aside)):
             raise InputError("its rows do not fit together.")
         rows = Rows(doubts, wrong == 1, codes.astype(np.int64), aside == 1)
-        most = _as_most(content["most"], classes.n_classes)
-        known = doubt if doubt == "custom" else as_doubt(doubt)
-        made = cls(classes, rows, Fraction(1, 2), 0.5, most, known, by, names, _as_candidates(given))
+        most = _as_most(content["most"], known.classes.n_classes)
+        named = doubt if doubt == "custom" else as_doubt(doubt)
+        made = cls(known, rows, Fraction(1, 2), 0.5, most, named, by, names, _as_candidates(given))
         return made.at(stored_fraction(content["error"]), content["confidence"])
 
 

@@ -48,8 +48,13 @@ def sequence_of(doubts: F64, wrong: Bools, rows: int, error: Fraction, confidenc
         p = bdtr(np.floor(expected * rate), expected, float(error))
         if p.min() <= 1 - confidence:
             break
-    start = int(p.argmin())
-    return np.append(levels[start:-1], np.inf)
+    # Halfway to the next larger doubt: rounding, of rows in another precision say, then moves no tied rows across.
+    ascending = np.sort(doubts)
+    above = ascending[np.searchsorted(ascending, levels[:-1], "right")]
+    with np.errstate(invalid="ignore"):
+        halfway = levels[:-1] / 2 + above / 2
+    halfway = np.where(np.isnan(halfway), levels[:-1], halfway)  # between -inf and +inf
+    return np.append(halfway[int(p.argmin()) :], np.inf)
 
 
 def counts(doubts: F64, wrong: Bools, thresholds: F64) -> tuple[I64, I64]:

@@ -29,7 +29,9 @@ def as_truth(truth: Any, n: int, classes: ClassAxis) -> Bools:
     is_matrix = len(shape) == 2 or (isinstance(truth, list) and _rectangle(truth, classes.n_classes))
     if not is_matrix:
         return _of_lists(truth, n, classes)
-    array = convert.as_array(truth, "truth")
+    classes.learned(truth, "truth")  # a frame with the labels in another order is refused
+    is_frame = hasattr(truth, "columns") and hasattr(truth, "to_numpy")  # which may have columns of booleans
+    array = truth.to_numpy() if is_frame else convert.as_array(convert.on_cpu(truth), "truth")
     if array.shape != (n, classes.n_classes):
         raise LabelsError(f"truth must have shape ({n}, {classes.n_classes}), as the logits; got {array.shape}.")
     if array.dtype.kind not in "biuf" or not np.all((array == 0) | (array == 1)):
