@@ -929,3 +929,27 @@ def test_class_names_in_another_order_than_calibrated_are_refused() -> None:
         report.build(*test, {"first": calibration, "second": turned})
     others = report.build(test[0], labels[100:], calibration, class_names={2: "Zeder", 0: "Ahorn", 1: "Birke"})
     assert others.data["classes"]["names"] == ["Ahorn", "Birke", "Zeder"]
+
+
+def test_the_page_of_overlapping_groups_lists_them_worst_first(browser: Any, tmp_path: Path) -> None:
+    """A slider cannot show them, whose thresholds are fitted for each coverage; the page of one evaluation does."""
+    pd = pytest.importorskip("pandas")
+    logits, labels = make(400, 4)
+    names = [HOSTILE[0], "second", "third"]
+    kinds = pd.DataFrame(np.column_stack([logits[:, :2] > 0, logits[:, 2] > 1]).astype(int), columns=names)
+    calibration = quiet(evicp.calibrate, logits[:200], labels[:200], by=kinds[:200])
+    with pytest.raises(EvicpError, match="slider cannot show overlapping groups"):
+        report.build(logits[200:], labels[200:], calibration, groups=kinds[200:])
+    sets = quiet(calibration.predict, logits[200:], 0.9, groups=kinds[200:])
+    found = evicp.evaluate(sets, labels[200:], groups=kinds[200:])
+    report.of_evaluation(found).write(tmp_path / "page.html")
+    opened = Page(browser, tmp_path / "page.html")
+    rows = opened.table("table-groups")
+    groups = found.group_coverage
+    assert groups is not None
+    order = np.argsort(groups.coverage)
+    assert [row[0] for row in rows] == [groups.names[i] for i in order]
+    assert [float(row[3]) for row in rows] == pytest.approx(groups.coverage[order], abs=5e-5)
+    assert [int(row[1]) for row in rows] == groups.counts[order].tolist()
+    assert opened.complaints == opened.requests[1:] == []
+    opened.context.close()

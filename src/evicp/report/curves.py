@@ -13,6 +13,7 @@ from evicp import kernels
 from evicp.calibration import levels
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import group_thresholds
+from evicp.calibration.laws.overlapping import OverlappingGroups
 from evicp.calibration.ranks import ranks_of
 from evicp.errors import InputError
 from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, Violation, trade_off, violation
@@ -163,6 +164,11 @@ def limits_of(method: Method, logits: NDArray[Any], groups: Any) -> Limits:
         return Limits(method, np.array([[float(c)] for c in GRID]), everyone)
     if method.weights is not None:
         raise InputError("a report cannot show a weighted calibration: its thresholds depend on the new rows' weights.")
+    if method.guarantee == OverlappingGroups.guarantee:
+        raise InputError(
+            "a report with a slider cannot show overlapping groups, whose thresholds are fitted for each coverage. "
+            "Evaluate at one: evicp evaluate CALIBRATION ... --groups FILE -o page.html, or evaluate(...).to_html()."
+        )
     law, counts = method.law, method.law.group_counts(method.n)
     given = groups if "groups" in law.needs else None  # the other calibrations of a report do without
     numbers = law.of_rows(method.score, logits, given, None)

@@ -367,6 +367,16 @@
   const FEW = 10;
   const isFew = (row) => row.count < FEW && row.high >= asked();
 
+  function renderGroups() {
+    const { groups } = data;
+    $("section-groups").hidden = !groups;
+    if (!groups) return;
+    fillTable("table-groups", ["group", "rows", "covered", "coverage", "from", "to", "mean size"], groups.names.map((name, i) => {
+      const [hits, count, low, high, size] = [groups.hits, groups.counts, groups.low, groups.high, groups.size].map(({ values }) => values[i]);
+      return [name, of(count, whole), of(hits, whole), of(count ? hits / count : NaN, four), of(low, four), of(high, four), of(size, sizeText)];
+    }));
+  }
+
   function sortClasses(rows) {
     const key = state.sort;
     const order = (a, b) => (key === "name" ? a.name.localeCompare(b.name) : a[key] - b[key]);
@@ -838,6 +848,7 @@
     $("coverage").min = $("coverage-number").min = data.grid[0];
     $("coverage").max = $("coverage-number").max = data.grid[last];
     renderProvenance();
+    renderGroups();
     prepareTerms();
     prepareDownloads();
   }

@@ -21,7 +21,7 @@ from evicp.calibration.certificate import caveat, score_line
 from evicp.calibration.ranks import conformal_rank
 from evicp.calibration.reliability import Reliability, verdict_line
 from evicp.calibration.ties import is_tied
-from evicp.evaluation.result import Evaluation
+from evicp.evaluation.result import Evaluation, GroupCoverage
 from evicp.evaluation.strata import SIZE_ENDS, Ranges, intervals
 from evicp.io import artifact
 from evicp.report.curves import GRID, Curves, Method
@@ -233,6 +233,7 @@ def of_curves(
         "rows_needed": pack(planned_rows()),
         "methods": [_method(curve, labels, law, confidence) for curve, law in zip(curves, laws, strict=True)],
         "classes": _classes(np.bincount(labels, minlength=n_classes), class_names, GRID, confidence),
+        "groups": None,
         "explorer": None if explored is None else _packed(vars(explored)),
     }
 
@@ -262,8 +263,18 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
         "rows_needed": None,
         "methods": [_method_of_evaluation(e, None if promise is None else 0)],
         "classes": _classes(e.class_coverage.counts, class_names, [e.target], e.confidence),
+        "groups": None if e.group_coverage is None else _groups(e.group_coverage, e.confidence),
         "explorer": None,
     }
+
+
+def _groups(groups: GroupCoverage, confidence: float) -> Json:
+    """Coverage and size in each group, those covered least first; groups without rows come last."""
+    order = np.argsort(groups.coverage, kind="stable")
+    hits, counts = groups.hits[order], groups.counts[order]
+    low, high = intervals(hits, counts, confidence)
+    figures = {"hits": hits, "counts": counts, "low": low, "high": high, "size": groups.mean_size[order]}
+    return {"names": [groups.names[i] for i in order], **_packed(figures)}
 
 
 def _method_of_evaluation(e: Evaluation, law: int | None) -> Json:
