@@ -175,6 +175,50 @@ def test_rows_that_cannot_be_scored_get_full_sets(tmp_path, score):
     assert (result["uncertainty"][5:] < 1).all()
 
 
+HARD = [
+    evicp.ECP(),
+    evicp.ECP(stabilizer=0),
+    evicp.ECP(stabilizer=1e-300, temperature=0.4),
+    evicp.ECP(evidence="softplus", stabilizer=0.05),
+    evicp.ECP(evidence="exp", temperature=3.0),
+]
+
+
+def head_session(score, threshold, n_classes):
+    """The head alone, of logits in double precision."""
+    from evicp.onnx.head import build_head
+
+    kind = onnx.TensorProto.DOUBLE
+    head = build_head(onnx, score, np.array([threshold]), n_classes=n_classes, kind=kind, opset=18)
+    head.ir_version = 9
+    session = ort.InferenceSession(head.SerializeToString(), providers=["CPUExecutionProvider"])
+    return lambda logits: session.run(["set_mask"], {"evicp/logits": logits})[0]
+
+
+@pytest.mark.parametrize("score", HARD, ids=lambda score: score.describe())
+@pytest.mark.parametrize("n_classes", [2, 30])
+def test_top_labels_found_without_a_full_sort_are_those_within_the_threshold(score, n_classes):
+    """Of rows with ties, masks, labels that are nearly sure and logits of any size, at thresholds of any height."""
+    rng = np.random.default_rng(n_classes)
+    n = 240
+    scale = rng.choice([0.01, 1.0, 6.0, 300.0], (n, 1))
+    labels = rng.integers(0, n_classes, n)
+    logits = (scale * (rng.normal(size=(n, n_classes)) + 2 * np.eye(n_classes)[labels])).round(1)
+    masked = (rng.random(logits.shape) < 0.3) & (rng.random((n, 1)) < 0.3)
+    logits[masked & (np.arange(n_classes) != labels[:, None])] = -np.inf
+    logits[:4] = 0.0
+    logits[4:8, 0] = 1e17 if score.stabilizer else 1e3
+    scores = score.scores(logits)
+    finite = np.unique(scores[np.isfinite(scores)])
+    for place in np.linspace(0, len(finite) - 1, 6).astype(int):
+        threshold = finite[place] + 1e-10 * max(1.0, abs(finite[place]))
+        members = head_session(score, threshold, n_classes)
+        expected = scores <= threshold
+        np.testing.assert_array_equal(members(logits), expected)
+        np.testing.assert_array_equal([members(logits[i : i + 1])[0] for i in (0, 5, 9)], expected[[0, 5, 9]])
+    assert members(logits[:0]).shape == (0, n_classes)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_precisions(tmp_path, dtype):
     rng = np.random.default_rng(3)

@@ -1,8 +1,9 @@
 """ONNX: the calibrated set predictor appended to a classifier's own graph.
 
 The head is built from standard operators in double precision, for a dynamic batch, so that any ONNX server can run it:
-Abs Add And Cast Clip Concat CumSum Div Equal Exp GatherElements Greater LessOrEqual Log Max Mul Neg
-ReduceSum Relu Reshape Round ScatterElements Slice Sub TopK Where. It needs opset 16 or newer.
+Abs Add And Cast Clip Concat CumSum Div Equal Exp GatherElements Greater Identity LessOrEqual Log Max Min Mul Neg Or
+ReduceSum Relu Reshape Round ScatterElements Slice Squeeze Sub TopK Where. It needs opset 16 or newer.
+ECP sorts only the labels that bounds leave open; how many is found at run time, so the k of one TopK is no constant.
 
 A graph cannot raise: a row that no score can be computed from (NaN, +inf, logits beyond 1e300, nothing but -inf;
 probabilities that do not sum to 1) gets the full set, which is always valid, and uncertainty 1.

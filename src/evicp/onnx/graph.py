@@ -28,11 +28,12 @@ class Graph:
         """The result of an operator; inputs that are no tensors become constants in double precision."""
         return self._add(operator, inputs, [name or f"evicp/{len(self.nodes)}"], attributes)[0]
 
-    def top(self, values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The largest values of each row in descending order, and where they came from."""
+    def top(self, values: Tensor, count: int | Tensor, *, axis: int = 1, largest: int = 1) -> tuple[Tensor, Tensor]:
+        """The largest values of each row in descending order, or the smallest ascending, and where they came from."""
         names = [f"evicp/{len(self.nodes)}_{what}" for what in ("values", "places")]
-        largest, places = self._add("TopK", (values, self.whole([count])), names, {"axis": 1})
-        return largest, places
+        wanted = count if isinstance(count, Tensor) else self.whole([count])
+        found, places = self._add("TopK", (values, wanted), names, {"axis": axis, "largest": largest})
+        return found, places
 
     def _add(self, operator: str, inputs: Any, names: list[str], attributes: dict[str, Any]) -> list[Tensor]:
         tensors = [one if isinstance(one, Tensor) else self.constant(one) for one in inputs]
@@ -70,16 +71,18 @@ class Tensor:
     __le__ = _operator("LessOrEqual")
     __gt__ = _operator("Greater")
     __and__ = _operator("And")
+    __or__ = _operator("Or")
     equals = _operator("Equal")
     where = _operator("Where")  # truth values, what to take where they are true, and where not
     maximum = _operator("Max")  # of two, entry by entry
+    minimum = _operator("Min")
     exp = _operator("Exp")
     log = _operator("Log")
     abs = _operator("Abs")
 
-    def whole(self) -> Tensor:
+    def whole(self, name: str | None = None) -> Tensor:
         """Truth values, or numbers, as whole numbers."""
-        return self.graph.add("Cast", self, to=self.graph.onnx.TensorProto.INT64)
+        return self.graph.add("Cast", self, name=name, to=self.graph.onnx.TensorProto.INT64)
 
     def double(self) -> Tensor:
         """Truth values, or numbers, as doubles."""
@@ -89,13 +92,13 @@ class Tensor:
         """The row maximum: TopK, since ReduceMax changed its signature between opsets."""
         return self.graph.top(self, 1)[0]
 
-    def sum(self, *, keepdims: int = 1, name: str | None = None) -> Tensor:
+    def sum(self, *, keepdims: int = 1) -> Tensor:
         """The row sum."""
-        return self.graph.add("ReduceSum", self, self.graph.whole([1]), keepdims=keepdims, name=name)
+        return self.graph.add("ReduceSum", self, self.graph.whole([1]), keepdims=keepdims)
 
-    def count(self) -> Tensor:
+    def count(self, *, keepdims: int = 1) -> Tensor:
         """How many entries of a row are true, as a double."""
-        return self.double().sum()
+        return self.double().sum(keepdims=keepdims)
 
     def sort(self) -> tuple[Tensor, Tensor]:
         """Values in descending order and where they came from."""
@@ -109,7 +112,12 @@ class Tensor:
         """In each row the entries at some places."""
         return self.graph.add("GatherElements", self, places, axis=1)
 
-    def columns(self, start: int, stop: int) -> Tensor:
+    def columns(self, start: int, stop: int | Tensor) -> Tensor:
         """The columns from `start` up to `stop`."""
-        bounds = (self.graph.whole([value]) for value in (start, stop, 1))  # starts, ends, axes
-        return self.graph.add("Slice", self, *bounds)
+        end = stop if isinstance(stop, Tensor) else self.graph.whole([stop])
+        return self.graph.add("Slice", self, self.graph.whole([start]), end, self.graph.whole([1]))  # and the axis
+
+    def largest_of_batch(self) -> Tensor:
+        """The largest of (batch, 1) whole numbers, 1 at least, as one whole number (1,)."""
+        values = self.graph.add("Concat", self, [[1.0]], axis=0)
+        return self.graph.add("Reshape", self.graph.top(values, 1, axis=0)[0].whole(), self.graph.whole([1]))

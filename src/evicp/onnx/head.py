@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,10 +34,11 @@ def build_head(
     usable = _sums_to_one(given) if of_probabilities else _usable(given)
     logits = given.maximum(SMALLEST_PROBABILITY).log() if of_probabilities else given
     z = usable.where(logits, 0.0)
-    mask = graph.add("LessOrEqual", usable.where(_scores(score, z), -np.inf), thresholds, name="set_mask")
-    mask.whole().sum(keepdims=0, name="set_size")
-    evidence = usable.where(_evidence(score.evidence if isinstance(score, ECP) else "relu", z), 0.0)
-    graph.add("Div", n_classes, evidence.sum(keepdims=0) + n_classes, name="uncertainty")
+    mask = _members(score, z, thresholds, usable.where(thresholds, np.inf))
+    graph.add("Identity", mask, name="set_mask").count(keepdims=0).whole(name="set_size")
+    evidence = _evidence(score.evidence if isinstance(score, ECP) else "relu", z).sum()
+    of_rows = graph.add("Squeeze", usable.where(evidence, 0.0), graph.whole([1]))
+    graph.add("Div", n_classes, of_rows + n_classes, name="uncertainty")
     inputs = [helper.make_tensor_value_info("evicp/logits", kind, ["batch", n_classes])]
     outputs = [
         helper.make_tensor_value_info("set_mask", proto.BOOL, ["batch", n_classes]),
@@ -49,15 +50,22 @@ def build_head(
 
 
 def _usable(z: Tensor) -> Tensor:
-    """Which rows can be scored, (batch, 1): as `validate.blocks`, by counting, since TopK may put NaN anywhere."""
+    """Which rows can be scored, (batch, 1): as `validate.blocks`. NaN, which TopK may put anywhere, is not counted."""
     all_in_range = (z <= LARGEST_LOGIT).count().equals(z.graph.n_classes)
-    return all_in_range & ((z > -np.inf).count() > 0)
+    return all_in_range & (z.max() > -np.inf)
 
 
 def _sums_to_one(p: Tensor) -> Tensor:
     """Which rows are probabilities, (batch, 1); NaN is not."""
     none_negative = (p.graph.constant(0) <= p).count().equals(p.graph.n_classes)
     return none_negative & ((p.sum() - 1).abs() <= OFF_ONE)
+
+
+def _members(score: Score, z: Tensor, thresholds: F64, limits: Tensor) -> Tensor:
+    """Which labels are in the sets; `limits` are the thresholds, in each row that cannot be scored +inf."""
+    if isinstance(score, ECP) and score.monotone and thresholds.shape == (1,) and -np.inf < thresholds[0] < -_NEAR_ZERO:
+        return _top_labels(score, z, limits)
+    return _scores(score, z) <= limits
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -81,19 +89,73 @@ def _ecp(score: ECP, z: Tensor) -> Tensor:
     if callable(score.evidence) or score.utility is not None:
         raise ScoreError("ECP with functions of your own cannot be exported: a graph holds no Python.")
     k = z.graph.n_classes
-    rates, epsilon = score.rates(k), score.epsilon(k)
+    rates = score.rates(k)
     prior = z.graph.constant(np.ones(k) if rates is None else k * rates)
     evidence = _evidence(score.evidence, z)
     alpha = evidence + prior
-    surprisal = _surprisal(alpha)
     ranks = _ranks(z) if rates is None else _ranks(alpha, _lost(alpha, evidence, prior), z)
-    denominator = _log_softmax(z, score.temperature) - surprisal * 2 + ((z.graph.constant(k) - ranks) / k).log()
-    if epsilon > 0:
-        denominator = _log_add_exp(denominator, float(np.log(epsilon)))
-    cost = surprisal.log() + (np.zeros(k) if rates is None else np.log(rates)) - denominator
+    top_two, _ = z.graph.top(alpha, 2)
+    sums = _Sums.of(alpha, top_two.columns(0, 1), top_two.columns(1, 2))
+    cost = _log_cost(score, sums.surprisal(alpha), _log_softmax(z, score.temperature), ranks)
+    cost = cost if rates is None else cost + np.log(rates)
     relative = cost - _masked(z).where(-np.inf, cost).max()
     is_certain = _masked(z).count().equals(k - 1)
     return is_certain.where(-np.inf, relative)
+
+
+def _log_cost(score: ECP, surprisal: Tensor, log_phi: Tensor, ranks: Tensor) -> Tensor:
+    """Eq. 10, but for factors that all labels share."""
+    k, epsilon = surprisal.graph.constant(surprisal.graph.n_classes), score.epsilon(surprisal.graph.n_classes)
+    denominator = log_phi - surprisal * 2 + ((k - ranks) / k).log()
+    if epsilon > _VANISHING:
+        denominator = (denominator.exp() + epsilon).log()
+    elif epsilon > 0:
+        denominator = _log_add_exp(denominator, float(np.log(epsilon)))
+    return surprisal.log() - denominator
+
+
+#: Beside larger numbers it does not matter that the smallest doubles lack digits.
+_VANISHING = 1e-290
+#: Far more than rounding does to the logarithm of a cost.
+_ROUNDING = 1e-9
+#: Thresholds on ln S from minus this up keep all possible labels, but for rounding.
+_NEAR_ZERO = 1e-6
+
+
+def _top_labels(score: ECP, z: Tensor, thresholds: Tensor) -> Tensor:
+    """Which labels have scores within a threshold below 0: the top of each row, without a full sort.
+
+    Costs at the best rank, and at the worst that is left, tell which labels are beyond the threshold and which are in
+    the set for sure. Only the few labels between are sorted. Of equal logits the first has their rank and decides.
+    """
+    graph, k, epsilon = z.graph, z.graph.constant(z.graph.n_classes), score.epsilon(z.graph.n_classes)
+    top_two, _ = graph.top(z, 2)
+    top, second = top_two.columns(0, 1), top_two.columns(1, 2)
+    exps, alpha = _over(z - top, score.temperature).exp(), _alpha(score, z)
+    total, sums = exps.sum(), _Sums.of(alpha, _alpha(score, top), _alpha(score, second))
+
+    def log_cost(values: Tensor, surprisal: Tensor, ranks: Tensor) -> Tensor:
+        log_phi = _over(values - top, score.temperature) - total.log()
+        return _log_cost(score, surprisal, log_phi, ranks)
+
+    lowest = graph.top(_masked(z).where(np.inf, z), 1, largest=0)[0]
+    limit = log_cost(lowest, (sums.total / _alpha(score, lowest)).log(), (z > lowest).count()) + thresholds
+    # A label is beyond if -ln p > e^limit (phi p^2 (1 - r/K) + epsilon), at rank 0; sure if it is not, at the worst.
+    demand, p = -limit.exp(), alpha * (graph.constant(1) / sums.total)
+    log_p, expected = p.log(), exps * p * p
+    more, less = 1 + _ROUNDING, 1 - _ROUNDING
+    least = expected * (demand / total * more) + (demand * (more * max(epsilon, _VANISHING)) - _ROUNDING)
+    beyond = least > log_p
+    n_beyond = beyond.count()
+    most = expected * (demand / total * (less / graph.n_classes) * n_beyond)
+    sure = most + (demand * (less * (epsilon - _VANISHING)) + _ROUNDING) <= log_p
+    n_sure = sure.count()
+    n_open = (k - n_beyond - n_sure).largest_of_batch()
+    values, _ = graph.top((sure | beyond).where(-np.inf, z), n_open)
+    places = graph.constant(np.arange(graph.n_classes)[None]).columns(0, n_open)
+    members = log_cost(values, sums.surprisal(_alpha(score, values)), n_sure + places) <= limit
+    is_certain = second.equals(-np.inf)
+    return sure | (is_certain.where(top, graph.top(members.where(values, np.inf), 1, largest=0)[0]) <= z)
 
 
 def _lac(score: LAC, z: Tensor) -> Tensor:
@@ -148,25 +210,34 @@ def _masked(z: Tensor) -> Tensor:
     return z.equals(-np.inf)
 
 
+def _alpha(score: ECP, z: Tensor) -> Tensor:
+    """Eq. 1 with uniform base rates."""
+    return _evidence(score.evidence, z) + 1
+
+
 def _evidence(kind: Any, z: Tensor) -> Tensor:
     """Definition 1; masked labels have none."""
     if kind == "exp":
-        value = z.graph.add("Clip", z, -10.0, 10.0).exp()
-    elif kind == "softplus":
-        value = _log_add_exp(z, 0.0)
-    else:
-        value = z.graph.add("Relu", z)
-    return _masked(z).where(0.0, value)
+        return _masked(z).where(0.0, z.graph.add("Clip", z, -10.0, 10.0).exp())
+    return _log_add_exp(z, 0.0) if kind == "softplus" else z.graph.add("Relu", z)
 
 
-def _surprisal(alpha: Tensor) -> Tensor:
-    """-ln p; the largest label's from the sum of the others, where p is near 1."""
-    largest = alpha.max()
-    is_largest = alpha.equals(largest)
-    rest = is_largest.where(0.0, alpha).sum()
-    dominates = is_largest & (largest > rest)
-    alone = is_largest.count().equals(1)
-    return (dominates & alone).where(_log1p(rest / largest), -(alpha / alpha.sum()).log())
+class _Sums(NamedTuple):
+    """What a surprisal takes from its row, (batch, 1): the sum of alpha, its largest, and the sum of the rest."""
+
+    total: Tensor
+    largest: Tensor
+    rest: Tensor
+
+    @classmethod
+    def of(cls, alpha: Tensor, largest: Tensor, second: Tensor) -> _Sums:
+        """Without a difference of large numbers: in the sum of the rest, the second largest stands for the largest."""
+        return cls(alpha.sum(), largest, alpha.minimum(second).sum() - second)
+
+    def surprisal(self, alpha: Tensor) -> Tensor:
+        """-ln p; the largest label's from the sum of the rest, where p is near 1."""
+        is_sure = alpha.equals(self.largest) & (self.largest > self.rest)
+        return is_sure.where(_log1p(self.rest / self.largest), (self.total / alpha).log())
 
 
 def _log_softmax(z: Tensor, temperature: float) -> Tensor:
@@ -177,7 +248,12 @@ def _log_softmax(z: Tensor, temperature: float) -> Tensor:
 
 def _shifted(z: Tensor, temperature: float) -> Tensor:
     """(z - max z) / T."""
-    return (z - z.max()) / temperature
+    return _over(z - z.max(), temperature)
+
+
+def _over(z: Tensor, temperature: float) -> Tensor:
+    """z / T."""
+    return z if temperature == 1 else z / temperature
 
 
 def _log1p(x: Tensor) -> Tensor:
