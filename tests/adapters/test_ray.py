@@ -32,6 +32,7 @@ from evicp.errors import (
 )
 from evicp.io import files
 from evicp.io.rows import hold
+from evicp.io.workers import in_batch
 from pages import runs_and_prints_what_it_says
 from places import DOCS
 
@@ -373,8 +374,6 @@ def test_inputs_in_sets_out(cluster: Any, make: Any) -> None:
 
 
 def test_what_is_wrong_is_said_as_anywhere_else(cluster: Any, dataset: Any, data: tuple, tmp_path: Path) -> None:
-    from evicp.ray import datasets
-
     bad = data[0].copy()
     bad[2500, 3] = np.nan
     np.savez(tmp_path / "rows.npz", logits=bad, labels=data[1])
@@ -384,7 +383,7 @@ def test_what_is_wrong_is_said_as_anywhere_else(cluster: Any, dataset: Any, data
         cluster.calibrate(dataset, labels="truth")
     with pytest.raises(LabelsError, match=r"^labels must be in \[0, 12\); got \d+ at row \d+ of its batch\."):
         cluster.calibrate(dataset, labels="id")
-    with pytest.raises(InputTypeError, match=r"Row 1 of its batch has nan"), datasets._in_batch():
+    with pytest.raises(InputTypeError, match=r"Row 1 of its batch has nan"), in_batch():
         evicp.calibrate(data[0][:2], [0.0, np.nan])
     with pytest.raises(InputTypeError, match=r"must be a ray.data.Dataset; got a ndarray"):
         cluster.calibrate(data[0])

@@ -1,21 +1,17 @@
-"""The cluster: connecting to it, what it has, and what workers refuse or warn of, said here."""
+"""The cluster: connecting to it, what it has, and what its workers refuse, said here."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 import ray.exceptions
 
-from evicp import errors
-from evicp.errors import EvicpError, EvicpWarning, InputError
-from evicp.input.warn import warn
+from evicp.errors import EvicpError, InputError
 
 
 @contextmanager
@@ -67,31 +63,3 @@ def own_errors() -> Iterator[None]:
         if cause is None:
             raise
         raise cause from None
-
-
-def recording(work: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[Any, list[tuple[str, str]]]:
-    """What some work in a worker gives, and what it warned of, for nobody hears it there.
-
-    A task has one processor, however many the machine has.
-    """
-    os.environ.setdefault("EVICP_THREADS", "1")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = work(*arguments, **options)
-    own = [one for one in caught if issubclass(one.category, EvicpWarning)]
-    return result, [(one.category.__name__, str(one.message)) for one in own]
-
-
-class Driver:
-    """Says what workers warned of, each thing once; warnings that differ in their numbers only are one."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def say(self, warned: Iterable[tuple[str, str]]) -> None:
-        """Warn of what is new."""
-        for category, message in warned:
-            thing = re.sub(r"[\d.,]+", "", message)
-            if thing not in self._said:
-                self._said.add(thing)
-                warn(message, getattr(errors, category))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
@@ -26,8 +24,9 @@ from evicp.calibration.origin import UNKNOWN, Origin
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.input import columns, validate
 from evicp.input.classes import ClassNames
+from evicp.io.workers import Driver, columns_of_sets, in_batch, recording, refuse_early, refuse_taken
 from evicp.method.scores import ScoreLike
-from evicp.ray.cluster import Driver, own_errors, processors, recording, resources
+from evicp.ray.cluster import own_errors, processors, resources
 from evicp.types import Coverage
 
 
@@ -75,7 +74,7 @@ def calibrate(
 def _score_batch(like: Calibrator, logits: str, labels: str, groups: str | None, batch: Any, made: Any = None) -> Any:
     """A table of rows, with the logits a model has made of them if one has, to a table of their scores."""
     calibrator = like.empty()
-    with _in_batch():
+    with in_batch():
         given = None if groups is None else _groups(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         _, warned = recording(calibrator.update, made, _column(batch, labels), groups=given)
@@ -149,11 +148,10 @@ def predict(
 
 def _refuse_early(dataset: Any, calibration: Calibration, coverage: Coverage, how: dict[str, Any], used: str) -> None:
     """Refuse and warn of, here and once, what does not depend on the rows."""
-    none, by_group = np.empty((0, calibration.n_classes)), "groups" in calibration.law.needs
-    calibration.predict(none, coverage, groups=np.empty(0, np.int64) if by_group else None, **how)
+    refuse_early(calibration, coverage, how)
     known = dataset.schema(fetch_if_missing=False) if isinstance(dataset, ray.data.Dataset) else None
     if known is not None:
-        _check_names(known.names, used, ["set", "size", *([] if calibration.class_names is None else ["names"])])
+        _check_names(known.names, used, columns_of_sets(calibration))
 
 
 def _predict_batch(
@@ -167,7 +165,7 @@ def _predict_batch(
     made: Any = None,
 ) -> Any:
     """A table of rows, with the logits a model has made of them if one has, to a table of their sets."""
-    with _in_batch():
+    with in_batch():
         given = None if groups is None else _groups(batch, groups)
         made = _matrix(_column(batch, logits)) if made is None else made
         sets, _ = recording(ray.get(calibration).predict, made, coverage, groups=given, **how)
@@ -182,21 +180,8 @@ def _predict_batch(
 
 def _check_names(own: Sequence[str], used: str, made: Sequence[str]) -> None:
     """Refuse a dataset with a column that is called as one of the result's."""
-    clash = next((name for name in own if name in made and name != used), None)
-    if clash is not None:
-        raise InputError(
-            f"the dataset has a column {clash!r}, which the result has too ({', '.join(made)}). Rename it first: "
-            f"dataset.rename_columns({{{clash!r}: 'own_{clash}'}})."
-        )
-
-
-@contextmanager
-def _in_batch() -> Iterator[None]:
-    """A batch does not know where it lies: its rows are counted from its own first, and messages say so."""
-    try:
-        yield
-    except (InputError, InputTypeError) as error:
-        raise type(error)(re.sub(r"\b([Rr]ow \d+)", r"\1 of its batch", str(error))) from error
+    others = (name for name in own if name != used)
+    refuse_taken(others, made, "dataset.rename_columns({{{0!r}: 'own_{0}'}})")
 
 
 def _column(batch: Any, name: str) -> NDArray[Any]:
@@ -274,7 +259,7 @@ class _Inference:
             return logits_of(self._model(torch.from_numpy(values).to(self._device))).cpu()
 
     def __call__(self, batch: Any) -> Any:
-        with _in_batch():
+        with in_batch():
             column = _column(batch, self._inputs)
             values = np.stack(column.tolist()) if column.dtype == object else column.copy()  # batches are read-only
             made = validate.as_logits(self._run(values))

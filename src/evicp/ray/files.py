@@ -19,8 +19,9 @@ from evicp.input.classes import ClassNames
 from evicp.io.executor import Executor, Task, tasks
 from evicp.io.files import SetsFormat
 from evicp.io.rows import Rows
+from evicp.io.workers import Driver, recording
 from evicp.method.scores import ScoreLike
-from evicp.ray.cluster import Driver, own_errors, processors, recording
+from evicp.ray.cluster import own_errors, processors
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.types import Coverage
 
