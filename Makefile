@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all lint reliability sanitize test-base test-gpu test-pythons bench format docs lock sbom sdist wheels try-wheel clean
+.PHONY: demo test test-all lint reliability sanitize test-base test-adapters test-gpu test-pythons bench format docs lock sbom sdist wheels try-wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
@@ -67,8 +67,8 @@ test-pythons:
 	done
 
 # All but those that need more than the extra test-base, or take long.
-NOT_BASE = device docs examples experiments extraction extraction_networks findings kernels_native native_processes kernels_torch kernels_triton \
-	onnx onnx_network onnx_trees ray reference_splits torch torch_export
+NOT_BASE = dask device docs examples experiments extraction extraction_networks findings kernels_native native_processes kernels_torch kernels_triton \
+	onnx onnx_network onnx_trees ray reference_splits spark torch torch_export
 TESTS = $(filter-out tests/gpu/% tests/reliability/%, $(sort $(wildcard $(addsuffix /test_*.py, tests tests/* tests/*/*))))
 # The files of some names, in whatever folder.
 named = $(addprefix %/test_, $(addsuffix .py, $(1)))
@@ -80,6 +80,19 @@ PYTHON_TESTS = $(filter $(call named, $(PYTHON_FILES)), $(TESTS)) tests/reliabil
 
 test-base: $(VENV)/.test-base
 	$(PYTEST) --quiet --quiet $(BASE_TESTS)
+
+# With the real packages, in an environment of their own; Spark needs Java. Half a gigabyte to download, five minutes.
+ADAPTERS = .venv-adapters
+ADAPTER_TESTS = $(addprefix tests/adapters/test_, $(addsuffix .py, dask spark)) \
+	"tests/project/test_docs.py::test_every_block_runs_and_prints_what_the_page_says[platforms.md]"
+
+test-adapters: $(ADAPTERS)/.test-adapters
+	PATH="$(CURDIR)/$(ADAPTERS)/bin:$$PATH" $(ADAPTERS)/bin/pytest $(ADAPTER_TESTS)
+
+$(ADAPTERS)/.test-adapters: pyproject.toml
+	$(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --editable '.[test-adapters]'
+	touch $@
 
 $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
@@ -159,4 +172,4 @@ SBOM_PIP = .venv-release/bin/pip --python build/sbom/installed/bin/python instal
 	touch $@
 
 clean:
-	rm -rf .venv .venv-3.* .venv-release .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-3.* .venv-adapters .venv-release .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

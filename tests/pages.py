@@ -24,6 +24,8 @@ OPTIONAL = {
     "pyarrow",
     "pandas",
     "ray",
+    "dask",
+    "pyspark",
     "matplotlib",
     "skimage",
 }

@@ -1,7 +1,7 @@
 """Spark: calibrate on a data frame, and prediction sets as columns of one.
 
-Rows are scored where they are: only scores travel to the driver, and sets stay in their row. A row's score is a function
-of that row, so thresholds and sets are those of one machine, to the bit, however the rows are partitioned.
+Rows are scored where they are: only scores travel to the driver, and sets stay in their row. A row's score is a
+function of that row, so thresholds and sets are those of one process, to the bit, however the rows are partitioned.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _checked(df: Any, names: list[str]) -> DataFrame:
     for name in names:
         if name not in df.columns:
             raise InputError(f"the data frame has no column {name!r}; it has {', '.join(df.columns)}.")
-    return df  # type: ignore[no-any-return]
+    return df
 
 
 def _as_array(df: DataFrame, name: str) -> Column:
