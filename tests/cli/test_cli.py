@@ -99,6 +99,10 @@ def write_rules(folder: Path, logits: np.ndarray, labels: np.ndarray) -> None:
     truth = np.eye(K, dtype=int)[labels]
     evicp.multilabel(logits, truth, class_names=HOSTILE).save(folder / "several.safetensors")
     np.save(folder / "truth.npy", truth)
+    lists = [[int(label)] for label in labels]
+    (folder / "truth.json").write_text(json.dumps({"ids": [], "truth": lists}))
+    (folder / "truth.jsonl").write_text("".join(f'{{"labels": {row}}}\n' for row in lists))
+    (folder / "no-truth.json").write_text('{"ids": []}')
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +245,10 @@ GOOD: dict[str, list[str]] = {
         *["-o", "made-rule6.safetensors", "--json"],
     ],
     "apply several json": ["apply", "several.safetensors", "test.npz", "--truth", "truth.npy", "--json"],
+    "multilabel lists": ["multilabel", "test.npz", "-t", "truth.jsonl", "-o", "made-rule7.safetensors"],
+    "apply several": ["apply", "several.safetensors", "test.npz", "-t", "truth.json", "--report", "made-page1.html"],
+    "apply selective page": ["apply", "selective.safetensors", "test.npz", "--report", "made-page2.html", "--json"],
+    "apply page": ["apply", "rule.safetensors", "test.npz", "--report", "made-page3.html", "--title", "<b>x"],
     "apply selective": ["apply", "selective.safetensors", "unlabelled.npz"],
     "apply selective json": ["apply", "selective.safetensors", "test.npz", "--json", "-o", "made-answers.parquet"],
     "apply": ["apply", "rule.safetensors", "unlabelled.npz", "-o", "made-applied.csv"],
@@ -268,6 +276,8 @@ GOOD: dict[str, list[str]] = {
     "monitor": ["monitor", "cal.safetensors", "test.npz"],
     "monitor json": ["monitor", "cal.safetensors", "test.npz", "--state", "made-state.json", "--json"],
     "show": ["show", "cal.safetensors"],
+    "show rule": ["show", "selective.safetensors"],
+    "show rule json": ["show", "several.safetensors", "--json"],
     "show json": ["show", "class.safetensors", "-c", "0.8", "--json"],
     "verify": ["verify", "cal.safetensors", "certificate.json"],
     "verify json": ["verify", "cal.safetensors", "certificate.json", "--json"],
@@ -427,6 +437,19 @@ BAD: dict[str, tuple[list[str], str]] = {
     "apply groups": (["apply", "rule.safetensors", "test.npz", "--groups", "test-groups.npy"], "leave out --groups"),
     "apply calibration": (["apply", "cal.safetensors", "test.npz"], "cannot load cal.safetensors"),
     "predict rule": (["predict", "rule.safetensors", "test.npz"], "it is a rule, not a calibration"),
+    "apply page without labels": (
+        ["apply", "rule.safetensors", "unlabelled.npz", "--report", "made-no.html"],
+        "--report needs the labels of the rows",
+    ),
+    "apply page suffix": (["apply", "rule.safetensors", "test.npz", "--report", "x.pdf"], "unknown suffix '.pdf'"),
+    "multilabel no truth": (
+        ["multilabel", "test.npz", "-t", "no-truth.json", "-o", "x.safetensors"],
+        "it has no truth; it holds ids. Name the column truth",
+    ),
+    "multilabel not json": (
+        ["multilabel", "test.npz", "-t", "names.txt", "-o", "x.safetensors"],
+        "unknown suffix '.txt'",
+    ),
     "apply onto": (["apply", "rule.safetensors", "val.npz", "-o", "val.npz", "-f"], IS_INPUT),
     "plan coverage": (["plan", "--coverage", "1"], "strictly between 0 and 1"),
     "plan tolerance": (["plan", "--tolerance", "-1"], "tolerance must be"),
@@ -512,7 +535,8 @@ MADE = (
     *("made-overlapping.safetensors", "made-by-class.safetensors", "made-by-group.safetensors", "made-class.html"),
     *("made-state.json", "made-rows.html", "made-rule.safetensors", "made-rule2.safetensors", "made-applied.csv"),
     *("made-rule3.safetensors", "made-rule4.safetensors", "made-answers.parquet"),
-    *("made-rule5.safetensors", "made-rule6.safetensors"),
+    *("made-rule5.safetensors", "made-rule6.safetensors", "made-rule7.safetensors"),
+    *("made-page1.html", "made-page2.html", "made-page3.html"),
     *("made.onnx", "made-extract.npz", "made-extract.npz.manifest.json"),
     *("made.html", "made2.html", "made-near.html", "evicp-demo", "evicp-demo/report.html"),
 )

@@ -857,7 +857,7 @@ def test_every_table_can_be_downloaded(page: Page, reported: tuple[Path, list[An
     page.move_to(0.9)
     page.tab.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
     tables = page.tab.eval_on_selector_all("table[id]", "all => all.map(t => t.id)")
-    assert len(tables) == 12
+    assert len(tables) == 13
     files = {}
     for name in tables:
         button = page.tab.locator(f".scroll:has(#{name}) + button.csv")

@@ -12,27 +12,20 @@ from numpy.typing import NDArray
 
 from evicp.blocks import Rows, same_names
 from evicp.cli import inputs, options
-from evicp.cli.outputs import check_output
+from evicp.cli.outputs import about_files, check_output
 from evicp.cli.predict import SET_SUFFIXES
 from evicp.cli.printing import print_result
+from evicp.cli.rules import read_rule
 from evicp.errors import InputError
 from evicp.io.files import open_sets
-from evicp.io.logits import open_labels
 from evicp.io.rows import DEFAULT_MEMORY
 from evicp.io.set_texts import TEXT_SETS
+from evicp.io.truth_files import read_truth
 from evicp.progress import progress
-from evicp.risk.control import RiskControl
-from evicp.risk.files import Rebuild, load_rule
 from evicp.risk.multilabel import MultiLabel
 from evicp.risk.selective import Selective
 from evicp.risk.truth import as_truth
 from evicp.sets import SetsSummary
-
-_RULES: dict[str, Rebuild] = {
-    "risk": RiskControl.rebuilt,
-    "selective": Selective.rebuilt,
-    "multilabel": MultiLabel.rebuilt,
-}
 
 RuleFile = Annotated[
     str,
@@ -43,12 +36,17 @@ RuleGroups = Annotated[
 ]
 RuleTruth = Annotated[
     str | None,
-    typer.Option("--truth", "-t", metavar="FILE", help="True labels of a rule of several labels (npy): rows x labels."),
+    typer.Option("--truth", "-t", metavar="FILE", help="True labels of a rule of several labels, as evicp multilabel."),
+]
+RulePageFile = Annotated[
+    str | None,
+    typer.Option("--report", metavar="FILE", help="A page of the rule and of what was observed (html); needs labels."),
 ]
 
 
 @options.examples(
     "evicp apply rule.safetensors new.npz -o sets.parquet",
+    "evicp apply rule.safetensors test.npz --report page.html --title 'Ward 7, March'",
     "evicp apply rule.safetensors test.npz --json",
 )
 def apply(
@@ -58,13 +56,40 @@ def apply(
     labels: options.Labels = None,
     groups: RuleGroups = None,
     truth: RuleTruth = None,
+    page: RulePageFile = None,
+    title: options.Title = "",
+    model: options.Model = "",
+    data_set: options.DataSet = "",
+    author: options.Author = "",
+    note: options.Note = "",
     memory: options.Memory = DEFAULT_MEMORY,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Apply a rule to new rows: sets as for evicp predict; and, where rows have labels, what was observed."""
-    target = check_output(output, force=force, suffixes=SET_SUFFIXES, inputs=(rule, logits, labels, groups, truth))
-    loaded = load_rule(rule, _RULES)
+    given = (rule, logits, labels, groups, truth)
+    target = check_output(output, force=force, suffixes=SET_SUFFIXES, inputs=given)
+    written = check_output(page, force=force, suffixes=(".html",), inputs=given)
+    loaded: Any = read_rule(rule)
+    _refuse_others(loaded, rule, labels, groups, truth)
+    rows = inputs.read_rows(logits, labels, memory=memory)
+    rows = rows.with_labels(None) if isinstance(loaded, MultiLabel) else rows
+    true = None if truth is None else as_truth(read_truth(truth), len(rows), loaded.known.classes)
+    of_rows = inputs.read_groups(groups, len(rows))
+    if written is not None and true is None and not rows.has_labels:
+        raise InputError(f"--report needs the {'truth' if isinstance(loaded, MultiLabel) else 'labels'} of the rows.")
+    summary, observed = _applied(loaded, rows, target, of_rows, true)
+    if written is not None:
+        about = {"data_set": data_set, "author": author, "note": note, "title": title, **about_files(given, model)}
+        loaded.report(rows.logits, rows.labels if true is None else true, groups=of_rows, **about).write(written)
+    content: dict[str, Any] = {**summary.to_dict(), "output": target, "report": page}
+    content["observed"] = None if observed is None else observed.to_dict()
+    lines = [f"PredictionSets({summary})", *([] if observed is None else [str(observed)])]
+    print_result(as_json, content, "\n".join(lines), written=target)
+
+
+def _refuse_others(loaded: Any, rule: str, labels: str | None, groups: str | None, truth: str | None) -> None:
+    """Refuse what a rule does not take."""
     if groups is not None and not (isinstance(loaded, Selective) and loaded.by == "group"):
         raise InputError(f"{rule} is not by group: leave out --groups.")
     several = isinstance(loaded, MultiLabel)
@@ -72,14 +97,6 @@ def apply(
         raise InputError(
             f"{rule} takes --{'truth' if several else 'labels'}, not --{'labels' if several else 'truth'}."
         )
-    rows = inputs.read_rows(logits, labels, memory=memory)
-    rows = rows.with_labels(None) if several else rows
-    true = None if truth is None else as_truth(open_labels(truth, "truth").whole(), len(rows), loaded.known.classes)
-    summary, observed = _applied(loaded, rows, target, inputs.read_groups(groups, len(rows)), true)
-    content: dict[str, Any] = {**summary.to_dict(), "output": target}
-    content["observed"] = None if observed is None else observed.to_dict()
-    lines = [f"PredictionSets({summary})", *([] if observed is None else [str(observed)])]
-    print_result(as_json, content, "\n".join(lines), written=target)
 
 
 def _applied(
@@ -88,7 +105,7 @@ def _applied(
     """What a rule gives for rows, written if wanted; and what was observed, where there are labels."""
     nothing = rule.predict(np.empty((0, rule.n_classes)), **({} if groups is None else {"groups": groups[:0]}))
     same_names(nothing, rows, "the rule")
-    summary, losses = SetsSummary.of(nothing), []
+    summary, seen = SetsSummary.of(nothing), []
     file = nullcontext() if target is None else open_sets(target, TEXT_SETS)
     with file as written, progress("predicting", len(rows)) as advance:
         for block in rows:
@@ -100,6 +117,6 @@ def _applied(
                 written.append(sets)
             known = block.labels if true is None else true[span]
             if known is not None:
-                losses.append(rule.losses(sets, known))
+                seen.append(rule.observed(sets, known, **own))
             advance(len(sets))
-    return summary, rule.evaluation_of(np.concatenate(losses), summary.labels) if losses else None
+    return summary, rule.evaluation_of(np.concatenate(seen), summary.labels) if seen else None

@@ -57,7 +57,7 @@ COMMANDS = MappingProxyType(
         "report": "One self-contained HTML file: a slider of coverages, figures, certificate, classes, single rows.",
         "explain": "What the scores of the best labels of one row are made of, and which labels are in the set.",
         "plan": "The smallest number of calibration rows from which on coverage stays within the tolerance.",
-        "show": "What is in a calibration file, and its certificate at a coverage.",
+        "show": "What is in a calibration file, and its certificate at a coverage; or what is in the file of a rule.",
         "verify": (
             "Tell whether a certificate is that of a calibration: checksums, and every figure worked out again."
         ),

@@ -10,12 +10,18 @@ from evicp.cli import inputs, options
 from evicp.cli.control import RuleOutput
 from evicp.cli.outputs import check_output
 from evicp.cli.printing import print_result
-from evicp.io.logits import open_labels
+from evicp.io.truth_files import read_truth
 from evicp.progress import progress
 from evicp.risk.multilabel import multilabel as make
 
 Truth = Annotated[
-    str, typer.Option("--truth", "-t", metavar="FILE", help="The true labels (npy): rows x labels of 0 and 1.")
+    str,
+    typer.Option(
+        "--truth",
+        "-t",
+        metavar="FILE",
+        help="True labels: rows x labels of 0 and 1 (npy, npz), or a list for each row (parquet, Arrow, json, jsonl).",
+    ),
 ]
 Missed = Annotated[
     float, typer.Option("--missed", metavar="NUMBER", help="The share of a row's true labels that may be missed.")
@@ -32,6 +38,7 @@ ByLabel = Annotated[bool, typer.Option("--by-label", help="A threshold for each 
 
 @options.examples(
     "evicp multilabel val.npy --truth truth.npy --missed 0.1 -o rule.safetensors",
+    "evicp multilabel val.npy --truth labels.parquet --class-names names.txt -o rule.safetensors",
     "evicp multilabel val.npy --truth truth.npy --precision 0.9 --confidence 0.9 -o rule.safetensors",
 )
 def multilabel(
@@ -52,7 +59,7 @@ def multilabel(
     names = inputs.read_class_names(class_names) or rows.class_names
     how: dict[str, Any] = {"missed": missed, "confidence": confidence, "precision": precision, "by_label": by_label}
     with progress("calibrating"):
-        rule = make(rows.logits, open_labels(truth, "truth").whole(), class_names=names, **how)
+        rule = make(rows.logits, read_truth(truth), class_names=names, **how)
     certificate = rule.certificate()
     rule.save(target, overwrite=force)
     print_result(as_json, {"output": target, "certificate": certificate.to_dict()}, certificate, written=target)

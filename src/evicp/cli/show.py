@@ -1,4 +1,4 @@
-"""`evicp show`: what is in a calibration file?"""
+"""`evicp show`: what is in the file of a calibration, or of a rule?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from evicp.cli import inputs, options
 from evicp.cli.printing import print_result
+from evicp.cli.rules import is_rule, read_rule
 
 
 @options.examples("evicp show cal.safetensors", "evicp show cal.safetensors --coverage 0.95 --json")
@@ -15,7 +16,9 @@ def show(
     coverage: options.Coverage = 0.9,
     as_json: options.Json = False,
 ) -> None:
-    """What is in a calibration file, and its certificate at a coverage."""
+    """What is in a calibration file, and its certificate at a coverage; or what is in the file of a rule."""
+    if is_rule(calibration):
+        return _show_rule(calibration, as_json=as_json)
     loaded = inputs.load_calibration(calibration)
     certificate = loaded.certificate(coverage)
     origin = {} if loaded.origin is None else loaded.origin.to_dict()
@@ -37,4 +40,14 @@ def show(
         "scores made by": content["arithmetic"] or "unknown",
     }
     lines = [f"{name:<16}{value}" for name, value in facts.items()]
+    print_result(as_json, content, "\n".join([*lines, "", str(certificate)]))
+    return None
+
+
+def _show_rule(path: str, *, as_json: bool) -> None:
+    """What is in the file of a rule, which has one certificate."""
+    rule, size = read_rule(path), Path(path).stat().st_size
+    certificate = rule.certificate()
+    content = {"file": path, "bytes": size, "rule": repr(rule), "certificate": certificate.to_dict()}
+    lines = [f"file            {path}, {size:,} bytes", f"content         {rule!r}"]
     print_result(as_json, content, "\n".join([*lines, "", str(certificate)]))

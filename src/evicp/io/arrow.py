@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,15 @@ def _batches(path: Path, names: tuple[str, ...], step: int) -> Generator[Any]:
         for batch in batches:
             batch.validate(full=True)
             yield from (batch.slice(start, step) for start in range(0, len(batch), step))
+
+
+def arrow_column(path: Path, chosen: Callable[[list[str]], str]) -> Any:
+    """One column of an Arrow file, chosen by the names of all; whole."""
+    pa = need("pyarrow", "pyarrow", "parquet", "an Arrow file")
+    with _reader(path) as (schema, _):
+        name = chosen(schema.names)
+    batches = list(_batches(path, (name,), 1 << 30))
+    return pa.chunked_array([batch.column(0) for batch in batches], type=schema.field(name).type)
 
 
 def open_arrow(path: Path, wanted: Wanted) -> FileRows:

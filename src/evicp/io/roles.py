@@ -12,7 +12,7 @@ from evicp.input.messages import some_of
 
 #: What logits are called, and labels; the first of each is what evicp writes, and is taken before the others.
 _LOGITS = ("logits", "logit", "preds", "predictions", "outputs", "output", "arr_0")
-_LABELS = ("labels", "label", "targets", "target", "label_ids", "y_true", "y", "arr_1")
+LABELS = ("labels", "label", "targets", "target", "label_ids", "y_true", "y", "arr_1")
 
 #: A column of one class in a wide table: logit_7, pred7, "output 7", or the number alone.
 _NUMBERED = re.compile(r"(|(?:class|logits?|preds?|predictions?|outputs?)[ ._-]?)(\d{1,9})", re.IGNORECASE)
@@ -120,7 +120,7 @@ def _usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
 
 
 def _labels_among(names: Sequence[str], wanted: str | None, table: bool) -> str | None:
-    return _usual(names, _LABELS) if wanted is None else _named(names, wanted, "labels_column", table)
+    return _usual(names, LABELS) if wanted is None else _named(names, wanted, "labels_column", table)
 
 
 def _usual_logits(names: Sequence[str], table: bool) -> tuple[str, ...]:

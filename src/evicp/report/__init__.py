@@ -13,8 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
-from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
@@ -30,13 +28,12 @@ from evicp.evaluation.tuning import with_temperature
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames, as_class_names, labelled
 from evicp.input.frames import same_rows
-from evicp.io.atomic import write_whole
 from evicp.method.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.method.temperature import fit_temperature
 from evicp.report import payload
 from evicp.report.curves import Method, curves_of, position
 from evicp.report.explorer import LISTED, explore
-from evicp.report.page import assemble
+from evicp.report.page import Page, assemble
 from evicp.report.provenance import Provenance
 from evicp.types import I64, Coverage
 
@@ -47,27 +44,14 @@ _EXPLORER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Report:
+class Report(Page):
     """What a report holds, before it becomes HTML. Shows itself inside a notebook."""
 
-    title: str
-    lead: str
     data: dict[str, Any]
 
     def to_html(self) -> str:
         """The whole page as text."""
         return assemble(self.title, self.lead, self.data)
-
-    def write(self, path: str | PathLike[str]) -> None:
-        """Write the page to one file, atomically."""
-        write_whole(path, self.to_html())
-
-    def _repr_html_(self) -> str:
-        """The page inside a frame of its own, so that it and the notebook leave each other alone."""
-        source = escape(self.to_html(), quote=True)
-        return (
-            f'<iframe srcdoc="{source}" title="{escape(self.title)}" style="width:100%;height:900px;border:0"></iframe>'
-        )
 
     def __repr__(self) -> str:
         names = " and ".join(method["name"] for method in self.data["methods"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,13 @@ from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames
 from evicp.input.messages import refuse_unknown
 from evicp.method.scores import ScoreLike
+from evicp.report.rule import Section
 from evicp.risk.certificate import RuleCertificate
+from evicp.risk.curve import RiskCurve, risk_curve
 from evicp.risk.files import load_rule, save_rule, stored_fraction
 from evicp.risk.law import RiskLaw
 from evicp.risk.loss import CLASS_COSTS, COST_MATRIX, FUNCTION, MISS, Loss, as_loss, exact
+from evicp.risk.rule import Rule
 from evicp.risk.steps import Steps, steps_of
 from evicp.sets import PredictionSets
 from evicp.types import F64, TargetCoverage
@@ -102,7 +105,7 @@ def as_risk(risk: Any, largest: float) -> Fraction:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RiskControl:
+class RiskControl(Rule):
     """Sets whose expected loss is at most `risk`; made by `control_risk`.
 
     Parameters
@@ -189,6 +192,21 @@ class RiskControl:
         """
         sets = self.predict(logits)
         return self.evaluation_of(self.losses(sets, labels), sets.sizes.sum(), confidence)
+
+    def curve(self, logits: Any, labels: Any) -> RiskCurve:
+        """The mean loss of labelled rows at several risks, with its interval.
+
+        Parameters
+        ----------
+        logits, labels : new rows
+        """
+        found = lambda risk: replace(self, risk=risk).evaluate(logits, labels)  # noqa: E731
+        return risk_curve(found, self.risk, self.loss.largest)
+
+    def _sections(self, logits: Any, truth: Any) -> tuple[Section, ...]:
+        curve = self.curve(logits, truth)
+        text = "What the same calibration rows give where other risks are asked for, on the rows tested."
+        return (Section("Loss and size", text, curve.to_svg(), curve.table),)
 
     def evaluation_of(self, losses: F64, labels: int, confidence: float = 0.95) -> RiskEvaluation:
         """The same from the losses of sets, and how many labels they hold together."""
@@ -286,9 +304,6 @@ class RiskControl:
         rest = f"{own.score.describe()}, {self.n:,} rows, {own.n_classes:,} classes"
         return f"RiskControl(risk {float(self.risk):g}{sure}: {self.loss.text}; {rest})"
 
-    def _repr_html_(self) -> str:
-        return self.certificate().to_html()
-
 
 def _stored_loss(kind: Any, largest: Any, costs: F64, n_classes: int) -> Loss:
     """The loss that a file describes, checked."""
@@ -323,6 +338,7 @@ class RiskEvaluation:
     confidence: float
     mean_size: float
     kept: bool
+    sections: ClassVar[tuple[Section, ...]] = ()
 
     @classmethod
     def of(cls, losses: F64, labels: int, rule: Any, largest: float, confidence: float) -> RiskEvaluation:

@@ -1,18 +1,21 @@
-"""The error of answers against the share of rows answered, as numbers and as a picture."""
+"""What was observed against what can be asked, as numbers and as pictures."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
+from evicp.errors import EvicpWarning
 from evicp.evaluation.strata import intervals
+from evicp.risk.picture import ASKED, BOUND, FOUND, Line, Picture
 from evicp.types import F64, Bools
 
-__all__ = ["RiskCoverage"]
-
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 560, 300, 64, 48, 24, 24
+__all__ = ["RiskCoverage", "RiskCurve"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,34 +40,80 @@ class RiskCoverage:
     def to_svg(self) -> str:
         """A picture of the curve."""
         top = max(2 * self.target, float(self.error.max(initial=0.0)), 1e-6) * 1.05
+        return Picture(
+            "Error of answers against the share answered",
+            ("share of rows answered", f"error of answers; asked at most {self.target:g}"),
+            (1.0, top),
+            ((0, 0.25, 0.5, 0.75, 1), (self.target,)),
+            [
+                Line(np.array([0.0, 1.0]), np.full(2, self.target), ASKED),
+                Line(self.share, self.upper, BOUND),
+                Line(self.share, self.error, FOUND),
+            ],
+            self.chosen,
+        ).to_svg()
 
-        def at(x: float, y: float) -> str:
-            across = _LEFT + x * (_WIDTH - _LEFT - _RIGHT)
-            return f"{across:.1f},{_HEIGHT - _BOTTOM - min(y / top, 1.0) * (_HEIGHT - _TOP - _BOTTOM):.1f}"
 
-        def line(xs: F64, ys: F64, style: str) -> str:
-            points = " ".join(at(x, y) for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
-            return f'<polyline points="{points}" fill="none" {style}/>'
+@dataclass(frozen=True, eq=False)
+class RiskCurve:
+    """The loss of labelled rows against the risk asked for.
 
-        def text(x: float, y: float, words: str, anchor: str = "middle") -> str:
-            return f'<text x="{x}" y="{y}" font-size="12" fill="#7a8490" text-anchor="{anchor}">{words}</text>'
+    Attributes
+    ----------
+    asked : (m,) risks
+    loss, low, high : (m,) the mean loss of the rows at each, and its interval
+    size : (m,) labels per set
+    target : the risk of the rule
+    """
 
-        ends = np.array([0.0, 1.0])
-        marks = [text(float(at(x, 0).split(",")[0]), _HEIGHT - _BOTTOM + 18, f"{x:g}") for x in (0, 0.25, 0.5, 0.75, 1)]
-        parts = [
-            line(ends, np.full(2, self.target), 'stroke="#c27c1a" stroke-dasharray="6 4"'),
-            line(ends, np.zeros(2), 'stroke="#a9b1ba"'),
-            line(self.share, self.upper, 'stroke="#3d85c6" stroke-width="1" stroke-opacity=".5"'),
-            line(self.share, self.error, 'stroke="#3d85c6" stroke-width="2"'),
-            '<circle cx="{}" cy="{}" r="5" fill="#c27c1a"/>'.format(*at(*self.chosen).split(",")),
-            *marks,
-            text(_WIDTH / 2, _HEIGHT - 8, "share of rows answered"),
-            text(8, 14, f"error of answers; asked at most {self.target:g}", "start"),
-            text(_LEFT - 6, 256, "0", "end"),
-            text(_LEFT - 6, float(at(0, self.target).split(",")[1]) + 4, f"{self.target:g}", "end"),
-        ]
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img">'
-        return "\n".join([head, "<title>Error of answers against the share answered</title>", *parts, "</svg>"])
+    asked: F64
+    loss: F64
+    low: F64
+    high: F64
+    size: F64
+    target: float
+
+    def to_svg(self) -> str:
+        """A picture of the curve."""
+        ends = np.array([0.0, float(self.asked.max())])
+        at = int(np.argmin(np.abs(self.asked - self.target)))
+        return Picture(
+            "Mean loss against the risk asked for",
+            ("risk asked for", "mean loss of these rows; dashed: as asked"),
+            (float(ends[1]), max(float(self.high.max()), float(ends[1])) * 1.05),
+            ([0.0, *self.asked.tolist()], (self.target,)),
+            [
+                Line(ends, ends, ASKED),
+                Line(self.asked, self.low, BOUND),
+                Line(self.asked, self.high, BOUND),
+                Line(self.asked, self.loss, FOUND),
+            ],
+            (float(self.asked[at]), float(self.loss[at])),
+        ).to_svg()
+
+    @property
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Heads of columns, and a row of text for each risk."""
+        rows = zip(self.asked, self.loss, self.low, self.high, self.size, strict=True)
+        head = ["risk asked for", "mean loss", "from", "to", "mean size"]
+        return head, [[f"{row[0]:g}", *(f"{x:.4g}" for x in row[1:4]), f"{row[4]:.2f}"] for row in rows]
+
+
+def risk_curve(evaluated: Callable[[Fraction], Any], target: Fraction, largest: float) -> RiskCurve:
+    """The curve of labelled rows.
+
+    Parameters
+    ----------
+    evaluated : what is observed at another risk
+    target, largest : the risk of the rule, and the largest loss
+    """
+    asked = [risk for share in (1, 2, 3, 4, 6, 8, 12) if (risk := target * share / 4) <= 0.9 * largest or share == 4]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EvicpWarning)  # of risks that nobody asked for
+        found = [evaluated(risk) for risk in asked]
+    figures = np.array([[one.mean_loss, *one.interval, one.mean_size] for one in found])
+    loss, low, high, size = figures.T
+    return RiskCurve(np.array(asked, np.float64), loss, low, high, size, float(target))
 
 
 def curve_of(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from evicp.report.rule import Section
 from evicp.risk.control import RiskEvaluation
 from evicp.tables import text_table
 from evicp.types import F64, I64, Bools
@@ -53,8 +54,8 @@ class MultiLabelEvaluation:
         if sure is not None:
             wrong = (sure & ~true).sum(1) / np.maximum(sure.sum(1), 1)
             surely = float(1 - wrong.mean()), float((sure & true).sum() / max(1, true.sum()))
-        precision, recall, f1 = map(float, _figures(hits.sum(), sizes.sum(), counts.sum()))
-        by_label = _figures(hits, sizes, counts)
+        precision, recall, f1 = map(float, _shares(hits.sum(), sizes.sum(), counts.sum()))
+        by_label = _shares(hits, sizes, counts)
         return cls(missed, precision, recall, f1, missed.mean_size, *surely, counts, *by_label, names)
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,12 +66,20 @@ class MultiLabelEvaluation:
             result[name] = getattr(self, name).tolist()
         return result
 
-    def __str__(self) -> str:
-        lines = [f"missed: {self.missed}"]
-        lines.append(f"precision {self.precision:.4f}, recall {self.recall:.4f}, F1 {self.f1:.4f}")
+    @property
+    def kept(self) -> bool:
+        """Whether the share of missed labels agrees with what was asked."""
+        return self.missed.kept
+
+    def _figures(self) -> list[str]:
+        lines = [f"precision {self.precision:.4f}, recall {self.recall:.4f}, F1 {self.f1:.4f}"]
         if self.sure_precision is not None:
             lines.append(f"sure labels: {self.sure_precision:.4f} true, {self.sure_recall:.4f} of all true labels")
-        shown = np.argsort(self.label_recall, kind="stable")[:10]
+        return lines
+
+    def _table(self, most: int) -> tuple[list[str], list[list[str]]]:
+        """The labels of least recall."""
+        shown = np.argsort(self.label_recall, kind="stable")[:most]
         rows = [
             [
                 self.names[i] if self.names else str(i),
@@ -79,13 +88,21 @@ class MultiLabelEvaluation:
             ]
             for i in shown.tolist()
         ]
-        head = ["labels of least recall", "rows", "precision", "recall", "F1"]
-        return "\n".join([*lines, "", text_table(head, rows)])
+        return ["labels of least recall", "rows", "precision", "recall", "F1"], rows
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """What a page shows of the labels."""
+        text = f"Over all labels of all rows: {'; '.join(self._figures())}."
+        return (Section("Precision and recall", text, table=self._table(100)),)
+
+    def __str__(self) -> str:
+        return "\n".join([f"missed: {self.missed}", *self._figures(), "", text_table(*self._table(10))])
 
     __repr__ = __str__
 
 
-def _figures(hits: Any, sizes: Any, counts: Any) -> tuple[F64, F64, F64]:
+def _shares(hits: Any, sizes: Any, counts: Any) -> tuple[F64, F64, F64]:
     """Precision, recall and F1 from counts."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.divide(hits, sizes), np.divide(hits, counts), np.divide(2 * hits, sizes + counts)

@@ -17,12 +17,15 @@ from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassNames
 from evicp.input.messages import refuse_unknown, some_of
 from evicp.kernels.arithmetic import in_precision
+from evicp.report.rule import Section
 from evicp.risk.certificate import RuleCertificate
 from evicp.risk.control import RiskEvaluation, as_risk, as_sure
+from evicp.risk.curve import RiskCurve, risk_curve
 from evicp.risk.files import load_rule, save_rule, stored_fraction
 from evicp.risk.known import KnownLogits
 from evicp.risk.label_metrics import MultiLabelEvaluation
 from evicp.risk.precision import surest_threshold
+from evicp.risk.rule import Rule
 from evicp.risk.steps import Steps
 from evicp.risk.truth import as_truth
 from evicp.sets import PredictionSets, sets_of
@@ -105,7 +108,7 @@ def _steps(logits: NDArray[Any], true: Bools) -> tuple[Steps, I64]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MultiLabel:
+class MultiLabel(Rule):
     """Sets of several labels; made by `multilabel`.
 
     Parameters
@@ -201,6 +204,21 @@ class MultiLabel:
         surely = None if self.surest is None else self.predict(logits, sure=True).mask()
         return MultiLabelEvaluation.of(missed, sets.mask(), true, surely, self.known.classes.names)
 
+    def curve(self, logits: Any, truth: Any) -> RiskCurve:
+        """The share of missed labels of labelled rows where other shares are asked for, with its interval.
+
+        Parameters
+        ----------
+        logits, truth : new rows
+        """
+        found = lambda risk: replace(self, risk=risk).evaluate(logits, truth).missed  # noqa: E731
+        return risk_curve(found, self.risk, 1.0)
+
+    def _sections(self, logits: Any, truth: Any) -> tuple[Section, ...]:
+        curve = self.curve(logits, truth)
+        text = "The share of a row's true labels that its set lacks, where other shares are asked for."
+        return (Section("Missed labels and size", text, curve.to_svg(), curve.table),)
+
     # -----------------------------------------------------------------------------------------------------------
     # What is promised
 
@@ -212,10 +230,12 @@ class MultiLabel:
         evaluation : what was observed on other rows
         """
         sure = "on average over calibration sets" if self.confidence is None else f"with confidence {self.confidence:g}"
-        where = "of each label's rows" if self.by_label else "of a row's true labels"
+        where, of_each = (
+            ("of each label's rows", " for each by itself") if self.by_label else ("of a row's true labels", "")
+        )
         full = np.flatnonzero(self.thresholds == -np.inf).tolist()
         facts = [
-            ("missed", f"at most {float(self.risk):g} {where}, {sure}"),
+            ("missed", f"at most {float(self.risk):g} {where}, {sure}{of_each}"),
             ("calibration rows n", f"{self.n:,}, with {len(self.codes):,} true labels"),
             ("labels", f"{self.n_classes:,}"),
         ]
@@ -226,6 +246,7 @@ class MultiLabel:
             facts.append(("in every set", f"{len(full):,} labels of too few rows: {some_of(full)}"))
         if self.precision is not None:
             line = f"at least {float(self.precision):g} of a row's labels true, logits from {self.surest:.6g} on"
+            line = "none: no threshold is certified" if self.surest == np.inf else line
             facts.append(("sure labels", line))
         if evaluation is not None:
             facts.append(("observed", str(evaluation).partition("\n")[0]))
@@ -247,9 +268,6 @@ class MultiLabel:
         kind = ", by label" if self.by_label else ""
         kind += "" if self.precision is None else f", precision {float(self.precision):g}"
         return f"MultiLabel(missed {float(self.risk):g}{sure}{kind}; {self.n:,} rows, {self.n_classes:,} labels)"
-
-    def _repr_html_(self) -> str:
-        return self.certificate().to_html()
 
     # -----------------------------------------------------------------------------------------------------------
     # Files
@@ -290,6 +308,8 @@ class MultiLabel:
         scores, before, after, codes = (tensors.pop(name) for name in ("scores", "before", "after", "codes"))
         steps = Steps(scores, before, after, n, 1.0)
         inside = np.all((codes >= 0) & (codes < known.classes.n_classes) & (codes == np.floor(codes)))
+        if surest is not None and not surest > -np.inf:  # NaN among them
+            raise InputError(f"its labels are surely true from a logit of {surest} on.")
         if tensors or len(codes) != len(scores) or not (steps.is_valid and inside) or n < np.sum(before == 1):
             raise InputError("its true labels do not fit together.")
         by_label = validate.as_flag(content["by_label"], "by_label")

@@ -16,6 +16,7 @@ from evicp.errors import InputError
 from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassNames
 from evicp.input.messages import refuse_unknown, some_of
+from evicp.report.rule import Section
 from evicp.risk.answers import SelectiveEvaluation
 from evicp.risk.certificate import RuleCertificate
 from evicp.risk.curve import RiskCoverage, curve_of
@@ -23,7 +24,8 @@ from evicp.risk.doubt import as_doubt, best_labels, doubts_of
 from evicp.risk.files import load_rule, save_rule, stored_fraction, stored_texts
 from evicp.risk.known import KnownLogits
 from evicp.risk.rows import Rows, groups_of, names_of
-from evicp.risk.sequence import Tested, in_sequence, rows_that_would_do, sequence_of
+from evicp.risk.rule import Rule
+from evicp.risk.sequence import Tested, as_candidates, in_sequence, rows_that_would_do, sequence_of
 from evicp.sets import PredictionSets, sets_of
 from evicp.types import F64, I32, I64, Bools, TargetCoverage
 
@@ -71,7 +73,7 @@ def selective(
     Selective(error 0.02 with confidence 0.95: answers 0.941 of the rows; 2,000 rows, 4 classes)
     """
     refuse_unknown("selective", unknown, "Ask for the error of answers: error=0.01.")
-    how = {"most": most, "doubt": as_doubt(doubt), "by": by, "candidates": _as_candidates(candidates)}
+    how = {"most": most, "doubt": as_doubt(doubt), "by": by, "candidates": as_candidates(candidates)}
     aside = {"share": 0.0 if candidates is not None else validate.as_probability(share, "share"), "seed": seed}
     return _fitted(logits, labels, class_names, **how, **aside).at(error, confidence)
 
@@ -105,7 +107,7 @@ def _fitted(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Selective:
+class Selective(Rule):
     """Answers rows that it is sure of, and hands the others to a person; made by `selective`.
 
     Parameters
@@ -251,28 +253,37 @@ class Selective:
             raise InputError(f"groups must be among those calibrated; got {some_of(unknown)}.")
         return np.array([place[name] for name in given.tolist()], np.int64)
 
-    def evaluate(
-        self, logits: Any, labels: Any, *, groups: Any = None, confidence: float = 0.95
-    ) -> SelectiveEvaluation:
+    def evaluate(self, logits: Any, truth: Any, *, groups: Any = None, confidence: float = 0.95) -> SelectiveEvaluation:
         """What the answers to labelled rows are worth.
 
         Parameters
         ----------
-        logits, labels, groups : new rows
+        logits, truth, groups : new rows
         confidence : of the intervals, and of the verdict
         """
         sets = self.predict(logits, groups=groups)
-        return self.evaluation_of(self.losses(sets, labels), confidence=confidence)
+        return self.evaluation_of(self.observed(sets, truth, groups), confidence=confidence)
 
-    def losses(self, sets: PredictionSets, labels: Any) -> F64:
+    def losses(self, sets: PredictionSets, truth: Any) -> F64:
         """1 where an answer of this rule is wrong, 0 where it is right, NaN where there is none, (n,)."""
-        return np.where(sets.sizes > 0, 1.0 - sets.contains(labels), np.nan)
+        return np.where(sets.sizes > 0, 1.0 - sets.contains(truth), np.nan)
 
-    def evaluation_of(self, losses: F64, _: int = 0, confidence: float = 0.95) -> SelectiveEvaluation:
-        """What losses are worth; how many labels the answers hold together makes no difference."""
-        answered = ~np.isnan(losses)
-        wrong = int(losses[answered].sum())
-        return SelectiveEvaluation.of(len(losses), int(answered.sum()), wrong, self.error, confidence)
+    def observed(self, sets: PredictionSets, truth: Any, groups: Any = None) -> F64:
+        """The losses, and the group of each row that is answered, (n, 2)."""
+        first = np.zeros((len(sets), 1), np.int32)
+        answered = sets.sizes > 0
+        first[answered, 0] = sets.labels[sets.offsets[:-1][answered]]
+        return np.column_stack([self.losses(sets, truth), self._codes(groups, first)])
+
+    def evaluation_of(self, observed: F64, _: int = 0, confidence: float = 0.95) -> SelectiveEvaluation:
+        """What that is worth; how many labels the answers hold together makes no difference."""
+        answered = ~np.isnan(observed[:, 0])
+        wrong, codes = observed[answered, 0] == 1, observed[answered, 1].astype(np.int64)
+        each = [np.bincount(part, minlength=len(self.names)).tolist() for part in (codes, codes[wrong])]
+        by_name = None if self.by is None else dict(zip(self.names, zip(*each, strict=True), strict=True))
+        return SelectiveEvaluation.of(
+            len(observed), int(answered.sum()), int(wrong.sum()), self.error, confidence, by_name
+        )
 
     # -----------------------------------------------------------------------------------------------------------
     # What is promised
@@ -284,6 +295,21 @@ class Selective:
         answered, mistakes = self._answered()
         at = (float(answered.mean()), float(mistakes[answered].mean()) if answered.any() else 0.0)
         return curve_of(doubts, wrong, self.error, self.confidence, at)
+
+    def _sections(self, logits: Any, truth: Any) -> tuple[Section, ...]:
+        array, _ = self.known.new(logits)
+        answers, doubts = best_labels(array, self.most), doubts_of(self.doubt, array)
+        wrong = ~(answers == self.known.classes.row_labels(truth, logits, array)[:, None]).any(1)
+        before = self.curve()
+        now = curve_of(doubts, wrong, self.error, self.confidence, before.chosen)
+        text = (
+            "From the surest row on; the thin line is the upper end of an interval. The dot is the rule's answers to "
+        )
+        text += "the calibration rows."
+        return (
+            Section("Calibration rows", text, before.to_svg()),
+            Section("Rows tested", text, now.to_svg()),
+        )
 
     def certificate(self, evaluation: SelectiveEvaluation | None = None) -> RuleCertificate:
         """What is promised, and what it was computed from.
@@ -340,7 +366,7 @@ class Selective:
         )
 
     def _repr_html_(self) -> str:
-        return self.certificate().to_html() + self.curve().to_svg()
+        return super()._repr_html_() + self.curve().to_svg()
 
     # -----------------------------------------------------------------------------------------------------------
     # Files
@@ -402,7 +428,7 @@ class Selective:
         rows = Rows(doubts, wrong == 1, codes.astype(np.int64), aside == 1)
         most = _as_most(content["most"], known.classes.n_classes)
         named = doubt if doubt == "custom" else as_doubt(doubt)
-        made = cls(known, rows, Fraction(1, 2), 0.5, most, named, by, names, _as_candidates(given))
+        made = cls(known, rows, Fraction(1, 2), 0.5, most, named, by, names, as_candidates(given))
         return made.at(stored_fraction(content["error"]), content["confidence"])
 
 
@@ -410,13 +436,3 @@ def _as_most(most: Any, n_classes: int) -> int:
     if validate.as_count(most, "most") >= n_classes:
         raise InputError(f"most must be below the number of classes, {n_classes}; got {most}.")
     return int(most)
-
-
-def _as_candidates(candidates: Any) -> tuple[float, ...] | None:
-    """Thresholds to test in this order, or none."""
-    if candidates is None:
-        return None
-    array = convert.as_array(candidates, "candidates")
-    if array.ndim != 1 or not array.size or array.dtype.kind not in "fiu" or np.isnan(array.astype(np.float64)).any():
-        raise InputError("candidates must be a list of thresholds, in the order of their tests.")
-    return tuple(array.astype(np.float64).tolist())

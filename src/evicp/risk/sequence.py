@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evicp.calibration.ranks import rank_of
+from evicp.errors import InputError
+from evicp.input import convert
 from evicp.types import F64, I64, Bools
 
 #: So many thresholds are tried at most: more would be too much alike.
@@ -23,6 +25,16 @@ class Tested(NamedTuple):
     answered: int
     wrong: int
     certified: bool
+
+
+def as_candidates(candidates: Any) -> tuple[float, ...] | None:
+    """Thresholds to test in this order, or none."""
+    if candidates is None:
+        return None
+    array = convert.as_array(candidates, "candidates")
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "fiu" or np.isnan(array.astype(np.float64)).any():
+        raise InputError("candidates must be a list of thresholds, in the order of their tests.")
+    return tuple(array.astype(np.float64).tolist())
 
 
 def sequence_of(doubts: F64, wrong: Bools, rows: int, error: Fraction, confidence: float) -> F64:
