@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import evicp
-from evicp import APS, LAC, RAPS, SAPS, conformal_rank
+from evicp import APS, LAC, RAPS, SAPS, TopK, conformal_rank
 from evicp.datasets import load_imagenet_sample
 from evicp.kernels import _numpy
 
@@ -127,7 +127,11 @@ class OurUniforms(np.random.RandomState):
 
 
 @pytest.mark.parametrize("coverage", COVERAGES)
-@pytest.mark.parametrize(("ours", "name"), [(LAC(), "lac"), (APS(), "aps")], ids=["lac", "aps"])
+@pytest.mark.parametrize(
+    ("ours", "name"),
+    [(LAC(), "lac"), (APS(), "aps"), (TopK(randomized=False), "top_k")],
+    ids=["lac", "aps", "top_k"],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_mapie(ours, name, coverage, long_run, figure):
     classification = pytest.importorskip("mapie.classification")

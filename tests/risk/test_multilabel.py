@@ -270,20 +270,27 @@ def test_files_give_back_what_was_saved(many, tmp_path, how):
 # MAPIE 1.6
 
 
-def test_mapies_threshold_is_the_next_one_on_its_grid():
-    """It looks at probabilities 0, 0.01, ...: of those at most our threshold it takes the largest."""
-    methods = pytest.importorskip("mapie.risk_control.methods")
-    logits, truth = draw(300, 3)
-    truth[:, 0] |= ~truth.any(1)  # it wants a label in every row
+@pytest.mark.filterwarnings("ignore:WARNING:UserWarning")
+@pytest.mark.parametrize("name", ["made up", "hierarchy of ImageNet"])
+def test_mapies_threshold_is_the_next_one_on_its_grid(name):
+    """Its controller looks at probabilities 0, 0.01, ...: of those below our threshold it takes the largest."""
+    controllers = pytest.importorskip("mapie.risk_control")
+    if name == "made up":
+        logits, truth = draw(300, 3)
+        truth[:, 0] |= ~truth.any(1)  # it wants a label in every row
+    else:
+        logits, truth = (part[:400, 1000:] for part in hierarchical())
     probabilities = 1 / (1 + np.exp(-logits))
-    grid = np.arange(0, 1, 0.01)
-    risks = np.array([share_missed(probabilities, truth, t) for t in grid], float).T
-    _, bound = methods.get_r_hat_plus(risks, grid, "crc", None, None, None)
     for risk in (0.05, 0.1, 0.3):
-        theirs = np.ravel(methods.find_best_predict_param(grid, bound, np.array([risk])))[0]
-        ours = 1 / (1 + np.exp(-multilabel(logits, truth, missed=risk).thresholds[0]))
-        assert grid[grid <= ours][-1] == pytest.approx(theirs, abs=0.0101)
-        assert theirs <= ours
+        theirs = controllers.MultiLabelClassificationController(
+            lambda p: p, risk="recall", method="crc", target_level=1 - risk
+        ).calibrate(probabilities, truth.astype(int))
+        rule = multilabel(logits, truth, missed=risk)
+        ours = 1 / (1 + np.exp(-rule.thresholds[0]))
+        grid = theirs.predict_params
+        assert theirs.best_predict_param.tolist() == [grid[grid < ours][-1]]
+        found = theirs.predict(probabilities)[:, :, 0] == 1
+        assert not np.any(rule.predict(logits).mask() & ~found)  # all of ours, and those between the two thresholds
 
 
 # ---------------------------------------------------------------------------------------------------------------

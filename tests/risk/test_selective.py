@@ -6,10 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from scipy.stats import binom
 
 import evicp
 from evicp import Selective, selective
+from evicp.datasets import load_imagenet_sample
 from evicp.errors import ArtifactError, InputError, InputTypeError, ScoreError
 from evicp.risk.doubt import best_labels, doubts_of
 from evicp.risk.sequence import in_sequence, sequence_of
@@ -268,6 +270,35 @@ def test_the_p_values_and_the_sequence_are_mapies():
         theirs = fwer.control_fwer(np.array(p), 0.05, "fixed_sequence")
         ours = [test.certified for test in in_sequence(doubts, wrong, thresholds, exact, 0.95)]
         assert len(theirs) == sum(ours) > 0
+
+
+@pytest.mark.filterwarnings("ignore:Fixed sequence testing requires:UserWarning")
+@pytest.mark.parametrize("error", [0.08, 0.1, 0.15])
+def test_mapies_controller_abstains_from_the_same_rows(error):
+    """On real logits: its p-values of errors are the exact binomial tail, too."""
+    control = pytest.importorskip("mapie.risk_control")
+    sample = load_imagenet_sample()
+    logits, labels = np.asarray(sample.logits, np.float64), sample.labels.astype(int)
+    wrong = control.BinaryRisk(lambda true, given: given != true, lambda _, given: given == given, False)  # noqa: PLR0124
+    grid = np.linspace(0.1, 0.9, 17)
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(labels))
+        used, new = order[:1500], order[1500:]
+        theirs = control.MultiClassificationLTTController(
+            lambda z: softmax(z, axis=1),
+            [wrong],
+            [error],
+            0.95,
+            best_predict_param_choice=control.abstention_rate,
+            list_predict_params=grid,
+            classes=np.arange(1000),
+            fwer_method="fixed_sequence",
+        ).calibrate(logits[used], labels[used])
+        ours = selective(logits[used], labels[used], error=error, candidates=1 - grid[::-1])
+        assert 1 - ours.thresholds[0] == pytest.approx(theirs.best_predict_param, abs=1e-12)
+        sets, given = ours.predict(logits[new]), theirs.predict(logits[new])
+        assert np.array_equal(sets.sizes == 0, np.isnan(given))
+        assert np.array_equal(sets.labels, given[~np.isnan(given)].astype(int))
 
 
 # ---------------------------------------------------------------------------------------------------------------
