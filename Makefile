@@ -83,7 +83,7 @@ test-base: $(VENV)/.test-base
 
 # With the real packages, in an environment of their own; Spark needs Java. Half a gigabyte to download, five minutes.
 ADAPTERS = .venv-adapters
-ADAPTER_TESTS = $(addprefix tests/adapters/test_, $(addsuffix .py, dask spark)) \
+ADAPTER_TESTS = $(addprefix tests/adapters/test_, $(addsuffix .py, dask hub spark)) \
 	"tests/project/test_docs.py::test_every_block_runs_and_prints_what_the_page_says[platforms.md]"
 
 test-adapters: $(ADAPTERS)/.test-adapters

@@ -11,6 +11,8 @@ from typing import Any
 
 _OUTER = {
     "save": "evicp.io.artifact:save",
+    "push_to_hub": "evicp.hub:push",
+    "from_hub": "evicp.hub:fetched",
     "checksum": "evicp.io.artifact:checksum",
     "Evaluation": "evicp.evaluation.result:Evaluation",
     "ExchangeabilityCheck": "evicp.evaluation.exchangeability:ExchangeabilityCheck",

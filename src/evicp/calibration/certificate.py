@@ -20,6 +20,7 @@ from evicp.calibration.suspicious import warn_of
 from evicp.errors import InputError, InputTypeError
 from evicp.input.messages import some_of
 from evicp.outer import outer
+from evicp.tables import markdown_table
 from evicp.types import Coverage
 
 if TYPE_CHECKING:
@@ -208,6 +209,11 @@ class Certificate:
         return f"{table}<p>{escape(self.caveat)}</p>"
 
     _repr_html_ = to_html
+
+    def to_markdown(self) -> str:
+        """The certificate as a Markdown table, for model cards and pull requests."""
+        table = markdown_table(["coverage certificate", ""], [list(line) for line in self._lines()])
+        return f"{table}\n\n{self.caveat}"
 
 
 def _wrapped(line: str, indent: int, width: int = 100) -> str:

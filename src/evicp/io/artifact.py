@@ -28,6 +28,7 @@ from evicp.io.atomic import atomic_path, refuse_existing
 from evicp.io.paths import as_path, open_file
 from evicp.method.score import CUSTOM
 from evicp.method.scores import ECP, SCORES, Score, as_score
+from evicp.outer import outer
 from evicp.types import F64
 
 __all__ = ["load", "save"]
@@ -170,7 +171,7 @@ def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = N
 
     Parameters
     ----------
-    path : a file written by `Calibration.save`
+    path : a file written by `Calibration.save`, or `hf://owner/model[@revision][/file]` on the Hugging Face Hub
     score : needed where the calibration used a function of yours (a score, ECP's evidence or utility): the file only
         says "custom", so supply it again
 
@@ -205,11 +206,11 @@ def read_sealed(
 
     Parameters
     ----------
-    path : a file written by `write_sealed`
+    path : a file written by `write_sealed`, here or on the Hugging Face Hub
     names_of : the arrays that a file with arrays of these names must hold, in their order; [] where they are not ours
     rebuild : checks every part, and makes the result
     """
-    source = as_path(path)
+    source = outer("from_hub")(path) if isinstance(path, str) and path.startswith("hf://") else as_path(path)
     with open_file(source) as file:
         try:
             metadata, tensors = _read_artifact(file, names_of)
