@@ -17,7 +17,7 @@ import scipy.stats
 
 import evicp
 from evicp import APS, ECP, LAC, RAPS, Calibration, Calibrator, Margin, TopK, calibrate
-from evicp.calibration.levels import sets_at_levels
+from evicp.calibration.new_rows import Request, sets_at_level
 from evicp.errors import (
     CoverageError,
     EvicpError,
@@ -141,11 +141,13 @@ def test_what_was_right_once_is_checked_again(calibration):
 def test_moved_levels_are_not_taken_for_the_one_before():
     logits, labels = make(300)
     calibration, level = calibrate(logits, labels), Fraction(9, 10)
-    about = [calibration.at(0.9).level.about]
-    few = sets_at_levels(calibration, logits, [level], about)[0].labels
-    assert len(sets_at_levels(calibration, logits, [Fraction(1)], about)[0].labels) == 300 * K
-    assert len(sets_at_levels(calibration, logits, [Fraction(0)], about)[0].labels) == 0
-    np.testing.assert_array_equal(sets_at_levels(calibration, logits, [level], about)[0].labels, few)
+    about = calibration.at(0.9).level.about
+    few, full, none, again = (
+        sets_at_level(calibration, at, about, None, Request(logits)).labels
+        for at in (level, Fraction(1), Fraction(0), level)
+    )
+    assert (len(full), len(none)) == (300 * K, 0)
+    np.testing.assert_array_equal(again, few)
 
 
 def test_one_row_too_few_gives_full_sets_and_one_warning_per_coverage(cpu_backend):
@@ -728,9 +730,10 @@ def test_the_law_of_groups_and_weights_is_in_their_certificates():
 def test_levels_of_full_sets_beside_others_by_class():
     z, y = make(400)
     calibration = calibrate(z, y, "lac", by="class")
-    levels = [Fraction(1), Fraction(1, 2)]
-    abouts = [calibration.at(coverage).level.about for coverage in (0.9, 0.5)]
-    full, some = sets_at_levels(calibration, z, levels, abouts)
+    full, some = (
+        sets_at_level(calibration, level, calibration.at(coverage).level.about, None, Request(z))
+        for level, coverage in ((Fraction(1), 0.9), (Fraction(1, 2), 0.5))
+    )
     assert np.all(full.sizes == z.shape[1])
     assert some == calibration.predict(z, 0.5)
 

@@ -138,7 +138,7 @@ BUGS = [
     ),
     Bug(
         "empty sets where none may be",
-        "calibration/levels.py",
+        "calibration/new_rows.py",
         "    if not allow_empty:\n",
         "    if allow_empty is None:\n",
         CALIBRATION,

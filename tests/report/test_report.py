@@ -24,7 +24,7 @@ import scipy.stats
 import evicp
 from evicp import kernels, report
 from evicp.calibration.certificate import weakest
-from evicp.calibration.levels import comparable
+from evicp.calibration.new_rows import comparable
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import EvicpError, EvicpWarning
 from evicp.evaluation.metrics import clopper_pearson

@@ -17,18 +17,9 @@ from evicp.calibration.laws.groups import Partition
 from evicp.calibration.laws.law import Law
 from evicp.calibration.laws.marginal import MARGINAL
 from evicp.calibration.laws.weighted import Weights
-from evicp.calibration.levels import (
-    as_confidence,
-    level_of,
-    new_rows,
-    online_p_values,
-    p_values,
-    predict,
-    raised,
-    require_law,
-    warn_of_request,
-)
+from evicp.calibration.levels import as_confidence, level_of, require_law, warn_of_request
 from evicp.calibration.memory import Memory
+from evicp.calibration.new_rows import Request, new_rows, online_p_values, p_values, predict, raised
 from evicp.calibration.origin import UNKNOWN, Origin, origin_of
 from evicp.calibration.plans import planned_sets
 from evicp.calibration.prepared import Prepared
@@ -236,9 +227,9 @@ class Calibration(Shown):
         """
         if unknown:
             refuse_unknown("predict", unknown)
-        asked = (coverage, confidence, logits, groups, weights, allow_empty, smoothed)
-        sets: Any = None if type(logits) is np.ndarray else planned_sets(self, *asked)
-        return predict(self, *asked) if sets is None else sets
+        request = Request(logits, groups, weights, allow_empty, smoothed)
+        sets: Any = None if type(logits) is np.ndarray else planned_sets(self, coverage, confidence, request)
+        return predict(self, coverage, confidence, request) if sets is None else sets
 
     def evaluate(
         self,

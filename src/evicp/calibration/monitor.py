@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.levels import require_law, sets_at_levels
+from evicp.calibration.levels import require_law
 from evicp.calibration.monitor_state import MonitorState, as_coverage_text, as_state, refuse_impossible
+from evicp.calibration.new_rows import Request, sets_at_level
 from evicp.calibration.ranks import rows_needed
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.seen_rows import SeenRows, content_hashes
@@ -426,16 +427,8 @@ class AdaptiveLevel:
         if one and 0 < level < 1 and rows_needed(level, confidence) > calibration.n:
             level = Fraction(1)  # past the last calibration score sets are full, which here is no cause to warn
         about = replace(calibration.at(self.coverage, confidence).level.about, n_calibration=None)
-        return sets_at_levels(
-            calibration,
-            logits,
-            [level],
-            [about],
-            confidence=confidence,
-            groups=groups,
-            weights=weights,
-            allow_empty=allow_empty,
-        )[0]
+        request = Request(logits, groups, weights, allow_empty)
+        return sets_at_level(calibration, level, about, confidence, request)
 
     def update(self, covered: Any) -> AdaptiveLevel:
         """Learn whether the sets made at the current level held their labels, one bool or (m,) of them."""

@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from evicp import kernels
-from evicp.calibration.levels import comparable, level_of, levels_of, sets_there
+from evicp.calibration.levels import level_of, levels_of
+from evicp.calibration.new_rows import Request, comparable, sets_there
 from evicp.calibration.suspicious import warn_of_new_rows
 from evicp.input import convert, validate
 from evicp.sets import AboutSets
@@ -18,21 +19,13 @@ if TYPE_CHECKING:
 _MOST = 8
 
 
-def planned_sets(
-    calibration: Calibration,
-    coverage: Any,
-    confidence: Any,
-    logits: Any,
-    groups: Any,
-    weights: Any,
-    allow_empty: bool,
-    smoothed: Any,
-) -> Any:
+def planned_sets(calibration: Calibration, coverage: Any, confidence: Any, request: Request) -> Any:
     """The sets of a tensor on an accelerator by what an earlier call with one like it has prepared.
 
     None where nothing can be prepared: of anything else; where a law has more than one threshold; and where there is
     something to round, or to warn of each time.
     """
+    logits, groups, weights, allow_empty, smoothed = request
     if not (groups is weights is None and allow_empty is True and smoothed is False):
         return None
     if not convert.is_on_device(logits) or logits.layout != sys.modules["torch"].strided:

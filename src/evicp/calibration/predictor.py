@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from evicp import kernels
-from evicp.calibration.levels import comparable, level_of, levels_of, warn_of_request
+from evicp.calibration.levels import level_of, levels_of, warn_of_request
+from evicp.calibration.new_rows import comparable
 from evicp.calibration.suspicious import warn_of
 from evicp.errors import InputError, InputTypeError, LogitsError, unusable
 from evicp.input import convert, validate

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from evicp.calibration.levels import Level, sets_at
+from evicp.calibration.levels import Level
+from evicp.calibration.new_rows import Request, sets_at
 from evicp.sets import PredictionSets
 from evicp.types import F64
 
@@ -56,7 +57,7 @@ class Prepared:
         self, logits: Any, *, groups: Any = None, weights: Any = None, allow_empty: bool = True, smoothed: Any = False
     ) -> PredictionSets:
         """The prediction sets of new rows, as `Calibration.predict` makes them."""
-        return sets_at(self.calibration, [self.level], logits, groups, weights, allow_empty, smoothed)[0]
+        return sets_at(self.calibration, [self.level], Request(logits, groups, weights, allow_empty, smoothed))[0]
 
     def __repr__(self) -> str:
         own = self.calibration

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.levels import comparable, require_law
+from evicp.calibration.levels import require_law
 from evicp.calibration.monitor import Monitor
+from evicp.calibration.new_rows import comparable
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.evaluation.two_samples import p_value_of, steps_between
 from evicp.input import frames, validate

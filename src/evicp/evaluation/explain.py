@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evicp import kernels
 from evicp.calibration.calibration import Calibration
-from evicp.calibration.levels import limits_of_row
+from evicp.calibration.new_rows import Request, limits_of_row
 from evicp.errors import InputError, LogitsError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order
@@ -255,7 +255,8 @@ def explain_set(
     [True, True, False]
     """
     _one_row(logits_row, calibration.n_classes)
-    row, limits = limits_of_row(calibration, logits_row, coverage, confidence, groups, weights, smoothed)
+    request = Request(logits_row, groups, weights, smoothed=smoothed)
+    row, limits = limits_of_row(calibration, coverage, confidence, request)
     limit = np.asarray(limits, np.float64).reshape(-1)
     of_all = float(limit[0]) if limit.size == 1 else limit
     return _explain(row, calibration.score, of_all, calibration.class_names)

@@ -153,7 +153,7 @@ class Limits:
 
 
 def comparable(method: Method, logits: NDArray[Any]) -> tuple[Method, NDArray[Any]]:
-    """A method, and logits, such that scores and thresholds can be compared: see `calibration.levels`."""
+    """A method, and logits, such that scores and thresholds can be compared: see `calibration.new_rows`."""
     return (method, logits) if isinstance(method, Base) else levels.comparable(method, logits, logits)
 
 
