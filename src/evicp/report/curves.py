@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import kernels
-from evicp.calibration import levels
+from evicp.calibration import new_rows
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.groups import group_thresholds
 from evicp.calibration.laws.overlapping import OverlappingGroups
@@ -154,7 +154,7 @@ class Limits:
 
 def comparable(method: Method, logits: NDArray[Any]) -> tuple[Method, NDArray[Any]]:
     """A method, and logits, such that scores and thresholds can be compared: see `calibration.new_rows`."""
-    return (method, logits) if isinstance(method, Base) else levels.comparable(method, logits, logits)
+    return (method, logits) if isinstance(method, Base) else new_rows.comparable(method, logits, logits)
 
 
 def limits_of(method: Method, logits: NDArray[Any], groups: Any) -> Limits:
