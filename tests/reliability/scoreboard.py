@@ -307,9 +307,10 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "32*",
-            "answer or abstain: how often the error of answers exceeds its bound, 2,000 calibrations",
-            "as rarely as said, within 4 standard errors; a threshold that suits the calibration rows themselves, and "
-            "the wrong tail, are caught",
+            "answer or abstain: how often the error of answers exceeds its bound, and how often a threshold at the "
+            "bound is certified, also by class and by group; 2,000 calibrations",
+            "as rarely as said, within 4 standard errors; abs(z) <= 4 at the bound; a threshold that suits the "
+            "calibration rows themselves, the wrong tail, and one mistake not counted are caught",
             _own("selective_law"),
         ),
         Row(

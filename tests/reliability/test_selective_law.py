@@ -6,9 +6,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import evicp
+from evicp.calibration.ranks import rank_of
 from evicp.errors import InputError
+from evicp.risk import sequence
 from evicp.risk.doubt import best_labels, doubts_of
 from evicp.risk.sequence import in_sequence
 
@@ -108,3 +111,59 @@ def test_the_share_answered_lies_in_its_interval(long_run):
         low, high = rule.share_interval
         inside.append(low <= np.mean(doubts <= rule.thresholds[0]) <= high)
     assert np.mean(inside) >= CONFIDENCE - 4 * (0.09 / len(inside)) ** 0.5
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# One threshold, whose error is exactly the bound: how often it is certified is known, too
+
+BOUND, THRESHOLD = 0.1, 0.2
+
+
+def known_rows(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two classes; the top label is wrong with the probability that the softmax says, uniform up to 1/2."""
+    doubt, top = rng.random(n) / 2, rng.integers(0, 2, n)
+    logits = np.zeros((n, 2))
+    logits[np.arange(n), top] = np.log1p(-doubt) - np.log(doubt)
+    return logits, np.where(rng.random(n) < doubt, 1 - top, top)
+
+
+def certified_in_theory(rows: int, share: float) -> float:
+    """Of so many rows this share is answered; of these, w are wrong: the exact tail certifies few enough."""
+    answered = np.arange(rows + 1)
+    wrong = np.arange(rows + 1)[:, None]
+    allowed = (binom.cdf(wrong, answered, BOUND) <= 1 - CONFIDENCE) & (wrong <= answered) & (answered > 0)
+    return float(binom.pmf(answered, rows, share) @ (binom.pmf(wrong, answered, BOUND) * allowed).sum(0))
+
+
+#: By what, into how many groups of how many rows; and the share of all rows that is in a group and answered.
+DESIGNS = {None: (1, 400, 0.4), "class": (2, 400, 0.2), "group": (20, 200, 0.4)}
+
+
+def z_of_certified(by: str | None, count: int) -> float:
+    """How often the threshold of a group is certified, against the theory, in standard errors."""
+    (n_groups, rows, share), rng, found = DESIGNS[by], np.random.default_rng(17), []
+    n = rows * n_groups if by == "group" else rows
+    how = np.arange(n) % n_groups if by == "group" else by
+    for _ in range(count):
+        logits, labels = known_rows(rng, n)
+        try:
+            rule = evicp.selective(logits, labels, error=BOUND, confidence=CONFIDENCE, by=how, candidates=[THRESHOLD])
+            found.append(float(np.mean(rule.thresholds > -np.inf)))
+        except InputError:  # in no group
+            found.append(0.0)
+    expected = certified_in_theory(rows, share)
+    return (float(np.mean(found)) - expected) / (expected * (1 - expected) / (count * n_groups)) ** 0.5
+
+
+@pytest.mark.parametrize("by", [None, "class", "group"])
+def test_a_threshold_at_the_bound_is_certified_exactly_as_often_as_the_binomial_says(by, long_run, figure):
+    z = z_of_certified(by, repeats(long_run) // (4 if by == "group" else 1))
+    figure("largest abs(z) of a threshold at the bound", abs(z))
+    assert abs(z) <= 4
+
+
+def test_control_one_mistake_that_is_not_counted_is_caught(long_run, monkeypatch, figure):
+    monkeypatch.setattr(sequence, "rank_of", lambda n, coverage, confidence: rank_of(n, coverage, confidence) - 1)
+    z = z_of_certified("group", repeats(long_run) // 2)
+    figure("smallest z with one mistake not counted", z)
+    assert z > 4
