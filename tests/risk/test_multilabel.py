@@ -203,6 +203,31 @@ def test_figures_are_scikit_learns(many):
     assert found.to_dict()["label_f1"] == found.label_f1.tolist()
 
 
+def test_by_label_every_label_is_judged(many):
+    """A label that is missed too often is named, though all labels together are missed as rarely as asked."""
+    new, true = draw(1000, 5)
+    rule = multilabel(*many, missed=0.2, by_label=True, class_names=list("abcde"))
+    found = rule.evaluate(new, true)
+    assert found.kept
+    assert "agrees with 0.2 of each label" in str(found)
+    recalls = rule.evaluation_of(
+        np.concatenate(
+            [rule.observed(rule.predict(z), t) for z, t in ((new[:300], true[:300]), (new[300:], true[300:]))]
+        ),
+        0,
+    )
+    assert recalls.to_dict() == found.by_label.to_dict()
+    assert found.by_label.lost.tolist() == (true & (new < rule.thresholds)).sum(0).tolist()
+    moved = new.copy()
+    moved[:, 2] -= 0.5
+    moved[:, [0, 1, 3, 4]] += 0.5
+    broken = rule.evaluate(moved, true)
+    assert broken.missed.mean_loss < 0.2
+    assert not broken.kept
+    assert "is MORE than 0.2 in c of each label" in str(broken)
+    assert "for each by itself" in " ".join(str(rule.certificate(broken)).split())
+
+
 def test_a_classifier_of_scikit_learn_keeps_the_share():
     datasets, linear, multiclass = (
         pytest.importorskip(f"sklearn.{name}") for name in ("datasets", "linear_model", "multiclass")

@@ -2,17 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from evicp.calibration.reliability import Reliability
+from evicp.input import validate
+from evicp.input.messages import some_of
 from evicp.report.rule import Section
 from evicp.risk.control import RiskEvaluation
 from evicp.tables import text_table
 from evicp.types import F64, I64, Bools
 
-__all__ = ["MultiLabelEvaluation"]
+__all__ = ["LabelRecalls", "MultiLabelEvaluation"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelRecalls:
+    """Whether each label is missed as rarely as was asked, where each has a threshold of its own.
+
+    Attributes
+    ----------
+    asked : the share of a label's rows that may lack it
+    confidence : of the verdict, on all labels together
+    counts, lost : (K,) rows in which each label is true, and how many of these lack it
+    over : the labels that are missed more often than chance explains, given how much calibration and test rows vary
+    """
+
+    asked: float
+    confidence: float
+    counts: I64
+    lost: I64
+    over: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        counts: I64,
+        lost: I64,
+        laws: Sequence[Reliability | None],
+        asked: float,
+        confidence: float,
+        names: tuple[str, ...] | None,
+    ) -> LabelRecalls:
+        """From counts, and the law of each label's coverage; None of labels that are in every set."""
+        sure = validate.as_probability(confidence, "confidence")
+        wider = 1 - (1 - sure) / max(1, int(np.count_nonzero(counts)))
+        over = [
+            names[label] if names else str(label)
+            for label, (law, m, missed) in enumerate(zip(laws, counts.tolist(), lost.tolist(), strict=True))
+            if law is not None and m and not law.compatible(1 - missed / m, m, wider, at_least=True).kept
+        ]
+        return cls(asked, sure, counts, lost, tuple(over))
+
+    @property
+    def kept(self) -> bool:
+        """Whether no label is missed too often."""
+        return not self.over
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        own = {"asked": self.asked, "confidence": self.confidence, "kept": self.kept, "over": list(self.over)}
+        return {**own, "counts": self.counts.tolist(), "lost": self.lost.tolist()}
+
+    def __str__(self) -> str:
+        share = self.lost.sum() / max(1, self.counts.sum())
+        verdict = f"is MORE than {self.asked:g} in {some_of(self.over)}" if self.over else f"agrees with {self.asked:g}"
+        return f"missed in {share:.4g} of {self.counts.sum():,} rows of labels, which {verdict} of each label"
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -22,6 +82,7 @@ class MultiLabelEvaluation:
     Attributes
     ----------
     missed : the mean share of a row's true labels that its set misses, beside what was asked
+    by_label : whether each label is missed as rarely as asked, where each has its own threshold; None elsewhere
     precision, recall, f1 : over all labels of all rows together; NaN where there are none
     mean_size : labels per set
     sure_precision, sure_recall : the mean share of a row's sure labels that are true, and the share of all true labels
@@ -32,6 +93,7 @@ class MultiLabelEvaluation:
     """
 
     missed: RiskEvaluation
+    by_label: LabelRecalls | None
     precision: float
     recall: float
     f1: float
@@ -46,7 +108,13 @@ class MultiLabelEvaluation:
 
     @classmethod
     def of(
-        cls, missed: RiskEvaluation, found: Bools, true: Bools, sure: Bools | None, names: tuple[str, ...] | None
+        cls,
+        missed: RiskEvaluation,
+        by_label: LabelRecalls | None,
+        found: Bools,
+        true: Bools,
+        sure: Bools | None,
+        names: tuple[str, ...] | None,
     ) -> MultiLabelEvaluation:
         """From membership, truth and sure labels, each (n, K)."""
         hits, sizes, counts = (part.sum(0) for part in (found & true, found, true))
@@ -55,21 +123,22 @@ class MultiLabelEvaluation:
             wrong = (sure & ~true).sum(1) / np.maximum(sure.sum(1), 1)
             surely = float(1 - wrong.mean()), float((sure & true).sum() / max(1, true.sum()))
         precision, recall, f1 = map(float, _shares(hits.sum(), sizes.sum(), counts.sum()))
-        by_label = _shares(hits, sizes, counts)
-        return cls(missed, precision, recall, f1, missed.mean_size, *surely, counts, *by_label, names)
+        of_labels = _shares(hits, sizes, counts)
+        return cls(missed, by_label, precision, recall, f1, missed.mean_size, *surely, counts, *of_labels, names)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         result = asdict(self)
         result["missed"] = self.missed.to_dict()
+        result["by_label"] = self.by_label and self.by_label.to_dict()
         for name in ("counts", "label_precision", "label_recall", "label_f1"):
             result[name] = getattr(self, name).tolist()
         return result
 
     @property
     def kept(self) -> bool:
-        """Whether the share of missed labels agrees with what was asked."""
-        return self.missed.kept
+        """Whether the share of missed labels agrees with what was asked, of each label where that was asked."""
+        return (self.missed if self.by_label is None else self.by_label).kept
 
     def _figures(self) -> list[str]:
         lines = [f"precision {self.precision:.4f}, recall {self.recall:.4f}, F1 {self.f1:.4f}"]
@@ -97,7 +166,8 @@ class MultiLabelEvaluation:
         return (Section("Precision and recall", text, table=self._table(100)),)
 
     def __str__(self) -> str:
-        return "\n".join([f"missed: {self.missed}", *self._figures(), "", text_table(*self._table(10))])
+        missed = f"missed: {self.missed}" if self.by_label is None else str(self.by_label)
+        return "\n".join([missed, *self._figures(), "", text_table(*self._table(10))])
 
     __repr__ = __str__
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.calibration.ranks import rank_of
+from evicp.calibration.reliability import Reliability
 from evicp.errors import InputError
 from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassNames
@@ -23,7 +24,7 @@ from evicp.risk.control import RiskEvaluation, as_risk, as_sure
 from evicp.risk.curve import RiskCurve, risk_curve
 from evicp.risk.files import load_rule, save_rule, stored_fraction
 from evicp.risk.known import KnownLogits
-from evicp.risk.label_metrics import MultiLabelEvaluation
+from evicp.risk.label_metrics import LabelRecalls, MultiLabelEvaluation
 from evicp.risk.precision import surest_threshold
 from evicp.risk.rule import Rule
 from evicp.risk.steps import Steps
@@ -185,9 +186,26 @@ class MultiLabel(Rule):
         lost: F64 = (true & ~sets.mask()).sum(1) / np.maximum(true.sum(1), 1)
         return lost
 
-    def evaluation_of(self, losses: F64, labels: int, confidence: float = 0.95) -> RiskEvaluation:
-        """What losses are worth, of sets that hold so many labels together."""
-        return RiskEvaluation.of(losses, labels, self, 1.0, confidence)
+    def observed(self, sets: PredictionSets, truth: Any, groups: Any = None) -> NDArray[Any]:  # noqa: ARG002
+        """The losses; by label, in how many rows each label is true and how many of these lack it, (1, 2, K)."""
+        if not self.by_label:
+            return self.losses(sets, truth)
+        true = as_truth(truth, len(sets), self.known.classes)
+        return np.stack([true.sum(0), (true & ~sets.mask()).sum(0)])[None]
+
+    def evaluation_of(
+        self, observed: NDArray[Any], labels: int, confidence: float = 0.95
+    ) -> RiskEvaluation | LabelRecalls:
+        """What that is worth, of sets that hold so many labels together."""
+        if not self.by_label:
+            return RiskEvaluation.of(observed, labels, self, 1.0, confidence)
+        return self._recalls(observed, confidence)
+
+    def _recalls(self, observed: NDArray[Any], confidence: float) -> LabelRecalls:
+        rows = np.bincount(self.codes, minlength=self.n_classes)
+        laws = [Reliability(n, 1 - self.risk, self.confidence) if n else None for n in rows.tolist()]
+        counts, lost = observed.sum(0)
+        return LabelRecalls.of(counts, lost, laws, float(self.risk), confidence, self.known.classes.names)
 
     def evaluate(self, logits: Any, truth: Any, *, confidence: float = 0.95) -> MultiLabelEvaluation:
         """Share of missed labels, precision, recall and F1 of the sets of rows whose labels are known.
@@ -200,9 +218,10 @@ class MultiLabel(Rule):
         frames.same_rows(logits=logits, truth=truth)
         sets = self.predict(logits)
         true = as_truth(truth, len(sets), self.known.classes)
-        missed = self.evaluation_of(self.losses(sets, true), len(sets.labels), confidence)
+        missed = RiskEvaluation.of(self.losses(sets, true), len(sets.labels), self, 1.0, confidence)
+        by_label = self._recalls(self.observed(sets, true), confidence) if self.by_label else None
         surely = None if self.surest is None else self.predict(logits, sure=True).mask()
-        return MultiLabelEvaluation.of(missed, sets.mask(), true, surely, self.known.classes.names)
+        return MultiLabelEvaluation.of(missed, by_label, sets.mask(), true, surely, self.known.classes.names)
 
     def curve(self, logits: Any, truth: Any) -> RiskCurve:
         """The share of missed labels of labelled rows where other shares are asked for, with its interval.
