@@ -192,14 +192,13 @@ template <class T> struct Batch {
             for (int r = 0; r < kLanes; r++) to[k * kLanes + r] = rows[r][k];
     }
 #if defined(__x86_64__)
-    // Four logits of each row from number k on: columns of 16, by way of vectors with those of every fourth row.
+    // Four logits of each row from number k on, or two: columns of 16.
     static INLINE void turn_block(const float *const *rows, int64_t k, float *to) {
-        using F = Row16<float>;
-        F a = fours(rows, k), b = fours(rows + 1, k), c = fours(rows + 2, k), d = fours(rows + 3, k);
-        F ab = interleave_lower(a, b), cd = interleave_lower(c, d);
-        join_lower(ab, cd).store(to), join_upper(ab, cd).store(to + kLanes);
-        ab = interleave_upper(a, b), cd = interleave_upper(c, d);
-        join_lower(ab, cd).store(to + 2 * kLanes), join_upper(ab, cd).store(to + 3 * kLanes);
+        for (int r = 0; r < kLanes; r += 4) {
+            __m128 a = _mm_loadu_ps(rows[r] + k), b = _mm_loadu_ps(rows[r + 1] + k), c = _mm_loadu_ps(rows[r + 2] + k), d = _mm_loadu_ps(rows[r + 3] + k);
+            _MM_TRANSPOSE4_PS(a, b, c, d);
+            _mm_store_ps(to + r, a), _mm_store_ps(to + kLanes + r, b), _mm_store_ps(to + 2 * kLanes + r, c), _mm_store_ps(to + 3 * kLanes + r, d);
+        }
     }
     static INLINE void turn_block(const double *const *rows, int64_t k, double *to) {
         for (int r = 0; r < kLanes; r += 2) {

@@ -36,7 +36,7 @@ template <int N> FUNCTION Lanes<double, N> exp_times(Lanes<double, N> x, double 
     Lanes<double, N> shifted = fma(x, kInverseLn2, rounder), n = shifted - rounder;
     Lanes<double, N> f = fma(n, Lanes<double, N>(-kLn2RoundedOff), fma(n, -kLn2, x));
     Lanes<double, N> y = polynomial(f, taylor);
-    return cast<double>(cast<int64_t>(y) + shift_left(cast<int64_t>(shifted), 52));
+    return cast<double>(cast<int64_t>(y) + (cast<int64_t>(shifted) << 52));
 }
 template <int N> FUNCTION Lanes<float, N> exp_times(Lanes<float, N> x, float rate) {
     constexpr float fitted[] = {0.001326471334323287f, 0.009671523235738277f, 0.05550732836127281f,
@@ -44,7 +44,7 @@ template <int N> FUNCTION Lanes<float, N> exp_times(Lanes<float, N> x, float rat
     constexpr float rounder = 1.5f * (1 << 23);
     x = larger(x * (rate * float(kInverseLn2)), Lanes<float, N>(-124.0f));
     Lanes<float, N> shifted = x + rounder, f = x - (shifted - rounder), y = polynomial(f, fitted);
-    return cast<float>(cast<int32_t>(y) + shift_left(cast<int32_t>(shifted), 23));
+    return cast<float>(cast<int32_t>(y) + (cast<int32_t>(shifted) << 23));
 }
 template <class T, int N> INLINE Lanes<T, N> exp(const Lanes<T, N> &x) { return exp_times(x, T(1)); }
 
@@ -54,8 +54,8 @@ template <int N> FUNCTION Lanes<double, N> log(const Lanes<double, N> &x, double
     using Bits = Lanes<uint64_t, N>;
     constexpr double series[] = {1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3};
     const Bits middle(0x3FE6A09E667F3BCDull), offset(1024ull << 52);  // sqrt(1/2); n is made positive to be shifted
-    Bits bits = cast<uint64_t>(x), n = shift_right(bits - middle + offset, 52);
-    D m = cast<double>(bits - shift_left(n - Bits(1024), 52)), f = (m - 1.0) / (m + 1.0), squared = f * f, twice = f + f;
+    Bits bits = cast<uint64_t>(x), n = (bits - middle + offset) >> 52;
+    D m = cast<double>(bits - ((n - Bits(1024)) << 52)), f = (m - 1.0) / (m + 1.0), squared = f * f, twice = f + f;
     D log_m = fma(twice * squared, polynomial(squared, series), twice);
     D power = cast<double>(n | Bits(0x4330000000000000ull)) - (4503599627370496.0 + 1024.0);  // n as a float64
     return fma(power - less, kLn2, log_m);
@@ -64,11 +64,9 @@ template <int N> FUNCTION Lanes<double, N> log(const Lanes<double, N> &x, double
 template <int N> FUNCTION Lanes<float, N> log(const Lanes<float, N> &x) {
     using Bits = Lanes<int32_t, N>;
     constexpr float series[] = {1.0f / 9, 1.0f / 7, 1.0f / 5, 1.0f / 3};
-    constexpr int kParts = Lanes<float, N>::kParts;
-    Bits bits = cast<int32_t>(x), n = shift_right(bits - Bits(0x3F3504F3), 23);
-    Lanes<float, N> m = cast<float>(bits - shift_left(n, 23)), f = (m - 1.0f) / (m + 1.0f), squared = f * f, twice = f + f, power;
-    EACH_PART power.part[i] = __builtin_convertvector(n.part[i], typename Lanes<float, N>::Part);
-    return fma(power, float(kLn2), fma(twice * squared, polynomial(squared, series), twice));
+    Bits bits = cast<int32_t>(x), n = (bits - Bits(0x3F3504F3)) >> 23;
+    Lanes<float, N> m = cast<float>(bits - (n << 23)), f = (m - 1.0f) / (m + 1.0f), squared = f * f, twice = f + f;
+    return fma(convert<float>(n), float(kLn2), fma(twice * squared, polynomial(squared, series), twice));
 }
 
 // ln(1 + x) for x >= 0, to full relative accuracy: what rounding took from the sum is put back.
@@ -101,20 +99,12 @@ template <class T, int N> FUNCTION Lanes<T, N> softplus(const Lanes<T, N> &x) {
 // No less than e^(x rate) <= 1 and at most 6.2 % more: 2^(n + f) <= 2^n (1 + f), which is n + f read as bits.
 template <int N> INLINE Lanes<float, N> rough_exp(const Lanes<float, N> &x, float rate) {
     Lanes<float, N> bits = fma(x, rate * float(8388608.0 * kInverseLn2), float(127.0 * 8388608.0));
-    Lanes<int32_t, N> whole;
-    constexpr int kParts = Lanes<float, N>::kParts;
-    bits = larger(bits, Lanes<float, N>(0.0f));
-    EACH_PART whole.part[i] = __builtin_convertvector(bits.part[i], typename Lanes<int32_t, N>::Part);
-    return cast<float>(whole);
+    return cast<float>(convert<int32_t>(larger(bits, Lanes<float, N>(0.0f))));
 }
 
 // No more than ln x, and at most 0.06 less; far less than any logarithm where x is negative.
 template <int N> INLINE Lanes<float, N> rough_log(const Lanes<float, N> &x) {
-    Lanes<float, N> bits;
-    Lanes<int32_t, N> whole = cast<int32_t>(x);
-    constexpr int kParts = Lanes<float, N>::kParts;
-    EACH_PART bits.part[i] = __builtin_convertvector(whole.part[i], typename Lanes<float, N>::Part);
-    return fma(bits, float(kLn2 / 8388608.0), float(-127.0 * kLn2));
+    return fma(convert<float>(cast<int32_t>(x)), float(kLn2 / 8388608.0), float(-127.0 * kLn2));
 }
 
 // The nearest whole number, of two the even one, of numbers in [0, 2^61].
@@ -123,31 +113,20 @@ template <int N> INLINE Lanes<int64_t, N> round_to_whole(const Lanes<double, N> 
     const D rounder(1.5 * (1ull << 52));  // leaves whole numbers in the lowest bits; here in two halves
     D high = x * (1.0 / 4294967296.0) + rounder, low = (x - (high - rounder) * 4294967296.0) + rounder;
     Lanes<int64_t, N> zero = cast<int64_t>(rounder);
-    return shift_left(cast<int64_t>(high) - zero, 32) + (cast<int64_t>(low) - zero);
+    return ((cast<int64_t>(high) - zero) << 32) + (cast<int64_t>(low) - zero);
 }
 
 // The 32-bit finaliser of MurmurHash3, of a number or of lanes.
-INLINE uint32_t mix32(uint32_t x) {
+template <class X> INLINE X mix32(X x) {
     x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
     x = (x ^ (x >> 13)) * 0xC2B2AE35u;
     return x ^ (x >> 16);
 }
-template <int N> INLINE Lanes<uint32_t, N> mix32(Lanes<uint32_t, N> x) {
-    x = (x ^ shift_right(x, 16)) * 0x85EBCA6Bu;
-    x = (x ^ shift_right(x, 13)) * 0xC2B2AE35u;
-    return x ^ shift_right(x, 16);
-}
 // The hash of each lane as float32, 0 where it is -inf.
-INLINE Lanes<uint32_t, kLanes> hashes(const Lanes<float, kLanes> &x) {
-    Lanes<uint32_t, kLanes> hashed = mix32(cast<uint32_t>(x + 0.0f));
-    return hashed & cast<uint32_t>(x > Lanes<float, kLanes>(-kInfinity));
-}
-INLINE Lanes<uint32_t, kLanes> hashes(const Lanes<double, kLanes> &x) {
-    alignas(64) int64_t possible[kLanes];
-    alignas(64) uint32_t mask[kLanes];
-    (x > Lanes<double, kLanes>(-kInfinity)).store(possible);
-    for (int i = 0; i < kLanes; i++) mask[i] = uint32_t(possible[i]);
-    return mix32(cast<uint32_t>(narrow(x) + 0.0f)) & Lanes<uint32_t, kLanes>::load(mask);
+template <class T> INLINE Lanes<uint32_t, kLanes> hashes(const Lanes<T, kLanes> &x) {
+    using X = Lanes<T, kLanes>;
+    const Lanes<float, kLanes> zero(0.0f), is_possible = narrow(select(x > X(T(-kInfinity)), X(T(1)), X(T(0))));
+    return mix32(cast<uint32_t>(narrow(x) + zero)) & cast<uint32_t>(is_possible > zero);
 }
 
 }  // namespace EVICP_LEVEL

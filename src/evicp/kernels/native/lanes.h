@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 #include <string.h>
+
+#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -38,13 +40,8 @@ namespace EVICP_LEVEL {
 
 constexpr int kLanes = 16;
 
-template <class T> struct WholeOf { using type = T; };
-template <> struct WholeOf<float> { using type = int32_t; };
-template <> struct WholeOf<double> { using type = int64_t; };
-template <class T> using Whole = typename WholeOf<T>::type;  // whole numbers of the same size
-template <class T> struct UnsignedOf { using type = uint64_t; };
-template <> struct UnsignedOf<float> { using type = uint32_t; };
-template <class T> using Unsigned = typename UnsignedOf<T>::type;
+template <class T> using Whole = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;  // whole numbers of the same size
+template <class T> using Unsigned = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
 
 template <class T, int N> struct Lanes {
     static constexpr int kBytes = N * int(sizeof(T)) < EVICP_WIDTH ? N * int(sizeof(T)) : EVICP_WIDTH;
@@ -65,25 +62,27 @@ template <class T, int N> struct Lanes {
     INLINE T first() const { return part[0][0]; }
 };
 
-// Sums and products of whole numbers keep their lowest bits: they are those of unsigned numbers, which may overflow.
-template <class T> struct Wrapping { using type = T; };
-template <> struct Wrapping<int32_t> { using type = uint32_t; };
-template <> struct Wrapping<int64_t> { using type = uint64_t; };
+// The body of a function that gives lanes of U, each part worked out from those with the same number i.
+#define BY_PARTS(U, ...)                                                                 \
+    {                                                                                    \
+        constexpr int kParts = Lanes<U, N>::kParts;                                      \
+        Lanes<U, N> r;                                                                   \
+        EACH_PART r.part[i] = (typename Lanes<U, N>::Part)(__VA_ARGS__);                 \
+        return r;                                                                        \
+    }
 
-#define LANES_BINARY(OPERATOR)                                                     \
-    template <class T, int N>                                                      \
-    INLINE Lanes<T, N> operator OPERATOR(const Lanes<T, N> &x, const Lanes<T, N> &y) { \
-        constexpr int kParts = Lanes<T, N>::kParts;                                \
-        typedef typename Wrapping<T>::type Part __attribute__((vector_size(Lanes<T, N>::kBytes))); \
-        Lanes<T, N> r;                                                             \
-        EACH_PART r.part[i] = (typename Lanes<T, N>::Part)((Part)x.part[i] OPERATOR (Part)y.part[i]); \
-        return r;                                                                  \
-    }                                                                              \
-    template <class T, int N> INLINE Lanes<T, N> operator OPERATOR(const Lanes<T, N> &x, T y) { \
-        return x OPERATOR Lanes<T, N>(y);                                          \
-    }                                                                              \
-    template <class T, int N> INLINE Lanes<T, N> operator OPERATOR(T x, const Lanes<T, N> &y) { \
-        return Lanes<T, N>(x) OPERATOR y;                                          \
+// Sums and products of whole numbers keep their lowest bits: they are those of unsigned numbers, which may overflow.
+template <class T, int N>
+using Wrapping = typename Lanes<std::conditional_t<std::is_integral_v<T>, Unsigned<T>, T>, N>::Part;
+#define LANES_BINARY(OPERATOR)                                                                         \
+    template <class T, int N>                                                                          \
+    INLINE Lanes<T, N> operator OPERATOR(const Lanes<T, N> &x, const Lanes<T, N> &y)                   \
+        BY_PARTS(T, (Wrapping<T, N>)x.part[i] OPERATOR (Wrapping<T, N>)y.part[i])                      \
+    template <class T, int N> INLINE Lanes<T, N> operator OPERATOR(const Lanes<T, N> &x, T y) {        \
+        return x OPERATOR Lanes<T, N>(y);                                                              \
+    }                                                                                                  \
+    template <class T, int N> INLINE Lanes<T, N> operator OPERATOR(T x, const Lanes<T, N> &y) {        \
+        return Lanes<T, N>(x) OPERATOR y;                                                              \
     }
 LANES_BINARY(+)
 LANES_BINARY(-)
@@ -95,13 +94,9 @@ LANES_BINARY(^)
 
 // Comparisons give all bits of a whole number set where they hold, none elsewhere.
 template <class T, int N> using Mask = Lanes<Whole<T>, N>;
-#define LANES_COMPARISON(OPERATOR)                                                        \
-    template <class T, int N> INLINE Mask<T, N> operator OPERATOR(const Lanes<T, N> &x, const Lanes<T, N> &y) { \
-        constexpr int kParts = Lanes<T, N>::kParts;                                       \
-        Mask<T, N> r;                                                                     \
-        EACH_PART r.part[i] = (typename Mask<T, N>::Part)(x.part[i] OPERATOR y.part[i]);  \
-        return r;                                                                         \
-    }
+#define LANES_COMPARISON(OPERATOR)                                                                            \
+    template <class T, int N> INLINE Mask<T, N> operator OPERATOR(const Lanes<T, N> &x, const Lanes<T, N> &y) \
+        BY_PARTS(Whole<T>, x.part[i] OPERATOR y.part[i])
 LANES_COMPARISON(>)
 LANES_COMPARISON(>=)
 LANES_COMPARISON(<)
@@ -109,142 +104,75 @@ LANES_COMPARISON(<=)
 LANES_COMPARISON(==)
 LANES_COMPARISON(!=)
 
-template <class T, int N> INLINE Lanes<T, N> select(const Mask<T, N> &mask, const Lanes<T, N> &x, const Lanes<T, N> &y) {
-    constexpr int kParts = Lanes<T, N>::kParts;
-    Lanes<T, N> r;
-    EACH_PART r.part[i] = mask.part[i] ? x.part[i] : y.part[i];
-    return r;
-}
-
-// The same bits, taken as numbers of another type.
-template <class U, class T, int N> INLINE Lanes<U, N> cast(const Lanes<T, N> &x) {
-    static_assert(sizeof(U) == sizeof(T), "as many bits");
-    constexpr int kParts = Lanes<T, N>::kParts;
-    Lanes<U, N> r;
-    EACH_PART r.part[i] = (typename Lanes<U, N>::Part)x.part[i];
-    return r;
-}
-template <class T, int N> INLINE Lanes<T, N> shift_left(const Lanes<T, N> &x, int by) {
-    constexpr int kParts = Lanes<T, N>::kParts;
-    Lanes<T, N> r;
-    EACH_PART r.part[i] = x.part[i] << by;
-    return r;
-}
-template <class T, int N> INLINE Lanes<T, N> shift_right(const Lanes<T, N> &x, int by) {
-    constexpr int kParts = Lanes<T, N>::kParts;
-    Lanes<T, N> r;
-    EACH_PART r.part[i] = x.part[i] >> by;
-    return r;
-}
+template <class T, int N> INLINE Lanes<T, N> operator<<(const Lanes<T, N> &x, int by) BY_PARTS(T, x.part[i] << by)
+template <class T, int N> INLINE Lanes<T, N> operator>>(const Lanes<T, N> &x, int by) BY_PARTS(T, x.part[i] >> by)
+template <class T, int N> INLINE Lanes<T, N> select(const Mask<T, N> &mask, const Lanes<T, N> &x, const Lanes<T, N> &y)
+    BY_PARTS(T, mask.part[i] ? x.part[i] : y.part[i])
+// The same bits, taken as numbers of another type of the same size; and the same numbers, as far as there are such.
+template <class U, class T, int N> INLINE Lanes<U, N> cast(const Lanes<T, N> &x) BY_PARTS(U, x.part[i])
+template <class U, class T, int N> INLINE Lanes<U, N> convert(const Lanes<T, N> &x)
+    BY_PARTS(U, __builtin_convertvector(x.part[i], typename Lanes<U, N>::Part))
 
 // What x86 must be told in its own words: of vectors that are compared elsewhere, too, GCC makes selections of maxima.
+// `bits_of` gives one bit for each number whose bits are set.
 #if defined(__x86_64__)
 #define LANES_EXTREMES(PREFIX, VECTOR, TYPE)                                               \
     INLINE VECTOR larger_of(VECTOR x, VECTOR y) { return PREFIX##_max_##TYPE(x, y); }      \
     INLINE VECTOR smaller_of(VECTOR x, VECTOR y) { return PREFIX##_min_##TYPE(x, y); }
+#define LANES_BITS(PREFIX, VECTOR, TYPE) INLINE int bits_of(VECTOR x) { return PREFIX##_movemask_##TYPE(x); }
 #define LANES_FUSED(PREFIX, VECTOR, TYPE) \
     INLINE VECTOR fused(VECTOR x, VECTOR y, VECTOR z) { return PREFIX##_fmadd_##TYPE(x, y, z); }
 #define LANES_WIDTH(MACRO, PREFIX, VECTOR) MACRO(PREFIX, VECTOR, ps) MACRO(PREFIX, VECTOR##d, pd)
 LANES_WIDTH(LANES_EXTREMES, _mm, __m128)
+LANES_WIDTH(LANES_BITS, _mm, __m128)
 #if EVICP_WIDTH >= 32
 LANES_WIDTH(LANES_EXTREMES, _mm256, __m256)
+LANES_WIDTH(LANES_BITS, _mm256, __m256)
 LANES_WIDTH(LANES_FUSED, _mm, __m128)
 LANES_WIDTH(LANES_FUSED, _mm256, __m256)
 #endif
 #if EVICP_WIDTH >= 64
 LANES_WIDTH(LANES_EXTREMES, _mm512, __m512)
 LANES_WIDTH(LANES_FUSED, _mm512, __m512)
+INLINE int bits_of(__m512 x) { return _mm512_movepi32_mask((__m512i)x); }
+INLINE int bits_of(__m512d x) { return _mm512_movepi64_mask((__m512i)x); }
 #endif
 #endif
-// Two numbers fill no vector.
+// Elsewhere, and of two numbers, which fill no vector.
 template <class V> INLINE V larger_of(V x, V y) { return x > y ? x : y; }
 template <class V> INLINE V smaller_of(V x, V y) { return x < y ? x : y; }
+template <class V> INLINE int bits_of(V x) {
+    int r = 0;
+    for (int k = 0; k < int(sizeof x / sizeof x[0]); k++) r |= (x[k] != 0) << k;
+    return r;
+}
 
 // x > y ? x : y, of two equal numbers, or with a NaN, the second; and the other way round. So do the processors of x86.
-template <class T, int N> INLINE Lanes<T, N> larger(const Lanes<T, N> &x, const Lanes<T, N> &y) {
-    constexpr int kParts = Lanes<T, N>::kParts;
-    Lanes<T, N> r;
-    EACH_PART r.part[i] = larger_of(x.part[i], y.part[i]);
-    return r;
-}
-template <class T, int N> INLINE Lanes<T, N> smaller(const Lanes<T, N> &x, const Lanes<T, N> &y) {
-    constexpr int kParts = Lanes<T, N>::kParts;
-    Lanes<T, N> r;
-    EACH_PART r.part[i] = smaller_of(x.part[i], y.part[i]);
-    return r;
-}
+template <class T, int N> INLINE Lanes<T, N> larger(const Lanes<T, N> &x, const Lanes<T, N> &y)
+    BY_PARTS(T, larger_of(x.part[i], y.part[i]))
+template <class T, int N> INLINE Lanes<T, N> smaller(const Lanes<T, N> &x, const Lanes<T, N> &y)
+    BY_PARTS(T, smaller_of(x.part[i], y.part[i]))
 template <class T> INLINE T larger(T x, T y) { return x > y ? x : y; }
 template <class T> INLINE T smaller(T x, T y) { return x < y ? x : y; }
 
-#if defined(__x86_64__)
-// Four numbers from k on of each of rows 0, 4, 8 and 12.
-INLINE Lanes<float, kLanes> fours(const float *const *rows, int64_t k) {
-    Lanes<float, kLanes> r;
-    constexpr int kParts = Lanes<float, kLanes>::kParts;
-#if EVICP_WIDTH == 16
-    EACH_PART r.part[i] = _mm_loadu_ps(rows[4 * i] + k);
-#else
-    auto two = [&](int i) __attribute__((always_inline)) {
-        return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i] + k)), _mm_loadu_ps(rows[i + 4] + k), 1);
-    };
-#if EVICP_WIDTH == 32
-    EACH_PART r.part[i] = two(8 * i);
-#else
-    EACH_PART r.part[i] = _mm512_insertf32x8(_mm512_castps256_ps512(two(0)), two(8), 1);
-#endif
-#endif
-    return r;
-}
-// In each four numbers of x and y: x0 y0 x1 y1; x2 y2 x3 y3; x0 x1 y0 y1; x2 x3 y2 y3.
-#if EVICP_WIDTH == 64
-#define LANES_PREFIX(NAME) _mm512_##NAME
-#elif EVICP_WIDTH == 32
-#define LANES_PREFIX(NAME) _mm256_##NAME
-#else
-#define LANES_PREFIX(NAME) _mm_##NAME
-#endif
-#define LANES_SHUFFLE(NAME, X86, ...)                                                                            \
-    INLINE Lanes<float, kLanes> NAME(const Lanes<float, kLanes> &x, const Lanes<float, kLanes> &y) {             \
-        constexpr int kParts = Lanes<float, kLanes>::kParts;                                                     \
-        Lanes<float, kLanes> r;                                                                                  \
-        EACH_PART r.part[i] = LANES_PREFIX(X86)(x.part[i], y.part[i] __VA_ARGS__);                               \
-        return r;                                                                                                \
-    }
-LANES_SHUFFLE(interleave_lower, unpacklo_ps)
-LANES_SHUFFLE(interleave_upper, unpackhi_ps)
-LANES_SHUFFLE(join_lower, shuffle_ps, , 0x44)
-LANES_SHUFFLE(join_upper, shuffle_ps, , 0xEE)
-#endif
-
 // The lower and the upper half.
-template <class T, int N> INLINE Lanes<T, N / 2> lower(const Lanes<T, N> &x) {
-    Lanes<T, N / 2> r;
+template <bool UPPER, class T, int N> INLINE Lanes<T, N / 2> half(const Lanes<T, N> &x) {
+    using Half = Lanes<T, N / 2>;
+    constexpr int kParts = Half::kParts;
+    Half r;
     if constexpr (Lanes<T, N>::kParts > 1) {
-        constexpr int kParts = Lanes<T, N / 2>::kParts;
-        EACH_PART r.part[i] = x.part[i];
+        EACH_PART r.part[i] = x.part[UPPER * kParts + i];
 #if EVICP_WIDTH >= 64
     } else if constexpr (Lanes<T, N>::kBytes == 64) {
-        r.part[0] = (typename Lanes<T, N / 2>::Part)_mm512_castpd512_pd256((__m512d)x.part[0]);
+        r.part[0] = (typename Half::Part)_mm512_extractf64x4_pd((__m512d)x.part[0], UPPER);
 #endif
     } else {
-        memcpy(&r.part[0], &x.part[0], sizeof r.part[0]);
+        memcpy(&r.part[0], reinterpret_cast<const char *>(&x.part[0]) + UPPER * sizeof r.part[0], sizeof r.part[0]);
     }
     return r;
 }
-template <class T, int N> INLINE Lanes<T, N / 2> upper(const Lanes<T, N> &x) {
-    Lanes<T, N / 2> r;
-    if constexpr (Lanes<T, N>::kParts > 1) {
-        constexpr int kParts = Lanes<T, N / 2>::kParts;
-        EACH_PART r.part[i] = x.part[kParts + i];
-#if EVICP_WIDTH >= 64
-    } else if constexpr (Lanes<T, N>::kBytes == 64) {
-        r.part[0] = (typename Lanes<T, N / 2>::Part)_mm512_extractf64x4_pd((__m512d)x.part[0], 1);
-#endif
-    } else {
-        memcpy(&r.part[0], reinterpret_cast<const char *>(&x.part[0]) + sizeof r.part[0], sizeof r.part[0]);
-    }
-    return r;
-}
+template <class T, int N> INLINE Lanes<T, N / 2> lower(const Lanes<T, N> &x) { return half<false>(x); }
+template <class T, int N> INLINE Lanes<T, N / 2> upper(const Lanes<T, N> &x) { return half<true>(x); }
 
 // Lanes of single precision in double precision, and back.
 template <int N> INLINE Lanes<double, N> widen(const Lanes<double, N> &x) { return x; }
@@ -260,13 +188,9 @@ template <int N> INLINE Lanes<double, N> widen(const Lanes<float, N> &x) {
     if constexpr (2 * Lanes<float, N>::kBytes <= EVICP_WIDTH) {
         r.part[0] = wide(x.part[0]);
     } else {
-        constexpr int kParts = Lanes<float, N>::kParts, kPart = N / kParts;
-        EACH_PART {
-            Lanes<float, kPart> one;
-            one.part[0] = x.part[i];
-            r.part[2 * i] = wide(lower(one).part[0]);
-            r.part[2 * i + 1] = wide(upper(one).part[0]);
-        }
+        auto low = widen(lower(x)), high = widen(upper(x));
+        constexpr int kParts = decltype(low)::kParts;
+        EACH_PART r.part[i] = low.part[i], r.part[kParts + i] = high.part[i];
     }
     return r;
 }
@@ -291,29 +215,10 @@ template <class T> INLINE double sum(const Lanes<T, kLanes> &x) { return fold(wi
 
 // One bit for each lane whose mask is set.
 template <class T, int N> INLINE uint32_t bits(const Lanes<T, N> &mask) {
-    constexpr int kParts = Lanes<T, N>::kParts, kPart = N / kParts;
+    using Numbers = Lanes<std::conditional_t<sizeof(T) == 4, float, double>, N>;
+    constexpr int kParts = Numbers::kParts;
     uint32_t r = 0;
-    EACH_PART {
-#if defined(__AVX512DQ__)
-        if constexpr (Lanes<T, N>::kBytes == 64) {
-            r |= uint32_t(sizeof(T) == 4 ? _mm512_movepi32_mask((__m512i)mask.part[i]) : _mm512_movepi64_mask((__m512i)mask.part[i])) << i * kPart;
-            continue;
-        }
-#endif
-#if defined(__AVX__)
-        if constexpr (Lanes<T, N>::kBytes == 32) {
-            r |= uint32_t(sizeof(T) == 4 ? _mm256_movemask_ps((__m256)mask.part[i]) : _mm256_movemask_pd((__m256d)mask.part[i])) << i * kPart;
-            continue;
-        }
-#endif
-#if defined(__x86_64__)
-        if constexpr (Lanes<T, N>::kBytes == 16) {
-            r |= uint32_t(sizeof(T) == 4 ? _mm_movemask_ps((__m128)mask.part[i]) : _mm_movemask_pd((__m128d)mask.part[i])) << i * kPart;
-            continue;
-        }
-#endif
-        for (int k = 0; k < kPart; k++) r |= uint32_t(mask.part[i][k] != 0) << (i * kPart + k);
-    }
+    EACH_PART r |= uint32_t(bits_of((typename Numbers::Part)mask.part[i])) << (i * (N / kParts));
     return r;
 }
 // The same of x >= y, by one instruction where there is one.
@@ -334,60 +239,43 @@ template <class T> INLINE Lanes<T, kLanes> numbers() {
 #if EVICP_HAS_FMA
 INLINE float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 INLINE double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
-// x y + z, rounded once.
-template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lanes<T, N> &y, const Lanes<T, N> &z) {
-    constexpr int kParts = Lanes<T, N>::kParts;
-    Lanes<T, N> r;
-    EACH_PART {
-#if defined(__x86_64__)
-        r.part[i] = fused(x.part[i], y.part[i], z.part[i]);
-#else
-        for (int k = 0; k < N / kParts; k++) r.part[i][k] = fma(x.part[i][k], y.part[i][k], z.part[i][k]);
-#endif
-    }
-    return r;
+template <class V> INLINE V fused(V x, V y, V z) {
+    for (int k = 0; k < int(sizeof x / sizeof x[0]); k++) z[k] = fma(x[k], y[k], z[k]);
+    return z;
 }
 #else
+typedef double Pair __attribute__((vector_size(16)));
+typedef Lanes<int64_t, 2>::Part PairBits;
 // x + y, rounded to the nearest number whose last bit is 1 where it is not exact: a second rounding then does no harm.
-template <int N> INLINE Lanes<double, N> add_to_odd(const Lanes<double, N> &x, const Lanes<double, N> &y) {
-    Lanes<double, N> s = x + y, t = s - x, error = (x - (s - t)) + (y - t), zero(0.0);
-    Lanes<int64_t, N> whole = cast<int64_t>(s), one(1), minus_one(-1);
-    Lanes<int64_t, N> is_even = (whole & one) - one;  // all bits, or none
-    Lanes<int64_t, N> towards_zero = (error > zero) ^ (s > zero);
-    return cast<double>(whole + (select(towards_zero, minus_one, one) & is_even & (error != zero)));
+INLINE Pair add_to_odd(Pair x, Pair y) {
+    Pair s = x + y, t = s - x, error = (x - (s - t)) + (y - t), zero{};
+    PairBits whole = (PairBits)s, is_even = (whole & 1) - 1;  // all bits, or none
+    PairBits step = 1 | ((error > zero) ^ (s > zero));        // 1 away from 0, -1 towards it
+    return (Pair)(whole + (step & is_even & (error != zero)));
 }
 // x y + z, rounded once, without an instruction for it (Boldo and Melquiond, 2008).
-template <int N> NEVER_INLINE Lanes<double, N> fma_of(const Lanes<double, N> &x, const Lanes<double, N> &y, const Lanes<double, N> &z) {
-    using D = Lanes<double, N>;
-    D splitter(134217729.0), u = x * splitter, v = y * splitter;
-    D x_high = u - (u - x), x_low = x - x_high, y_high = v - (v - y), y_low = y - y_high;
-    D product = x * y, low = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low);
-    D t = z + low, a = t - z, t_low = (z - (t - a)) + (low - a);
-    D s = product + t, b = s - product, s_low = (product - (s - b)) + (t - b);
-    D exact = s + add_to_odd(t_low, s_low), plain = product + z;
-    return select(exact == exact, exact, plain);  // infinite, or too large to be split
+NEVER_INLINE inline Pair fused(Pair x, Pair y, Pair z) {
+    Pair u = x * 134217729.0, v = y * 134217729.0;
+    Pair x_high = u - (u - x), x_low = x - x_high, y_high = v - (v - y), y_low = y - y_high;
+    Pair product = x * y, low = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low);
+    Pair t = z + low, a = t - z, t_low = (z - (t - a)) + (low - a);
+    Pair s = product + t, b = s - product, s_low = (product - (s - b)) + (t - b);
+    Pair exact = s + add_to_odd(t_low, s_low), plain = product + z;
+    return exact == exact ? exact : plain;  // infinite, or too large to be split
 }
-template <int N> NEVER_INLINE Lanes<float, N> fma_of(const Lanes<float, N> &x, const Lanes<float, N> &y, const Lanes<float, N> &z) {
-    Lanes<double, N> product = widen(x) * widen(y), c = widen(z), s = add_to_odd(product, c), plain = product + c;
-    s = select(s == s, s, plain);
-    Lanes<float, N> r;
-    for (int i = 0; i < N; i++) {
-        constexpr int kWide = N / Lanes<double, N>::kParts, kNarrow = N / Lanes<float, N>::kParts;
-        r.part[i / kNarrow][i % kNarrow] = float(s.part[i / kWide][i % kWide]);
+template <class V> NEVER_INLINE V fused(V x, V y, V z) {  // of single precision, whose products are exact in double
+    for (int k = 0; k < int(sizeof x / sizeof x[0]); k += 2) {
+        Pair product = Pair{x[k], x[k + 1]} * Pair{y[k], y[k + 1]}, c{z[k], z[k + 1]};
+        Pair s = add_to_odd(product, c), plain = product + c;
+        s = s == s ? s : plain;
+        z[k] = float(s[0]), z[k + 1] = float(s[1]);
     }
-    return r;
-}
-template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lanes<T, N> &y, const Lanes<T, N> &z) {
-    constexpr int kParts = Lanes<T, N>::kParts;
-    Lanes<T, N> r;
-    for (int i = 0; i < kParts; i++) {
-        Lanes<T, N / kParts> a, b, c;
-        a.part[0] = x.part[i], b.part[0] = y.part[i], c.part[0] = z.part[i];
-        r.part[i] = fma_of(a, b, c).part[0];
-    }
-    return r;
+    return z;
 }
 #endif
+// x y + z, rounded once.
+template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lanes<T, N> &y, const Lanes<T, N> &z)
+    BY_PARTS(T, fused(x.part[i], y.part[i], z.part[i]))
 template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lanes<T, N> &y, T z) { return fma(x, y, Lanes<T, N>(z)); }
 template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, T y, const Lanes<T, N> &z) { return fma(x, Lanes<T, N>(y), z); }
 template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, T y, T z) { return fma(x, Lanes<T, N>(y), Lanes<T, N>(z)); }

@@ -15,9 +15,7 @@ constexpr int64_t kBatchLogits = 1 << 15;
 constexpr int kNarrow = 256;              // rows of at most so many labels are turned on their side
 
 template <class T> using Row16 = Lanes<T, kLanes>;
-template <class T> struct CountOf { using type = int32_t; };
-template <> struct CountOf<double> { using type = int64_t; };
-template <class T> using Counts = Lanes<typename CountOf<T>::type, kLanes>;
+template <class T> using Counts = Lanes<Whole<T>, kLanes>;
 
 // A row of at least 16 logits.
 template <class T> struct Logits {
@@ -298,14 +296,14 @@ INLINE Lanes<uint32_t, kLanes> load_short(const char *from) {
 // float16, as its bits, exactly: read as float32 the bits are 2^112 too small, subnormals included.
 INLINE Row16<float> from_half(const Lanes<uint32_t, kLanes> &half) {
     using Bits = Lanes<uint32_t, kLanes>;
-    Bits magnitude = shift_left(half & Bits(0x7FFF), 13), sign = shift_left(half & Bits(0x8000), 16);
+    Bits magnitude = (half & Bits(0x7FFF)) << 13, sign = (half & Bits(0x8000)) << 16;
     Row16<float> scaled = cast<float>(magnitude) * 0x1p112f;
     Mask<float, kLanes> is_special = Row16<float>(65504.0f) < scaled;  // infinities and NaNs keep their mantissa
-    return cast<float>(select(cast<uint32_t>(is_special), magnitude | Bits(0x7F800000), cast<uint32_t>(scaled)) | sign);
+    return cast<float>(select(is_special, magnitude | Bits(0x7F800000), cast<uint32_t>(scaled)) | sign);
 }
 // 16 numbers of two bytes each as float32.
 template <int TYPE> INLINE Row16<float> widen_16(const char *from) {
-    if (TYPE == kBfloat) return cast<float>(shift_left(load_short(from), 16));
+    if (TYPE == kBfloat) return cast<float>(load_short(from) << 16);
 #if defined(__F16C__)
     Row16<float> r;
 #if EVICP_WIDTH == 64
