@@ -155,6 +155,42 @@ template <class T, int N> INLINE Lanes<T, N> smaller(const Lanes<T, N> &x, const
 template <class T> INLINE T larger(T x, T y) { return x > y ? x : y; }
 template <class T> INLINE T smaller(T x, T y) { return x < y ? x : y; }
 
+#if defined(__x86_64__)
+// Four numbers from k on of each of rows 0, 4, 8 and 12.
+INLINE Lanes<float, kLanes> fours(const float *const *rows, int64_t k) {
+    Lanes<float, kLanes> r;
+    constexpr int kParts = Lanes<float, kLanes>::kParts;
+#if EVICP_WIDTH == 16
+    EACH_PART r.part[i] = _mm_loadu_ps(rows[4 * i] + k);
+#else
+    auto two = [&](int i) __attribute__((always_inline)) {
+        return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i] + k)), _mm_loadu_ps(rows[i + 4] + k), 1);
+    };
+#if EVICP_WIDTH == 32
+    EACH_PART r.part[i] = two(8 * i);
+#else
+    EACH_PART r.part[i] = _mm512_insertf32x8(_mm512_castps256_ps512(two(0)), two(8), 1);
+#endif
+#endif
+    return r;
+}
+// In each four numbers of x and y: x0 y0 x1 y1; x2 y2 x3 y3; x0 x1 y0 y1; x2 x3 y2 y3.
+#if EVICP_WIDTH == 64
+#define LANES_PREFIX(NAME) _mm512_##NAME
+#elif EVICP_WIDTH == 32
+#define LANES_PREFIX(NAME) _mm256_##NAME
+#else
+#define LANES_PREFIX(NAME) _mm_##NAME
+#endif
+#define LANES_SHUFFLE(NAME, X86, ...)                                                                            \
+    template <int N> INLINE Lanes<float, N> NAME(const Lanes<float, N> &x, const Lanes<float, N> &y)             \
+        BY_PARTS(float, LANES_PREFIX(X86)(x.part[i], y.part[i] __VA_ARGS__))
+LANES_SHUFFLE(interleave_lower, unpacklo_ps)
+LANES_SHUFFLE(interleave_upper, unpackhi_ps)
+LANES_SHUFFLE(join_lower, shuffle_ps, , 0x44)
+LANES_SHUFFLE(join_upper, shuffle_ps, , 0xEE)
+#endif
+
 // The lower and the upper half.
 template <bool UPPER, class T, int N> INLINE Lanes<T, N / 2> half(const Lanes<T, N> &x) {
     using Half = Lanes<T, N / 2>;
@@ -288,6 +324,10 @@ template <int N> INLINE Lanes<float, N> narrow(const Lanes<double, N> &x) {
     x.store(wide);
     for (int i = 0; i < N; i++) single[i] = float(wide[i]);
     return Lanes<float, N>::load(single);
+}
+template <class T, class U, int N> INLINE Lanes<T, N> as(const Lanes<U, N> &x) {
+    if constexpr (sizeof(T) == 8) return widen(x);
+    else return narrow(x);
 }
 
 }  // namespace EVICP_LEVEL

@@ -32,28 +32,11 @@ template <class T> struct Logits {
     INLINE int64_t place(int64_t i) const { return i < n - kLanes ? i : n - kLanes; }  // of the first that `load` gives
 };
 
-template <class T> INLINE void count_if(Counts<T> &counts, const Mask<T, kLanes> &mask) { counts = counts - mask; }
-
-// Count where x > y, and give sum + term there. Masks of x86-64-v4 are registers of their own, of which GCC makes vectors.
-#if EVICP_WIDTH == 64
-INLINE __mmask16 count_greater(Counts<float> &counts, const Row16<float> &x, const Row16<float> &y) {
-    __mmask16 mask = _mm512_cmp_ps_mask(x.part[0], y.part[0], _CMP_GT_OQ);
-    __m512i before = (__m512i)counts.part[0];
-    counts.part[0] = (Counts<float>::Part)_mm512_mask_sub_epi32(before, mask, before, _mm512_set1_epi32(-1));
-    return mask;
-}
-INLINE Row16<float> add_where(__mmask16 mask, Row16<float> sum, const Row16<float> &term) {
-    sum.part[0] = _mm512_mask_add_ps(sum.part[0], mask, sum.part[0], term.part[0]);
-    return sum;
-}
-#endif
+// Count where x > y; gives where that is.
 template <class T> INLINE Mask<T, kLanes> count_greater(Counts<T> &counts, const Row16<T> &x, const Row16<T> &y) {
     Mask<T, kLanes> mask = x > y;
     counts = counts - mask;
     return mask;
-}
-template <class T> INLINE Row16<T> add_where(const Mask<T, kLanes> &mask, const Row16<T> &sum, const Row16<T> &term) {
-    return sum + select(mask, term, Row16<T>(T(0)));
 }
 
 template <class T> INLINE Row16<T> finite_or(const Row16<T> &z, T other) {
@@ -71,7 +54,7 @@ template <int N, class T> void count_above(const Logits<T> &row, const T *z, dou
     Counts<T> above[N] = {};
     for (int64_t i = 0; i < row.n; i += kLanes) {
         Row16<T> others = row.load(i);
-        _Pragma("GCC unroll 4") for (int k = 0; k < N; k++) count_if<T>(above[k], others > Row16<T>(z[k]));
+        _Pragma("GCC unroll 4") for (int k = 0; k < N; k++) count_greater(above[k], others, Row16<T>(z[k]));
     }
     for (int k = 0; k < N; k++) ranks[k] = double(count(above[k]));
 }
@@ -168,7 +151,7 @@ template <bool HAS_LOW, class T> INLINE Sums sums(const Logits<T> &row, T top, T
     for (int64_t start = 0; start < row.n; start += kChunk) {
         Row16<T> e(T(0));
         auto add = [&](const Row16<T> &z) __attribute__((always_inline)) {
-            e = add_where(count_greater(below, Row16<T>(top), z), e, exp_times(z - top, rate));
+            e = e + select(count_greater(below, Row16<T>(top), z), exp_times(z - top, rate), Row16<T>(T(0)));
             if (HAS_LOW) count_greater(low_rank, z, Row16<T>(low));
         };
         int64_t stop = smaller(start + kChunk, row.n), i = start;

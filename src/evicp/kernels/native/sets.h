@@ -9,7 +9,6 @@ namespace evicp {
 namespace EVICP_LEVEL {
 
 constexpr int64_t kShort = 2048;  // in rows up to this long more candidates are found few at a time, in longer ones in fewer passes
-constexpr int64_t kInserted = 32;   // sets of at most so many labels are sorted by insertion
 constexpr double kLargestLog = 60.0;  // no logarithm of a cost is further from 0, with a plain stabilizer
 // A label this far beyond the threshold, relative to the numbers its score was made of, ends the walk: far more than
 // rounding can do to the order of two scores, so that no label behind it can be within the threshold.
@@ -19,24 +18,21 @@ constexpr double kLargestAlpha0 = 1e30;  // larger sums of evidence would take r
 constexpr double kLogError = 0.061;      // how much less than a logarithm `rough_log` may be
 constexpr int kHalvings = 5;             // how often the interval in which a cut lies is halved
 
-// Sort `keys` with their labels `found` into `sorted_keys` and `sorted`, ascending, equals in their own order: the
-// smaller ones of each are counted, without a branch that could be mispredicted.
-template <class T> void sort_few(Batch<T> &b, int count) {
-    int32_t *taken = b.places + kFew + kLanes;  // how many with this key are placed already
-    alignas(64) int32_t wide_counts[kLanes];
+// Sort a few keys with their labels, ascending, equals in their own order: the smaller ones of each are counted, without a
+// branch that could be mispredicted. Keys are read by 16, and `places` has room for as many and for two of each label.
+template <class X> void sort_few(const X *keys, const int32_t *labels, X *to_keys, int32_t *to_labels, int count, int32_t *places) {
+    int32_t *taken = places + kFew + kLanes;  // how many with this key are placed already
     for (int start = 0; start < count; start += kLanes) {
-        Row16<T> own = Row16<T>::load(b.keys + start);
-        Counts<T> smaller_ones(0);
-        for (int i = 0; i < count; i++) count_if<T>(smaller_ones, own > Row16<T>(b.keys[i]));
-        alignas(64) decltype(smaller_ones.first()) each[kLanes];
+        Row16<X> own = Row16<X>::load(keys + start);
+        Counts<X> smaller_ones(0);
+        for (int i = 0; i < count; i++) count_greater(smaller_ones, own, Row16<X>(keys[i]));
+        alignas(64) Whole<X> each[kLanes];
         smaller_ones.store(each);
-        for (int r = 0; r < kLanes; r++) wide_counts[r] = int32_t(each[r]);
-        memcpy(b.places + start, wide_counts, sizeof wide_counts);
+        for (int r = 0; r < kLanes; r++) places[start + r] = int32_t(each[r]), taken[start + r] = 0;
     }
-    for (int i = 0; i < count; i++) taken[i] = 0;
     for (int i = 0; i < count; i++) {
-        int to = b.places[i] + taken[b.places[i]]++;
-        b.sorted_keys[to] = b.keys[i], b.sorted[to] = b.found[i];
+        int to = places[i] + taken[places[i]]++;
+        to_keys[to] = keys[i], to_labels[to] = labels[i];
     }
 }
 
@@ -68,31 +64,23 @@ template <class T> void sort_many(T *keys, int32_t *labels, T *to_keys, int32_t 
     }
     if (from == keys) memcpy(to_keys, keys, size_t(count) * sizeof(T)), memcpy(to_labels, labels, size_t(count) * 4);
 }
-template <class T> INLINE void sort_candidates(Batch<T> &b, int64_t count) {
+template <class X> INLINE void sort(X *keys, int32_t *labels, X *to_keys, int32_t *to_labels, int64_t count, int32_t *places) {
     if (count <= kFew) {
-        sort_few(b, int(count));
+        sort_few(keys, labels, to_keys, to_labels, int(count), places);
     } else {
-        sort_many(b.keys, b.found, b.sorted_keys, b.sorted, count);
+        sort_many(keys, labels, to_keys, to_labels, count);
     }
 }
-
-// Sort the set by its scores, stably: it nearly always is.
+// Sort the candidates by their keys; and the set by its scores, which nearly always is in order.
+template <class T> INLINE void sort_candidates(Batch<T> &b, int64_t count) {
+    sort(b.keys, b.found, b.sorted_keys, b.sorted, count, b.places);
+}
 template <class T> void sort_set(Batch<T> &b, int64_t count) {
     bool is_sorted = true;
     for (int64_t i = 1; i < count; i++) is_sorted = is_sorted && b.scores[i - 1] <= b.scores[i];
     if (is_sorted) return;
-    if (count <= kInserted) {
-        for (int64_t i = 1; i < count; i++) {
-            const double score = b.scores[i];
-            const int32_t label = b.members[i];
-            int64_t to = i;
-            for (; to > 0 && b.scores[to - 1] > score; to--) b.scores[to] = b.scores[to - 1], b.members[to] = b.members[to - 1];
-            b.scores[to] = score, b.members[to] = label;
-        }
-        return;
-    }
     for (int64_t i = 0; i < count; i++) b.found[i] = b.members[i], b.scores_to_sort[i] = b.scores[i];
-    sort_many(b.scores_to_sort, b.found, b.scores, b.members, count);
+    sort(b.scores_to_sort, b.found, b.scores, b.members, count, b.places);
 }
 
 // Add the numbers of the bits that are set, counted from `from`, to `count` labels. The first two are noted whether they
@@ -242,15 +230,10 @@ INLINE double demand_of(double threshold) {
 // are all below it. Logarithms are rough, and err towards a lower cut, as does all rounding.
 template <class T> void halve_cuts(Batch<T> &b, int j) {
     using F = Lanes<float, kLanes>;
-    auto column = [j](const double *from) __attribute__((always_inline)) { return narrow(Lanes<double, kLanes>::load(from + j)); };
-    Row16<T> cut, step;
-    if constexpr (sizeof(T) == 8) {
-        cut = Row16<T>::load(b.facts.low + j), step = Row16<T>::load(b.facts.top + j) - cut;
-    } else {
-        cut = column(b.facts.low), step = column(b.facts.top) - cut;
-    }
-    Row16<T> top = step + cut;
-    F demand = column(b.demand), share = column(b.facts.inverse_alpha_0), total = column(b.facts.exponentials) + 1.0f;
+    auto column = [j](const double *from) __attribute__((always_inline)) { return Lanes<double, kLanes>::load(from + j); };
+    Row16<T> cut = as<T>(column(b.facts.low)), step = as<T>(column(b.facts.top)) - cut, top = step + cut;
+    F demand = narrow(column(b.demand)), share = narrow(column(b.facts.inverse_alpha_0));
+    F total = narrow(column(b.facts.exponentials)) + 1.0f;
     float rate = float((1.0 - kRoughly) * b.p.rate), stabilizer = float(b.p.stabilizer);
     for (int k = 0; k < kHalvings; k++) {
         step = step * T(0.5);
@@ -260,15 +243,7 @@ template <class T> void halve_cuts(Batch<T> &b, int j) {
         F least = surprisal * demand - stabilizer;
         F most = fma(surprisal, F(-2.0f), narrow(z - top) * rate);
         Lanes<int32_t, kLanes> is_beyond = (least > F(1e-30f)) & (rough_log(least * total) > most);
-        if constexpr (sizeof(T) == 8) {
-            alignas(64) int32_t each[kLanes];
-            alignas(64) int64_t both[kLanes];
-            is_beyond.store(each);
-            for (int r = 0; r < kLanes; r++) both[r] = each[r];
-            cut = select(Lanes<int64_t, kLanes>::load(both), z, cut);
-        } else {
-            cut = select(is_beyond, z, cut);
-        }
+        cut = select(as<T>(select(is_beyond, F(1.0f), F(0.0f))) > Row16<T>(T(0)), z, cut);
     }
     cut.store(b.cut + j);
 }
@@ -310,7 +285,7 @@ template <class T> void flag_candidates(Batch<T> &b) {
         for (int64_t from = 0; from < b.n_classes; from += kFlags) {
             Counts<T> flags(0);
             for (int64_t k = smaller(from + kFlags, b.n_classes) - 1; k >= from; k--)
-                flags = flags + flags, count_if<T>(flags, Row16<T>::load(columns + k * kLanes) >= cut);
+                flags = flags + flags - (Row16<T>::load(columns + k * kLanes) >= cut);
             alignas(64) decltype(flags.first()) each[kLanes];
             flags.store(each);
             for (int r = 0; r < kLanes; r++) b.flags[from / kFlags * kBatch + j + r] = uint32_t(each[r]);
@@ -352,11 +327,11 @@ template <class T> int64_t take_candidates(Batch<T> &b, int64_t j) {
             found = find_at_least(b, row, b.cut[j], T(kInfinity));
         }
         if (found > kMost) break;
+        note_keys(b, row, found);
         if (found == 1) {
-            b.sorted[0] = b.found[0], b.sorted_keys[0] = T(0) - row[b.found[0]];
-        } else if (found > 1) {
-            note_keys(b, row, found);
-            sort_few(b, int(found));
+            b.sorted[0] = b.found[0], b.sorted_keys[0] = b.keys[0];
+        } else {
+            sort_candidates(b, found);
         }
         b.begin[j] = int32_t(filled);
         for (int64_t k = 0, rank = 0; k < found; k++, filled++) {

@@ -72,7 +72,8 @@ struct Work {
     }
 };
 
-// Helpers, which signals do not reach: those are the calling thread's.
+// Helpers, which signals do not reach: those are the calling thread's. They have no destructor: the calling thread may end with
+// its interpreter while they work.
 class Helpers {
     static constexpr int kMost = 1024;
     std::thread *threads = nullptr;

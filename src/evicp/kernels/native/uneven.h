@@ -273,7 +273,6 @@ template <class T> struct Uneven {
             F limit(float(worst) * (1.0f - kRounding));
             int64_t count = note([&](int64_t k) { return may_be_worst(k, limit); });
             for (int64_t before = 2 * count; count > kFewOpen && count < before * 3 / 4;) before = count, count = close_in(count);
-            if (count > kFewOpen) count = close_in_double(count);
             is_dense |= count > kOpen;
             if (!is_dense) {
                 alignas(64) double costs[kOpen];
@@ -306,17 +305,6 @@ template <class T> struct Uneven {
             known.store(scaling + k);
             return may_be_worst(k, limit);
         });
-    }
-    // Bound the costs of the open labels in float64, where bounds in float32 are too close together; gives how many stay open.
-    int64_t close_in_double(int64_t count) {
-        for (int64_t i = 0; i < count; i++) rank[i] = double(int64_t(p.K * (1.0 - double(scaling[open[i]])) + 0.5));
-        find_costs(open, count, rank, cost);
-        int64_t kept = 0;
-        for (int64_t i = 0; i < count; i++) {
-            open[kept] = open[i];
-            kept += cost[i] > worst;
-        }
-        return kept;
     }
 
     // Eq. 11 of eight labels from their costs.
