@@ -176,16 +176,25 @@ def blocks(logits: NDArray[Any]) -> Iterator[tuple[slice, F64]]:
 
     They are read-only, as they may be views of the caller's own logits.
     """
-    rows_per_block = max(1, BLOCK_LOGITS // logits.shape[1])
-    for start in range(0, len(logits), rows_per_block):
-        rows = slice(start, min(start + rows_per_block, len(logits)))
+    for rows in row_blocks(logits):
         block = np.ascontiguousarray(logits[rows], dtype=np.float64)
-        largest = block.max(1)
-        usable = (largest > -np.inf) & (largest <= LARGEST_LOGIT)  # NaN fails both
-        if not usable.all():
-            bad = int(usable.argmin())
-            raise_bad_row(block[bad], start + bad)
+        refuse_unusable(block, rows.start)
         yield rows, frozen(block)
+
+
+def row_blocks(logits: NDArray[Any]) -> Iterator[slice]:
+    """The rows of logits, as many at a time as should stay in a cache."""
+    step = max(1, BLOCK_LOGITS // logits.shape[1])
+    return (slice(start, min(start + step, len(logits))) for start in range(0, len(logits), step))
+
+
+def refuse_unusable(block: NDArray[Any], start: int) -> None:
+    """Refuse rows from which no score can be computed; `start` is the number of the first row."""
+    largest = block.max(1).astype(np.float64)
+    usable = (largest > -np.inf) & (largest <= LARGEST_LOGIT)  # NaN fails both
+    if not usable.all():
+        bad = int(usable.argmin())
+        raise_bad_row(block[bad], start + bad)
 
 
 def raise_bad_row(logits: NDArray[Any], row: int) -> NoReturn:
@@ -228,9 +237,9 @@ def from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
     return np.where(z == -np.inf, 0.0, numbers_from_user(function, z, what))
 
 
-def numbers_from_user(function: Callable[[F64], Any], z: F64, what: str) -> F64:
-    """The same where it does not matter what impossible labels get; perhaps read-only."""
-    result = real(function(z.copy()), what)
+def numbers_from_user(function: Callable[[F64], Any], z: NDArray[Any], what: str) -> F64:
+    """The same where it does not matter what impossible labels get; perhaps read-only. z may be of any float type."""
+    result = real(function(z.astype(np.float64, order="C")), what)
     if result.shape != z.shape:
         raise ScoreError(f"{what} must return an array of shape {z.shape}; got {result.shape}.")
     if _all_usable(result):

@@ -125,7 +125,9 @@ def _blocks(score: Any, logits: NDArray[Any]) -> Iterator[tuple[bytes, slice, _P
     if score.utility is None:
         yield packed, _ALL, (rates, None)
         return
-    for rows, block in validate.blocks(logits):
+    for rows in validate.row_blocks(logits):
+        block = logits[rows] if logits.itemsize >= 4 else logits[rows].astype(np.float32)
+        validate.refuse_unusable(block, rows.start)
         utility = score.utility_of(block)
         yield packed, rows, (rates, np.ascontiguousarray(utility if utility.strides[0] else utility[0]))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evicp.errors import InputTypeError, ScoreError
 from evicp.input import validate
@@ -82,7 +83,7 @@ class ECP(Score):
         with np.errstate(divide="ignore"):
             return np.log(self.utility_of(z))
 
-    def utility_of(self, z: F64) -> F64:
+    def utility_of(self, z: NDArray[Any]) -> F64:
         """phi, the utility of Eq. 8."""
         if self.utility is None:
             return np.exp(evidence.log_utility(z, self.temperature))
