@@ -129,9 +129,9 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "10",
-            "hostile artifact: attacks by hand, random mutations, every bit flip, every truncation",
+            "hostile artifact: attacks by hand, random mutations, every bit flip, every truncation; rules",
             "one typed error, <= 1 s alone, <= file + 64 MiB; no damaged file is believed",
-            (_ARTIFACT,),
+            (_ARTIFACT, "tests/risk/test_hostile_rules.py"),
         ),
         Row(
             "11",

@@ -267,7 +267,12 @@ def _true_labels(
     if calibration.groups is not None:
         raise InputError(
             f"this calibration is by {calibration.guarantee}: with labels, watch each group, "
-            "Monitor(calibration, coverage, group=...); or leave the labels out."
+            "Monitor(calibration, coverage, group=...); or leave the labels out (--no-labels)."
+        )
+    if calibration.law.refusal("rows") is not None:
+        raise InputError(
+            "the law of coverage is not known for overlapping groups: leave the labels out (--no-labels), and give a "
+            "reference."
         )
     p_values = calibration.p_values(logits, labels)
     watch = Monitor(calibration, coverage, false_alarm_rate=rate).update_p_values(p_values)

@@ -73,10 +73,10 @@ def load_rule(path: str | PathLike[str], rules: Mapping[str, Rebuild], score: An
             raise ArtifactError(f"its rule is of version {version!r}; this evicp reads version {FORMAT_VERSION}.")
         own = {name.removeprefix(RULE): tensors.pop(name) for name in list(tensors) if name.startswith(RULE)}
         try:
-            if tensors:
-                base: Any = rebuilt(content.pop("calibration"), tensors, supplied)
-            else:
-                base = KnownLogits.stored(content.pop("logits"))
+            described = content.pop("calibration" if tensors else "logits")
+            if not isinstance(described, dict):
+                raise ArtifactError("what it says of its calibration or logits is no object.")
+            base: Any = rebuilt(described, tensors, supplied) if tensors else KnownLogits.stored(described)
             return rules[name](content, base, own)
         except KeyError as error:
             raise ArtifactError(f"its description lacks {error}.") from error

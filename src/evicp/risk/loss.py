@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,13 @@ class Loss:
         """The loss of the empty set for each true label, (n,)."""
         if self.kind == MISS:
             return np.ones(len(labels))
-        return (self.costs if self.kind == CLASS_COSTS else self.costs.max(1))[labels]
+        return self._of_class[labels]
+
+    @cached_property
+    def _of_class(self) -> F64:
+        """The loss of the empty set by true class, (K,)."""
+        highest: F64 = self.costs if self.kind == CLASS_COSTS else self.costs.max(1)
+        return highest
 
     def of_sets(self, sets: PredictionSets, labels: I64) -> F64:
         """The loss of each set, (n,), of checked labels."""

@@ -162,12 +162,14 @@ def _matrix_steps(score: Score, logits: Any, labels: I64, own: F64, loss: Loss) 
     """Labels are taken up to the true one, which costs nothing; the least cost so far counts."""
     offsets, found, scores = kernels.ragged_sets(score, logits, own[:, None])
     rows = np.repeat(np.arange(len(labels)), np.diff(offsets))
-    values, codes = np.unique(loss.costs[labels[rows], found], return_inverse=True)
+    empty, all_costs = loss.of_miss(labels), loss.costs[labels[rows], found]
+    lower = np.flatnonzero(all_costs < empty[rows])  # the others, usually most, are of no use
+    rows, scores = rows[lower], scores[lower]
+    values, codes = np.unique(all_costs[lower], return_inverse=True)
     # Numbers of a later row are lower than all of an earlier one: the running minimum begins anew with each row.
-    running = np.minimum.accumulate(codes - rows * len(values)) + rows * len(values)
-    costs = values[running]
-    before = np.concatenate([[0.0], costs[:-1]])
-    before[offsets[:-1]] = loss.of_miss(labels)  # no row is without its own label
+    costs = values[np.minimum.accumulate(codes - rows * len(values)) + rows * len(values)]
+    first = np.diff(rows, prepend=-1) > 0
+    before = np.where(first, empty[rows], np.concatenate([[0.0], costs])[: len(costs)])
     drops = costs < before
     return scores[drops], before[drops], costs[drops]
 
