@@ -25,6 +25,7 @@ OPTIONAL = {
     "pandas",
     "ray",
     "dask",
+    "mlflow",
     "pyspark",
     "matplotlib",
     "skimage",

@@ -155,7 +155,20 @@ _LAZY = {
 }
 
 #: Modules that `import evicp` alone makes available; those that few users need are found, and not listed.
-_MODULES = ("blocks", "datasets", "errors", "hub", "losses", "onnx", "ray", "report", "sklearn", "spark", "torch")
+_MODULES = (
+    "blocks",
+    "datasets",
+    "errors",
+    "hub",
+    "losses",
+    "mlflow",
+    "onnx",
+    "ray",
+    "report",
+    "sklearn",
+    "spark",
+    "torch",
+)
 _INNER_MODULES = ("kernels", "sets", "tables")
 
 
