@@ -4,6 +4,7 @@
     python benchmarks/gpu.py --calls            # public calls alone, beside TorchCP's where it is installed
     python benchmarks/gpu.py --kernels --shapes 200000x1000,4096x128256
     python benchmarks/gpu.py --steps            # where the time of a small call goes
+    python benchmarks/gpu.py --profile          # device time of each kernel inside the public calls
     python benchmarks/gpu.py --guarantees       # by class, by group, by uncertainty, weighted, against marginal sets
     python benchmarks/gpu.py --sweep            # tile sizes and warps, to choose what `tiling_for` returns
     python benchmarks/gpu.py --json gpu.json    # all figures, each kernel's too, with device and versions
@@ -215,6 +216,42 @@ def steps(n: int = 32, n_classes: int = 1000) -> list[dict[str, Any]]:
     return results
 
 
+def profile(calls: int = 5) -> list[dict[str, Any]]:
+    """The device time of each kernel inside public calls, as torch.profiler has it."""
+    results = []
+
+    def report(what: str, work: Callable[[], Any]) -> None:
+        for _ in range(4):
+            work()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+            for _ in range(calls):
+                work()
+            torch.cuda.synchronize()
+        kernels = {event.key[:44]: event.self_device_time_total / calls for event in found.key_averages()}
+        kernels = {name: time for name, time in sorted(kernels.items(), key=lambda one: -one[1]) if time >= 0.5}
+        results.append({"call": what, "kernels": kernels})
+        listed = ", ".join(f"{name} {time:.1f}" for name, time in kernels.items())
+        print(f"{what}: {sum(kernels.values()):,.0f} us on the device: {listed}", flush=True)
+
+    for shape in PREDICTED:
+        calibration, logits = calibrated(shape)
+        name = " x ".join(map(str, shape))
+        report(f"predict {name}", lambda c=calibration, z=logits: c.predict(z, COVERAGE))
+        if shape in REPLAYED:
+            graph = recorded(calibration.predictor(COVERAGE, logits), logits)
+            report(f"predictor, mask, replayed, {name}", graph.replay)
+        del calibration, logits
+    logits, labels = synthetic(200_000, 1000, torch.float32)
+    for score in ("raps", "aps"):
+        calibration = evicp.calibrate(logits[:5000], labels[:5000], score)
+        report(f"predict, {score}, 200,000 x 1,000", lambda c=calibration: c.predict(logits, COVERAGE))
+    sets = evicp.calibrate(logits[:5000], labels[:5000]).predict(logits, COVERAGE)
+    report("evaluate 200,000 x 1,000", lambda: evicp.evaluate(sets, labels, logits))
+    report("calibrate 200,000 x 1,000", lambda: evicp.calibrate(logits, labels))
+    return results
+
+
 def compare(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score, ...]) -> list[dict[str, Any]]:
     """Whole calls, Python and the wait for the device included, and what their kernels take, as multiples of a read."""
     n, n_classes = logits.shape
@@ -293,7 +330,7 @@ def kernels(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, thre
     batch = _triton_batch.Batch(score, logits, 0)
     found, result = batch.slots(), torch.empty(len(logits), dtype=torch.float64, device="cuda")
     room = batch.candidates(found)
-    report = {"labels: read": captured(lambda: batch._read_labels(labels))}
+    report = {"labels: read": captured(lambda: batch.read_labels(labels))}
     report["labels: score"] = captured(lambda: batch._score_labels(labels, result))
     report["sets: read"] = captured(lambda: batch.read_candidates(found, threshold))
     report["sets: score"] = captured(lambda: batch.score_candidates(room, threshold))
@@ -303,7 +340,7 @@ def kernels(score: evicp.Score, logits: torch.Tensor, labels: torch.Tensor, thre
     offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
     total = int(offsets[-1])
     report["sets: offsets"] = captured(lambda: torch.cumsum(sizes, 0, dtype=torch.int64))
-    report["sets: write"] = captured(lambda: batch._write_sets(room, offsets, total, threshold))
+    report["sets: write"] = captured(lambda: batch.write_sets(room, offsets, total, threshold))
     report["candidates"], report["crowded"] = float(counts.double().mean()), int((counts > batch.tiling.slots).sum())
     return report
 
@@ -327,13 +364,13 @@ def sweep(logits: torch.Tensor, labels: torch.Tensor, scores: tuple[evicp.Score,
             for b, w in ((1024, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16), (8192, 32), (16384, 32))
         ]
     else:
-        rows = [r for r in (1, 2, 4, 8, 16, 32) if 128 <= r * tiling.block <= 2048]
-        variants = [{"rows": r, "warps": w} for r in rows for w in (1, 2, 4) if r * tiling.block >= 256 * w]
-        variants += [{"slots": s} for s in (16, 32, 64, 128) if s <= tiling.block]
+        each = {(r, w): r * tiling.block // (32 * w) for r in (1, 2, 4, 8, 16, 32) for w in (1, 2, 4)}
+        variants = [{"rows": r, "warps": w} for (r, w), logits_each in each.items() if 16 <= logits_each <= 128]
         variants += [
             {"rows_ahead": r, "chunk": c}
-            for r, c in ((16, 32), (32, 32), (32, 64), (64, 64), (64, 128), (128, 64), (256, 128), (256, 256))
+            for r, c in ((32, 32), (64, 64), (128, 64), (256, 128), (256, 256), (512, 128))
         ]
+        variants += [{"slots": s} for s in (16, 32, 64, 128) if s <= tiling.block]
     for score in scores:
         threshold = threshold_of(score, logits, labels)
         for variant in [{}, *variants]:
@@ -387,14 +424,20 @@ def main() -> None:
     parser.add_argument("--calls", action="store_true", help="public calls alone")
     parser.add_argument("--kernels", action="store_true", help="kernels alone")
     parser.add_argument("--steps", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--guarantees", action="store_true")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
     scores = tuple(score for score in SCORES if score.name in options.scores.split(","))
     others = options.sweep or options.guarantees or options.kernels
-    results: list[dict[str, Any]] = steps() if options.steps else [] if others else calls()
-    for shape in () if options.calls or options.steps else options.shapes.split(","):
+    alone = options.calls or options.steps or options.profile
+    results: list[dict[str, Any]] = []
+    if options.steps or options.profile:
+        results += (steps() if options.steps else []) + (profile() if options.profile else [])
+    elif not others:
+        results += calls()
+    for shape in () if alone else options.shapes.split(","):
         n, n_classes = map(int, shape.split("x"))
         data = (
             from_file(options.logits, n) if options.logits else synthetic(n, n_classes, getattr(torch, options.dtype))

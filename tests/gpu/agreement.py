@@ -17,6 +17,7 @@ from hard_rows import hard_rows, relative_error
 import evicp
 from evicp.calibration.origin import digest_of, row_hashes, size_of_logits
 from evicp.errors import LogitsError
+from evicp.evaluation.counts import Counts
 from evicp.kernels import _numpy, _triton, _triton_launch
 from evicp.kernels._triton_launch import Tiling
 
@@ -167,6 +168,29 @@ def whole_calls_agree(score: evicp.Score, z: np.ndarray, device: str, n_new: int
     assert torch.equal(calibration.predict(new, 0.5).labels, members)
 
 
+def evaluations_agree(z: np.ndarray, device: str) -> None:
+    """Rows are counted as on the host: by set size, class and rank, of few and of many values; bad rows are errors."""
+    rng, (n, n_classes) = np.random.default_rng(5), z.shape
+    labels = rng.integers(0, n_classes, n)
+    labels[::3] = z[::3].argmin(1)
+    logits, truth = torch.tensor(z, device=device), torch.tensor(labels, device=device)
+    dense = _triton.dense_scores(evicp.LAC(), logits)
+    offsets, members, _ = _triton.ragged_sets(evicp.LAC(), logits, float(dense.median()))
+    sizes, starts, own = (part.cpu().numpy() for part in (offsets.diff(), offsets[:-1], members))
+    hits = np.array([label in own[a : a + b] for label, a, b in zip(labels, starts, sizes, strict=True)])
+    expected = [Counts.of(kind, hits, sizes, n_classes + 1) for kind in (sizes, labels, _numpy.label_ranks(z, labels))]
+    for given, kinds in ((None, 2), (logits, 3), (logits.double(), 3)):
+        found = _triton.tallied(offsets, members, truth, given, n_classes)
+        assert found is not None
+        for part, counts in zip(found, expected[:kinds], strict=True):
+            assert np.array_equal(part, np.stack([counts.rows, counts.hits, counts.labels]))
+    logits[1, 0] = torch.nan
+    assert "NaN at row 1, class 0" in _message(lambda: _triton.tallied(offsets, members, truth, logits, n_classes))
+    for row, wrong in ((1, -1), (n - 1, n_classes)):
+        truth[row] = wrong
+        assert _triton.tallied(offsets, members, truth, logits, n_classes) is None
+
+
 def odd_rows_are_reported(device: str) -> None:
     """Rows that a calibration warns of are looked at again; usual ones are not."""
     rng = np.random.default_rng(0)
@@ -276,6 +300,7 @@ def views_and_empty_batches(device: str) -> None:
     try:
         assert torch.equal(_triton.label_scores(score, z, labels), expected)
         labelled_rows_agree(score, z.cpu().numpy(), device)
+        evaluations_agree(z.cpu().numpy(), device)
         grouped = _triton.ragged_sets(score, z, -1.0)
         assert all(torch.equal(a, b) for a, b in zip(whole, grouped, strict=True))
     finally:

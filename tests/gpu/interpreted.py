@@ -32,9 +32,9 @@ from hard_rows import SCORES, hard_rows
 import evicp
 from evicp import kernels
 from evicp.input import convert
-from evicp.kernels import _jitted, _triton, _triton_batch
+from evicp.kernels import _jitted, _triton, _triton_batch, _triton_crowded
 
-TILE: dict[str, Any] = {"rows": 4, "block": 8, "warps": 1, "slots": 8, "long": False, "rows_ahead": 8, "chunk": 32}
+TILE: dict[str, Any] = {"rows": 16, "block": 8, "warps": 1, "slots": 8, "long": False, "rows_ahead": 8, "chunk": 32}
 LONG: dict[str, Any] = TILE | {"rows": 1, "block": 16, "slots": 8, "long": True}
 FILES = [str(file) for file in sorted(Path(_jitted.__path__[0]).glob("*.py"))]
 
@@ -70,16 +70,35 @@ def many_candidates(score: evicp.Score) -> None:
 
 
 def crowded(score: evicp.Score) -> None:
-    """Of rows with more candidates than slots these are sorted, together or row by row; those of others are not."""
+    """Of rows with more candidates than slots these are sorted, by a kernel or where there are too many by torch."""
     z = hard_rows(9, 7, seed=6)
-    together = _triton_batch.CANDIDATES_PER_SORT
+    together, by_kernel = _triton_batch.CANDIDATES_PER_SORT, _triton_crowded.MOST_OF_A_ROW
     with agreement.tiling(**TILE | {"slots": 2}):
         dense, _ = agreement.scores_agree(score, z, "cpu")
         for threshold in np.quantile(dense[np.isfinite(dense)], [0.3, 0.9]):
             agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
-            _triton_batch.CANDIDATES_PER_SORT = 8
-            agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
-            _triton_batch.CANDIDATES_PER_SORT = together
+            for _triton_crowded.MOST_OF_A_ROW, _triton_batch.CANDIDATES_PER_SORT in ((1, together), (1, 8)):
+                agreement.sets_are_the_scores(score, z, dense, float(threshold), "cpu")
+            _triton_crowded.MOST_OF_A_ROW, _triton_batch.CANDIDATES_PER_SORT = by_kernel, together
+
+
+def crowded_long() -> None:
+    z = hard_rows(3, 21, seed=2)
+    for score in (evicp.ECP(), evicp.LAC()):
+        with agreement.tiling(**LONG | {"slots": 2}):
+            agreement.sets_are_the_scores(score, z, _triton.dense_scores(score, torch.tensor(z)).numpy(), 0.3, "cpu")
+
+
+def split() -> None:
+    """Few long rows, each read by several programs: the last of them has nothing to read."""
+    z = hard_rows(4, 37, seed=2)
+    z[2, :30] = -np.inf
+    z[3, 5] = 7e4
+    for score in (evicp.ECP(), evicp.LAC()):
+        for slots in (8, 2):
+            with agreement.tiling(**LONG | {"parts": 4, "slots": slots}):
+                dense, _ = agreement.scores_agree(score, z, "cpu")
+                agreement.sets_are_the_scores(score, z, dense, float(np.sort(dense[0])[3]), "cpu")
 
 
 def searched() -> None:
@@ -87,7 +106,7 @@ def searched() -> None:
     for n_classes, block in ((140, 256), (260, 512)):
         z = hard_rows(2, n_classes, seed=7)
         labels = torch.tensor([1, 2])
-        with agreement.tiling(**TILE | {"rows": 1, "block": block, "slots": 32}):
+        with agreement.tiling(**TILE | {"rows": 8, "block": block, "slots": 32}):
             logits = torch.tensor(z)
             scores = _triton.label_scores(evicp.ECP(), logits, labels).numpy()
             reference = evicp.ECP().scores(z)
@@ -103,6 +122,11 @@ def labelled() -> None:
             agreement.labelled_rows_agree(score, hard_rows(14, 5), "cpu")
     with agreement.tiling(**TILE):
         agreement.odd_rows_are_reported("cpu")
+
+
+def evaluated() -> None:
+    with agreement.tiling(**TILE | {"block": 32}):
+        agreement.evaluations_agree(hard_rows(14, 20), "cpu")
 
 
 def whole_calls() -> None:
@@ -166,7 +190,7 @@ OF_A_SCORE: dict[Callable[[evicp.Score], None], tuple[tuple[int, ...], tuple[int
     crowded: ((0, 6), (6,)),
     fixed: ((0, 4, 6, 8, 12), (0, 6)),
 }
-USUAL = (searched, long_in_fours, labelled, whole_calls)
+USUAL = (searched, long_in_fours, crowded_long, split, labelled, evaluated, whole_calls)
 OTHERS = (in_full, half_precision)
 #: What only a real device runs.
 ONLY_COMPILED = "tl.inline_asm_elementwise"

@@ -246,6 +246,8 @@ def test_the_rest() -> None:
     for score in (evicp.ECP(), evicp.LAC(), evicp.APS()):
         for n, n_classes in ((40, 10), (300, 1000), (20, 2049)):
             agreement.labelled_rows_agree(score, hard_rows(n, n_classes), "cuda")
+    for n, n_classes in ((40, 10), (3000, 1000), (20, 2049)):
+        agreement.evaluations_agree(hard_rows(n, n_classes), "cuda")
     agreement.odd_rows_are_reported("cuda")
     agreement.bad_rows_raise("cuda")
     agreement.bad_rows_raise("cuda", n_classes=3000)

@@ -217,6 +217,14 @@ def label_ranks(logits: Any, labels: I64) -> I64:
     return _backend_for(None, logits).label_ranks(logits, labels)
 
 
+def tallied(offsets: Any, members: Any, truth: Any, logits: Any, n_classes: int) -> NDArray[np.int64] | None:
+    """Evaluated rows of an accelerator, counted there, see `_torch_counts`; None where a label is no class."""
+    by_triton = getattr(on_device(None, members), "tallied", None)
+    tallied = by_triton or import_module("evicp.kernels._torch_counts").tallied
+    found: NDArray[np.int64] | None = tallied(offsets, members, truth, logits, n_classes)
+    return found
+
+
 def nll_derivatives(logits: NDArray[Any], labels: I64, inverse_temperature: float) -> tuple[float, float, float]:
     """Mean negative log-likelihood of softmax(beta z), its derivative and its curvature in beta."""
     return _backend_for(None, logits).nll_derivatives(logits, labels, inverse_temperature)

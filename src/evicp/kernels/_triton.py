@@ -7,7 +7,7 @@ the only formula: label scores, sets and dense scores all end in it, so membersh
 bit for bit.
 
 Probabilities and evidence are added as integers (`_parts`), in two levels of 20 bits that each fit a 32-bit sum.
-Integer sums have no order, so neither the compiler nor the number of warps has a say in a result's last bits. From 256
+Integer sums have no order, so neither the compiler nor the number of warps has a say in a result's last bits. From 65
 classes on, where it pays, neighbours are added in fours as floats first; their order is written here, too.
 
 A set is made in four steps with one wait for the device: `_read_rows` writes a row's candidates into a few slots of
@@ -22,13 +22,16 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from evicp.kernels import _torch, _torch_fixed
+from evicp.kernels import _torch, _torch_counts, _torch_fixed, _triton_counts
 from evicp.kernels import _triton_launch as launch
 from evicp.kernels._labelled import Labelled, joined
 from evicp.kernels._triton_batch import Batch
+from evicp.kernels._triton_counts import RankOnly
 from evicp.kernels._triton_sets import SetsPlan
 from evicp.kernels.registry import BUILT_IN
 
@@ -142,9 +145,29 @@ def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
         return _torch.label_ranks(logits, labels)
     result = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     for start, group in _groups(logits, ROWS_PER_GROUP):
-        ranks = Batch(_RankOnly(), group, start).ranks(_indices(labels, start, len(group)))
+        ranks = Batch(RankOnly(), group, start).ranks(_indices(labels, start, len(group)))
         result[start : start + len(group)] = 1 + ranks
     return result
+
+
+def tallied(
+    offsets: Tensor, members: Tensor, truth: Tensor, logits: Tensor | None, n_classes: int
+) -> NDArray[np.int64] | None:
+    """Evaluated rows, counted, see `_torch_counts.tallied`."""
+    truth = truth.to(torch.int64).contiguous()
+    if not len(truth) or (logits is not None and not _readable(logits)):
+        return _torch_counts.tallied(offsets, members, truth, logits, n_classes)
+    if logits is None:
+        return _triton_counts.tallied(offsets, members, truth, None, n_classes)
+    total = np.zeros((3, 3, n_classes + 1), np.int64)
+    for start, group in _groups(logits, ROWS_PER_GROUP):
+        rows = slice(start, start + len(group))
+        own = offsets[start : rows.stop + 1]
+        part = _triton_counts.tallied(own, members, truth[rows], group, n_classes, start)
+        if part is None:
+            return None
+        total += part
+    return total
 
 
 def uncertainties(score: Any, logits: Tensor) -> Tensor:
@@ -171,17 +194,6 @@ class _EvidenceOnly:
 
     def epsilon(self, n_classes: int) -> float:  # noqa: ARG002 - as ECP's
         return 0.0
-
-
-@dataclass(frozen=True)
-class _RankOnly:
-    """What `Batch` needs of a score, for a count of the labels above and nothing else."""
-
-    name: str = "topk"
-    temperature: float = 1.0
-    randomized: bool = False
-    seed: int = 0
-    adds_up: bool = False
 
 
 def _readable(logits: Tensor) -> bool:

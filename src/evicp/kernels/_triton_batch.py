@@ -34,6 +34,7 @@ from evicp.kernels._jitted.layout import (
     STATISTICS,
 )
 from evicp.kernels._labelled import Labelled
+from evicp.kernels._triton_crowded import sorted_sets
 
 #: Of rows with more candidates than slots, this many logits at a time, and candidates, which take dozens of bytes each.
 LOGITS_PER_SORT, CANDIDATES_PER_SORT = 1 << 26, 1 << 24
@@ -42,18 +43,26 @@ LOGITS_PER_SORT, CANDIDATES_PER_SORT = 1 << 26, 1 << 24
 class Batch:
     """One group of rows: its statistics, and what the kernels reported of it."""
 
-    def __init__(self, score: Any, logits: Tensor, first_row: int, made: launch.Made | None = None) -> None:
+    def __init__(
+        self,
+        score: Any,
+        logits: Tensor,
+        first_row: int,
+        made: launch.Made | None = None,
+        status: Tensor | None = None,
+    ) -> None:
         self.logits, self.first_row = logits, first_row
         self.n, self.n_classes = logits.shape
         self.stride = logits.stride(0)
         self.tiling, self.plan, self.parameters = made or launch.made_for(score, logits)
         self.stats = torch.empty(STATISTICS, self.n, dtype=torch.float64, device=logits.device)
-        self.status = torch.zeros(REPORTED, dtype=torch.int64, device=logits.device)
+        self.status = torch.zeros(REPORTED, dtype=torch.int64, device=logits.device) if status is None else status
         self.odd = True  # whether the first row has to be looked at
+        self.crowded = True  # whether some rows need more than their slots
 
     def label_scores(self, labels: Tensor, *, settled: bool) -> Tensor:
         if self.n:
-            self._read_labels(labels)
+            self.read_labels(labels)
         result = torch.empty(self.n, dtype=torch.float64, device=self.logits.device)
         if self.n:
             self._score_labels(labels, result)
@@ -66,14 +75,14 @@ class Batch:
         """Scores, hashes and the summary of rows with these labels, one row or more, which are checked on the way."""
         scores = torch.empty(self.n, dtype=torch.float64, device=self.logits.device)
         hashes = torch.empty(self.n, dtype=torch.int64, device=self.logits.device)
-        self._read_labels(labels)
+        self.read_labels(labels)
         self._score_labels(labels, scores, hashes)
         reported = _copied(self.status)
         in_order = torch.sort(scores) if ordered else None  # while the device reads: launching it takes as long
         report = reported()
         if report[_OUTSIDE.value]:
             return Labelled(scores, outside=True)
-        self._refuse(report)
+        self.refuse(report)
         if report[_WIDE.value]:
             self._mend_wide_rows()
             self.status[_MASKED.value :] = 0
@@ -92,7 +101,7 @@ class Batch:
 
     def ranks(self, labels: Tensor) -> Tensor:
         if self.n:
-            self._read_labels(labels)
+            self.read_labels(labels)
             self._report()
         return self.stats[_RANK.value].to(torch.int64)
 
@@ -106,20 +115,26 @@ class Batch:
         scores, order = self._ordered_scores(torch.arange(self.n, device=self.logits.device))
         return torch.empty_like(scores).scatter_(1, order, scores)
 
-    def ragged_sets(self, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
+    def ragged_sets(self, threshold: float, room: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Offsets, labels, scores; if the sets hold no more than `room` labels, nothing is done after the wait."""
         if self.n == 0 or threshold == inf:
             return self._sorted_sets(threshold)
         found = self.slots()
         self.read_candidates(found, threshold)
         candidates = self.candidates(found)  # while the device reads
         self.score_candidates(candidates, threshold)
+        reported = _copied(self.status)
         offsets = torch.cumsum(candidates[3], 0, dtype=torch.int64)
-        report = self._report()
+        result = self.write_sets(candidates, offsets, room, threshold) if room else None
+        report = reported()
+        self.refuse(report)
         wide, crowded, total = report[_WIDE.value], report[_CROWDED.value], report[_MEMBERS.value]
-        self.odd = bool(report[_ODD.value])
-        if wide or crowded:
+        self.odd, self.crowded = bool(report[_ODD.value]), bool(wide or crowded)
+        if self.crowded:
             return self._with_crowded_rows(candidates, threshold, bool(wide))
-        return self._write_sets(candidates, offsets, total, threshold)
+        if result is None or total > room:
+            return self.write_sets(candidates, offsets, total, threshold)
+        return offsets, result[1][:total], result[2][:total]
 
     def slots(self) -> tuple[Tensor, Tensor, Tensor]:
         """Slots, counts of candidates, sizes of the sets after a 0."""
@@ -141,14 +156,31 @@ class Batch:
 
     # The kernels ------------------------------------------------------------------------------------------------
 
-    def _read_labels(self, labels: Tensor) -> None:
-        none = self.status
+    def read_labels(self, labels: Tensor) -> None:
+        none, programs = self.status, triton.cdiv(self.n, self.tiling.rows)
+        if self.tiling.parts > 1:
+            self._read_parts(labels, none, none, none, 0)
+            return
         arguments = (self.logits, labels, self.stats, none, none, none, self.status, self.parameters, self.n, 0)
-        self.plan.read_labels(triton.cdiv(self.n, self.tiling.rows), *arguments)
+        self.plan.read_labels(programs, *arguments)
 
     def read_candidates(self, found: tuple[Tensor, Tensor, Tensor], threshold: float) -> None:
+        bits, programs = launch.bits_of(threshold), triton.cdiv(self.n, self.tiling.rows)
+        if self.tiling.parts > 1:
+            self._read_parts(None, *found, bits)
+            return
         arguments = (self.logits, self.status, self.stats, *found, self.status, self.parameters)
-        self.plan.read_candidates(triton.cdiv(self.n, self.tiling.rows), *arguments, self.n, launch.bits_of(threshold))
+        self.plan.read_candidates(programs, *arguments, self.n, bits)
+
+    def _read_parts(self, labels: Tensor | None, slots: Tensor, counts: Tensor, sizes: Tensor, bits: int) -> None:
+        """The same of a few long rows, each by several programs."""
+        parts, device, with_labels = self.n * self.tiling.parts, self.logits.device, labels is not None
+        partials = torch.empty(5, parts, dtype=torch.float32, device=device)
+        sums = torch.empty(2, parts, dtype=torch.int64, device=device)
+        read = (self.logits, counts if labels is None else labels, partials, sums, counts, sizes)
+        self.plan.read_parts[with_labels](parts, *read, self.status, self.parameters, self.n)
+        joined = (self.logits, partials, sums, self.stats, slots, counts, self.status, self.parameters)
+        self.plan.join_parts[with_labels](parts, *joined, self.n, bits)
 
     def _score_labels(self, labels: Tensor, result: Tensor, hashes: Tensor | None = None) -> None:
         """The labels' scores; and, with room for hashes, what a calibration asks of the rows."""
@@ -165,7 +197,7 @@ class Batch:
         programs = triton.cdiv(self.n, self.tiling.rows_ahead)
         self.plan.score_candidates(programs, *tensors, self.n, self.n_classes, self.stride, launch.bits_of(threshold))
 
-    def _write_sets(
+    def write_sets(
         self, candidates: tuple[Tensor, ...], offsets: Tensor, total: int, threshold: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         labels = torch.empty(total, dtype=torch.int32, device=self.logits.device)
@@ -175,8 +207,9 @@ class Batch:
     def write_into(
         self, candidates: tuple[Tensor, ...], offsets: Tensor, labels: Tensor, scores: Tensor, threshold: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        slots, _, slot_scores, _, ends, _ = candidates
-        arguments = (slots, slot_scores, ends, offsets, labels, scores, self.n, launch.bits_of(threshold))
+        slots, counts, slot_scores, _, ends, _ = candidates
+        tensors = (slots, counts, slot_scores, ends, offsets, labels, scores)
+        arguments = (*tensors, self.n, len(labels), launch.bits_of(threshold))
         self.plan.write_sets(triton.cdiv(self.n, self.tiling.rows_ahead), *arguments)
         return offsets, labels, scores
 
@@ -198,7 +231,7 @@ class Batch:
             out = result = torch.full((self.n, width), -1, dtype=torch.int32, device=device)
             write, write_crowded = plan.write_labels, plan.crowded_labels
         limits = (width or 0, launch.bits_of(threshold))
-        tensors = (slots, scores, ends, sizes, self.stats, out, own_sizes)
+        tensors = (slots, counts, scores, ends, sizes, self.stats, out, own_sizes)
         write(triton.cdiv(self.n, tiling.rows_ahead), *tensors, self.n, self.n_classes, *limits)
         others = (self.logits, counts, self.stats, self.parameters, out, own_sizes)
         write_crowded(self.n, *others, self.n, self.n_classes, self.stride, *limits)
@@ -207,10 +240,10 @@ class Batch:
     def _report(self) -> list[int]:
         """Wait for the device, and raise if a row is bad; the entries of `status`."""
         report: list[int] = self.status.tolist()
-        self._refuse(report)
+        self.refuse(report)
         return report
 
-    def _refuse(self, report: list[int]) -> None:
+    def refuse(self, report: list[int]) -> None:
         if report[_BAD.value]:
             _torch.raise_bad_row(self.logits, self.n - report[_BAD.value], self.first_row)
 
@@ -220,7 +253,7 @@ class Batch:
         """Statistics of every row, for scores that are not asked for by label or by slot."""
         if self.n == 0:
             return
-        self._read_labels(torch.zeros(self.n, dtype=torch.int64, device=self.logits.device))  # any label will do
+        self.read_labels(torch.zeros(self.n, dtype=torch.int64, device=self.logits.device))  # any label will do
         if self._report()[_WIDE.value]:
             self._mend_wide_rows()
         self._finish_rows()
@@ -320,11 +353,14 @@ class Batch:
             self._mend_wide_rows()
             self._finish_rows()
         rows = torch.nonzero(counts > self.tiling.slots)[:, 0]
+        found = None if wide else sorted_sets(self, candidates, rows, threshold)
+        if found is not None:
+            return found
         most = self.n_classes if wide else int(counts.max())
         own_sizes, own_labels, own_scores = self._crowded_rows(rows, threshold, most)
         sizes[1:][rows] = own_sizes.to(torch.int32)
         offsets = torch.cumsum(sizes, 0, dtype=torch.int64)
-        result = self._write_sets(candidates, offsets, int(offsets[-1]), threshold)
+        result = self.write_sets(candidates, offsets, int(offsets[-1]), threshold)
         begins = _torch.offsets_of(own_sizes)[:-1]
         shift = torch.repeat_interleave(offsets[rows] - begins, own_sizes)
         place = torch.arange(len(own_labels), device=shift.device) + shift

@@ -11,25 +11,34 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from evicp.kernels._jitted.crowded import _place_sorted, _sort_candidates
 from evicp.kernels._jitted.fixed import _write_crowded, _write_fixed
 from evicp.kernels._jitted.layout import EVIDENCE, RULES
 from evicp.kernels._jitted.scores import _finish_rows, _fix_elements, _score_elements, _score_labels
 from evicp.kernels._jitted.sets import _score_candidates, _write_sets
 from evicp.kernels._jitted.slots import _read_rows
+from evicp.kernels._jitted.split import _join_parts, _read_parts
 
-#: So few long rows do not keep the device busy with a few warps each.
-FEW_ROWS = 256
+#: So few long rows do not keep the device busy with a few warps each: they are read in parts of some columns, where the
+#: rule allows it, or by more warps.
+FEW_ROWS, COLUMNS_OF_A_PART = 256, 10_240
 
 #: Rows of more classes than this do not fit the registers of a small group of threads; they are looped over.
 LONGEST_TILE = 2048
+
+
+#: Rows of more candidates than the first number and at most the second are sorted by a program of so many warps.
+_SORTED = ((0, 128, 1), (128, 256, 1), (256, 512, 2), (512, 1024, 4), (1024, 2048, 8))
 
 
 @dataclass(frozen=True)
 class Tiling:
     """How rows are laid out on the device: `rows` by `block` logits to a program of `warps` warps.
 
+    The threads are shared out among the rows: of few classes many rows go to a warp.
+
     `slots` candidates can be kept of a row; afterwards a program deals those of `rows_ahead` rows out to `chunk`
-    threads at a time.
+    threads at a time. A row is read by `parts` programs, a power of 2.
     """
 
     rows: int
@@ -39,21 +48,19 @@ class Tiling:
     long: bool
     rows_ahead: int = 128
     chunk: int = 128
+    parts: int = 1
 
 
 @lru_cache(maxsize=256)
 def tiling_for(n_classes: int, rule: str) -> Tiling:
     """The tiling that was fastest where it was measured (benchmarks/gpu.py --sweep)."""
     if n_classes > LONGEST_TILE:
-        return Tiling(rows=1, block=2048, warps=4, slots=256, long=True)
+        return Tiling(rows=1, block=2048, warps=4, slots=256, long=True, rows_ahead=32)
     block = max(16, 1 << (n_classes - 1).bit_length())
-    slots = min(block, 128 if rule in ("aps", "base") else 64 if block > 128 else 32)
+    slots = min(block, 64 if block > 128 else 32)
+    each = 64 if block > 512 and rule in ("ecp", "lac", "margin", "topk") else 32  # logits to a thread
     return Tiling(
-        rows=min(16, 512 // block) if block <= 128 else 1,
-        block=block,
-        warps=max(1, block // 1024),
-        slots=slots,
-        long=False,
+        rows=min(8, 32 * each // block), block=block, warps=max(1, block // (32 * each)), slots=slots, long=False
     )
 
 
@@ -106,19 +113,20 @@ class Plan:
             "EVIDENCE": EVIDENCE[self.evidence],
             "RANDOM": getattr(score, "randomized", False),
         }
-        vector = 4 if tiling.long else gcd(16 // dtype.itemsize, tiling.block)
+        vector = 4 if tiling.long else gcd(16 // dtype.itemsize, tiling.block, stride)  # what one load can read
         read = rule | {
             "K": n_classes,
             "STRIDE": stride,
             "ROWS": tiling.rows,
             "BLOCK": tiling.block,
             "VECTOR": vector,
-            "WORDS": min(32 * tiling.warps, tiling.block // vector),
+            "WORDS": min(max(32 * tiling.warps // tiling.rows, 4 // vector), tiling.block // vector),
             "LONG": tiling.long,
         }
         sets = {"SLOTS": tiling.slots, "ROWS": tiling.rows_ahead, "CHUNK": tiling.chunk}
         self.read_labels = Kernel(_read_rows, tiling.warps, **read, LABELS=True, SLOTS=0)
         self.read_candidates = Kernel(_read_rows, tiling.warps, **read, LABELS=False, SLOTS=tiling.slots)
+        self._split(tiling, read)
         self.score_labels = Kernel(_score_labels, 4, **rule, ROWS=128, SUMMARY=False)
         self.summarize_labels = Kernel(_score_labels, 4, **rule, ROWS=128, SUMMARY=True)
         self.finish_rows = Kernel(_finish_rows, 4, **rule, ROWS=128)
@@ -129,8 +137,33 @@ class Plan:
         crowded = rule | {"SLOTS": tiling.slots, "BLOCK": min(4096, max(128, tiling.block))}
         self.crowded_labels = Kernel(_write_crowded, 8, **crowded, MASK=False)
         self.crowded_mask = Kernel(_write_crowded, 8, **crowded, MASK=True)
+        self.sorts = {
+            fewest: Kernel(_sort_candidates, warps, **rule, **_one_row(read, warps), MOST=most, FEWEST=fewest)
+            for fewest, most, warps in _SORTED
+        }
+        self.place_sorted = Kernel(_place_sorted, 1, CHUNK=128)
         self.fix_elements = Kernel(_fix_elements, 4, **rule, BLOCK=256)
         self.score_elements = Kernel(_score_elements, 4, **rule, BLOCK=256)
+
+    def _split(self, tiling: Tiling, read: dict[str, Any]) -> None:
+        """The kernels that read rows in parts."""
+        columns = -(-read["K"] // (tiling.parts * tiling.block)) * tiling.block
+        split = {name: value for name, value in read.items() if name not in ("RANDOM", "ROWS", "LONG")}
+        split |= {"PARTS": tiling.parts, "SPAN": columns}
+        self.read_parts, self.join_parts = (
+            {labels: Kernel(kernel, tiling.warps, **split, LABELS=labels, **more[labels]) for labels in (False, True)}
+            for kernel, more in (
+                (_read_parts, ({}, {})),
+                (_join_parts, ({"SLOTS": tiling.slots}, {"SLOTS": 0})),
+            )
+        )
+
+
+def _one_row(read: dict[str, Any], warps: int) -> dict[str, Any]:
+    """How one row is read by a program of so many warps."""
+    block = min(read["BLOCK"], 1024 * warps) if read["LONG"] else read["BLOCK"]
+    words = min(32 * warps, block // read["VECTOR"])
+    return {name: read[name] for name in ("K", "STRIDE", "VECTOR", "LONG")} | {"BLOCK": block, "WORDS": words}
 
 
 class Made(NamedTuple):
@@ -145,7 +178,11 @@ def made_for(score: Any, logits: Tensor) -> Made:
     """What is made once for a score and logits like these."""
     tiling = tiling_for(logits.shape[1], score.name)
     if tiling.long and len(logits) <= FEW_ROWS:
-        tiling = replace(tiling, block=4 * tiling.block, warps=4 * tiling.warps)
+        parts = -(-logits.shape[1] // COLUMNS_OF_A_PART) if score.name in ("ecp", "lac") else 1
+        if parts > 1:
+            tiling = replace(tiling, parts=1 << (parts - 1).bit_length())
+        else:
+            tiling = replace(tiling, block=4 * tiling.block, warps=4 * tiling.warps)
     return Made(tiling, *plan_for(score, tiling, logits.shape[1], logits.stride(0), logits.dtype, logits.device))
 
 

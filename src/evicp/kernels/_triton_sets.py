@@ -22,7 +22,8 @@ class SetsPlan:
 
     Made once are the tiling, the compiled kernels and the score's numbers. A call then queues the kernel that reads the
     logits, those that score the candidates and count the members, and waits, once, for their number: the sets' memory
-    is as large as they are. A large batch is launched kernel by kernel, with memory of its own. A small one, which
+    is about as large as they are. A large batch is launched kernel by kernel, with memory of its own, and its sets are
+    written while the host waits if they are no larger than those of the last call, or little more. A small one, which
     takes longer to launch than to compute, is recorded as a CUDA graph at its third call: from then on a call copies
     the logits to the graph's own, replays it, waits, and copies the sets out. The graph belongs to the stream it was
     recorded for, and to one thread at a time; others, and rows that need more than the graph does (too many candidates,
@@ -33,6 +34,7 @@ class SetsPlan:
         self.score, self.threshold, self.made = score, threshold, launch.made_for(score, like)
         self.small = like.is_cuda and like.numel() * like.element_size() <= RECORDED_BYTES
         self.calls, self.lock = 0, Lock()
+        self.room = 0  # for so many labels: a little more than there were last time
         self.recorded: Recorded | None = None
 
     def sets(self, logits: Tensor) -> tuple[Tensor, Tensor, bool]:
@@ -45,7 +47,8 @@ class SetsPlan:
             if found is not None:
                 return found
         batch = Batch(self.score, logits, 0, self.made)
-        offsets, labels, _ = batch.ragged_sets(self.threshold)
+        offsets, labels, _ = batch.ragged_sets(self.threshold, self.room)
+        self.room = 0 if batch.crowded else len(labels) + len(labels) // 16 + 64
         return offsets, labels, batch.odd
 
     def _replayed(self, logits: Tensor) -> tuple[Tensor, Tensor, bool] | None:

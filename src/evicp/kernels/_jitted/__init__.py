@@ -1,6 +1,7 @@
 """The kernels that Triton compiles for CUDA devices; `_triton` launches them.
 
-Row quantities have the shape (ROWS,), tiles (ROWS, BLOCK).
+Row quantities have the shape (ROWS,), tiles (ROWS, BLOCK / WIDTH, WIDTH).
 
-    layout  <-  arithmetic, summary  <-  reductions  <-  cuts  <-  slots  <-  scores  <-  sets  <-  fixed
+    layout  <-  arithmetic, counts, summary  <-  reductions  <-  cuts  <-  slots  <-  scores  <-  sets  <-  fixed
+    slots  <-  split        fixed  <-  crowded
 """

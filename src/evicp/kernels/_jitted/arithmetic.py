@@ -21,7 +21,7 @@ _UNIT, _EVIDENCE_UNIT = tl.constexpr(2.0**-39), tl.constexpr(2.0**-24)
 _WIDEST = tl.constexpr(2.0**15)
 #: Long rows add neighbours in fours as floats before they add integers: fewer instructions, and an error of 2^-24 of
 #: the largest evidence, which 16 times the others' base counts of 1 must outweigh.
-_FOURS_FROM = tl.constexpr(256)
+_FOURS_FROM = tl.constexpr(65)
 #: Candidates are narrowed down until there are no more than this, or until it does not help.
 _FEW = tl.constexpr(16)
 _LOG2_E = tl.constexpr(1.4426950408889634)
@@ -67,11 +67,27 @@ def _fixed(x, PER_ONE: tl.constexpr):
 
 
 @triton.jit
+def _row_sum(x):
+    """The sum of each row of a tile: that of the numbers a thread holds, then across threads."""
+    return tl.sum(tl.sum(x, 1), 1)
+
+
+@triton.jit
+def _row_max(x):
+    return tl.max(tl.max(x, 1), 1)
+
+
+@triton.jit
+def _row_min(x):
+    return tl.min(tl.min(x, 1), 1)
+
+
+@triton.jit
 def _add_parts(coarse, fine, COUNT: tl.constexpr):
     """The sum of COUNT numbers in each row in fine units, int64. The biases add up too, modulo 2^32, and come off."""
     BIASES: tl.constexpr = (COUNT * 0x4B400000 + 2**31) % 2**32 - 2**31
-    coarse_sum = tl.sum(coarse, 1) - BIASES
-    fine_sum = tl.sum(fine, 1) - BIASES
+    coarse_sum = _row_sum(coarse) - BIASES
+    fine_sum = _row_sum(fine) - BIASES
     return (coarse_sum.to(tl.int64) << 20) + fine_sum
 
 
@@ -82,10 +98,12 @@ def _halves(x):
 
 
 @triton.jit
-def _add_tile(x, PER_ONE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOURS: tl.constexpr):
+def _add_tile(
+    x, PER_ONE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, FOURS: tl.constexpr
+):
     """The sum of each row of a tile in fine units, int64."""
     if FOURS:
-        x = _halves(_halves(tl.reshape(x, [ROWS, BLOCK // 4, 2, 2])))
+        x = _halves(_halves(tl.reshape(x, [ROWS, BLOCK // WIDTH, WIDTH // 4, 2, 2])))
         coarse, fine = _parts(x, PER_ONE)
         return _add_parts(coarse, fine, BLOCK // 4)
     else:
@@ -154,21 +172,30 @@ def _hashes(z):
 @triton.jit
 def _count(condition):
     """How many hold in each row, float32: exact, and a cheaper instruction than the integer one."""
-    return tl.sum(tl.where(condition, 1.0, 0.0), 1)
+    return _row_sum(tl.where(condition, 1.0, 0.0))
 
 
 @triton.jit
-def _tile(base, start, K: tl.constexpr, BLOCK: tl.constexpr):
-    column = start + tl.arange(0, BLOCK)
-    places = base[:, None] + column[None, :]
-    return tl.load(places, mask=(column < K)[None, :], other=float("-inf")).to(tl.float32)
+def _columns(BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    return tl.arange(0, BLOCK // WIDTH)[None, :, None] * WIDTH + tl.arange(0, WIDTH)[None, None, :]
 
 
 @triton.jit
-def _least_of(z, K: tl.constexpr, BLOCK: tl.constexpr):
+def _tile(base, K: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    """The logits of some rows, (ROWS, BLOCK / WIDTH, WIDTH): a few threads read WIDTH neighbours of a row at a time.
+
+    What is reduced along the second axis stays in a thread; along the last one few threads take part, and those of
+    all rows of a warp at once.
+    """
+    column = _columns(BLOCK, WIDTH)
+    return tl.load(base[:, None, None] + column, mask=column < K, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _least_of(z, K: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
     """The smallest finite logit of each row. Masked labels are rare: the second look is, too."""
-    real = (tl.arange(0, BLOCK) < K)[None, :]
-    least = tl.min(tl.where(real, z, float("inf")), 1)
+    real = _columns(BLOCK, WIDTH) < K
+    least = _row_min(tl.where(real, z, float("inf")))
     if tl.min(least, 0) == float("-inf"):
-        least = tl.min(tl.where(z == float("-inf"), float("inf"), z), 1)
+        least = _row_min(tl.where(z == float("-inf"), float("inf"), z))
     return least

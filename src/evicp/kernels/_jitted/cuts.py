@@ -19,12 +19,17 @@ from evicp.kernels._jitted.arithmetic import (
     _evidence_32,
     _is_certain,
     _rough_log2,
+    _row_max,
+    _row_min,
 )
 from evicp.kernels._jitted.layout import _APS, _K_REG, _LAM, _PENALTY, _RAPS, _SAPS
 from evicp.kernels._jitted.reductions import _survey
 
 # Kernels take many arguments; one on each line would hide what they do.
 # fmt: off
+
+#: Where the cut is searched for with no more probes than this, they are set twice.
+_FEW_PROBES = tl.constexpr(32)
 
 
 @triton.jit
@@ -63,39 +68,33 @@ def _log2_cost(z, room, top, log2_total, log2_alpha_0, log2_epsilon, rate, EVIDE
 
 @triton.jit
 def _ecp_cut(
-    z, top, least, above_least, total, rest, threshold, log_epsilon, rate, EVIDENCE: tl.constexpr, K: tl.constexpr,
-    BLOCK: tl.constexpr, LONG: tl.constexpr
+    top, least, above_least, total, rest, threshold, log_epsilon, rate, EVIDENCE: tl.constexpr, K: tl.constexpr,
+    PROBES: tl.constexpr
 ):
     """The cut below which even rank 0 would cost too much.
 
-    Costs fall along the row, so it is searched for with a warp of probes between the smallest logit and the top, dense
-    near the top, then another warp where the costs cross the limit. In short rows every label is its own probe.
+    Costs fall along the row, so it is searched for with some probes between the smallest logit and the top, dense
+    near the top; and where these are few, with others between those where the costs cross the limit.
     """
-    if BLOCK <= 128 and not LONG:
-        log2_total, log2_alpha_0, log2_epsilon, limit = _limit(
-            top, least, above_least, total, rest, threshold, log_epsilon, rate, EVIDENCE, K
-        )
-        cost = _log2_cost(
-            z, 0.0, top[:, None], log2_total[:, None], log2_alpha_0[:, None], log2_epsilon, rate, EVIDENCE
-        )
-        return tl.max(tl.where(cost > limit[:, None], z, float("-inf")), 1)
-    else:
-        # One row: its numbers are the same in all threads, and each thread has one probe.
-        high, low = tl.max(top, 0), tl.max(least, 0)
-        log2_total, log2_alpha_0, log2_epsilon, limit = _limit(
-            high, low, tl.max(above_least, 0), tl.max(total, 0), tl.max(rest, 0), threshold, log_epsilon, rate,
-            EVIDENCE, K
-        )
-        step = (tl.arange(0, 32) + 1).to(tl.float32) * 0.03125
-        depth = (high - low) * (step * step * step)
-        cost = _log2_cost(high - depth, 0.0, high, log2_total, log2_alpha_0, log2_epsilon, rate, EVIDENCE)
-        first = tl.min(tl.where(cost > limit, step, 2.0), 0)
-        before = first - 0.03125
-        inner, outer = (high - low) * (before * before * before), (high - low) * (first * first * first)
-        probe = high - (inner + (outer - inner) * step)
+    log2_total, log2_alpha_0, log2_epsilon, limit = _limit(
+        top, least, above_least, total, rest, threshold, log_epsilon, rate, EVIDENCE, K
+    )
+    # Shaped as a tile is, so that the numbers of a row are where its logits are.
+    part = ((tl.arange(0, PROBES) + 1).to(tl.float32) * (1.0 / PROBES))[None, None, :]
+    high, depth = top[:, None, None], (top - least)[:, None, None]
+    log2_total, log2_alpha_0, limit = log2_total[:, None, None], log2_alpha_0[:, None, None], limit[:, None, None]
+    cost = _log2_cost(
+        high - depth * (part * part * part), 0.0, high, log2_total, log2_alpha_0, log2_epsilon, rate, EVIDENCE
+    )
+    first = _row_min(tl.where(cost > limit, part, 2.0))
+    before, depth = first - 1.0 / PROBES, top - least
+    inner, outer = depth * (before * before * before), depth * (first * first * first)
+    cut = top - outer
+    if PROBES <= _FEW_PROBES:
+        probe = high - (inner[:, None, None] + (outer - inner)[:, None, None] * part)
         cost = _log2_cost(probe, 0.0, high, log2_total, log2_alpha_0, log2_epsilon, rate, EVIDENCE)
-        cut = tl.max(tl.where(cost > limit, probe, float("-inf")), 0)
-        return tl.zeros([1], tl.float32) + tl.where(first > 1.0, float("-inf"), cut)
+        cut = tl.maximum(cut, _row_max(tl.where(cost > limit, probe, float("-inf"))))
+    return tl.where(first > 1.0, float("-inf"), cut)
 
 
 @triton.jit

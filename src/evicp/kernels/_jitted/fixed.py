@@ -12,7 +12,7 @@ import triton.language as tl
 from evicp.kernels._jitted.arithmetic import _PER_ONE, _evidence_64, _exponential, _fixed
 from evicp.kernels._jitted.layout import _APS, _CUT, _ECP, _ORDER_FROM_ZERO, _RAPS, _RATE, _REST, _TOP
 from evicp.kernels._jitted.scores import _finish, _score
-from evicp.kernels._jitted.sets import _placed
+from evicp.kernels._jitted.sets import _placed, _single
 from evicp.kernels._jitted.summary import _in_order
 
 # Kernels take many arguments; one on each line would hide what they do.
@@ -24,8 +24,8 @@ _BIAS_64 = tl.constexpr(6755399441055744.0)
 
 @triton.jit(do_not_specialize=["n", "K", "width", "threshold_bits"])
 def _write_fixed(
-    slots, scores, ends, sizes, stats, out, out_sizes, n, K, width, threshold_bits: tl.int64, MASK: tl.constexpr,
-    SLOTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
+    slots, counts, scores, ends, sizes, stats, out, out_sizes, n, K, width, threshold_bits: tl.int64,
+    MASK: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
 ):
     """Sizes, -1 of rows that cannot be scored, and the members of sets whose candidates are in their slots."""
     threshold = threshold_bits.to(tl.int64).to(tl.float64, bitcast=True)
@@ -35,6 +35,12 @@ def _write_fixed(
     size = tl.load(sizes + every_row + 1, mask=every_row < n, other=0)
     good = (top > float("-inf")) & (top < float("inf"))
     tl.store(out_sizes + every_row, tl.where(good, size, -1), mask=every_row < n)
+    single = _single(counts, every_row, n) & (size > 0)
+    only = (tl.load(slots + every_row.to(tl.int64) * SLOTS, mask=single, other=0) >> 32).to(tl.int32)
+    if MASK:
+        tl.store(out + every_row.to(tl.int64) * K + only, tl.full([ROWS], 1, tl.int8), mask=single)
+    else:
+        tl.store(out + every_row.to(tl.int64) * width, only, mask=single)
     last_row = tl.minimum(first_row + ROWS, n) - 1
     total, first = tl.load(ends + last_row), 0
     while first < total:

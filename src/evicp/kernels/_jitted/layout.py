@@ -17,9 +17,9 @@ _SECOND, _RANK, _MASS, _LOG_TOTAL, _LARGEST, _V, _CUT = (tl.constexpr(number) fo
 
 # Entries of `parameters` and of `status`.
 _RATE, _TEMPERATURE, _LOG_EPSILON, _LAM, _K_REG, _PENALTY, _SEED = (tl.constexpr(number) for number in range(7))
-REPORTED = 11
+REPORTED = 12
 _BAD, _WIDE, _CROWDED, _MEMBERS, _OUTSIDE, _MASKED = (tl.constexpr(number) for number in range(6))
-_SECONDS, _DIGEST, _LARGEST_OWN, _LOWEST_TOP, _ODD = (tl.constexpr(number) for number in range(6, 11))
+_SECONDS, _DIGEST, _LARGEST_OWN, _LOWEST_TOP, _ODD, _UNORDERED = (tl.constexpr(number) for number in range(6, 12))
 #: Floats as whole numbers in their order, from 0 for -inf: what is added to their bits.
 ORDER_FROM_ZERO = 0x7F800001
 _ORDER_FROM_ZERO = tl.constexpr(ORDER_FROM_ZERO)

@@ -1,6 +1,7 @@
 """From candidates to sets.
 
-The candidates of ROWS rows are numbered through and dealt to threads, so that long and short lists even out.
+Most rows have one candidate, the top label, and a thread to themselves. The candidates of the others, of ROWS rows, are
+numbered through and dealt to threads, so that long and short lists even out.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from evicp.kernels._jitted.summary import _look_at_first_row
 def _numbered(counts, ends, row, n, SLOTS: tl.constexpr):
     """Put down where each row's candidates end in the numbering of this program, and return how many there are.
 
-    Rows without room in their slots have none.
+    Rows of a single candidate, or without room in their slots, have none.
     """
     count = tl.load(counts + row, mask=row < n, other=0)
-    count = tl.where(count <= SLOTS, count, 0)
+    count = tl.where((count > 1) & (count <= SLOTS), count, 0)
     tl.store(ends + row, tl.cumsum(count, 0), mask=row < n)
     tl.debug_barrier()  # other threads of this program read it next
     return tl.sum(count, 0)
@@ -47,6 +48,28 @@ def _dealt(number, ends, first_row, n, here, SLOTS: tl.constexpr, ROWS: tl.const
 @triton.jit
 def _logit(packed):
     return packed.to(tl.uint32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _single(counts, row, n):
+    """Whether a row has one candidate: its top label, in its first slot."""
+    return tl.load(counts + row, mask=row < n, other=0) == 1
+
+
+@triton.jit
+def _score_single(
+    scores, counts, sizes, stats, parameters, threshold, row, n, K, RULE: tl.constexpr, EVIDENCE: tl.constexpr,
+    RANDOM: tl.constexpr, SLOTS: tl.constexpr
+):
+    """Score the candidates of rows that have one, and return how many are members."""
+    here = _single(counts, row, n)
+    top = tl.load(stats + _TOP * n + row, mask=here, other=0.0).to(tl.float32)
+    none = tl.zeros(row.shape, tl.float64)
+    score = _score(top, none, none, row, here, stats, parameters, n, K, RULE, EVIDENCE, RANDOM)
+    tl.store(scores + row.to(tl.int64) * SLOTS, score, mask=here)
+    member = (here & (score <= threshold)).to(tl.int32)
+    tl.store(sizes + row + 1, member, mask=here)
+    return tl.sum(member, 0)
 
 
 @triton.jit
@@ -86,7 +109,9 @@ def _score_candidates(
     _finish(stats, parameters, n, K, every_row, every_row < n, RULE, EVIDENCE, RANDOM)
     total = _numbered(counts, ends, every_row, n, SLOTS)
     _fetch(logits, slots, fixed, ends, stats, total, first_row, rate, n, stride, RULE, SLOTS, ROWS, CHUNK)
-    members, first = total * 0, 0
+    members, first = _score_single(
+        scores, counts, sizes, stats, parameters, threshold, every_row, n, K, RULE, EVIDENCE, RANDOM, SLOTS
+    ), 0
     while first < total:
         number = first + tl.arange(0, CHUNK)
         here = number < total
@@ -144,14 +169,30 @@ def _placed(
     return row, (packed >> 32).to(tl.int32), score, tl.sum(before, 1)
 
 
-@triton.jit(do_not_specialize=["n", "threshold_bits"])
-def _write_sets(
-    slots, scores, ends, offsets, out_labels, out_scores, n, threshold_bits: tl.int64, SLOTS: tl.constexpr,
-    ROWS: tl.constexpr, CHUNK: tl.constexpr
+@triton.jit
+def _write_single(
+    slots, counts, scores, offsets, out_labels, out_scores, row, n, most, threshold, SLOTS: tl.constexpr
 ):
-    """Put each member where it belongs in its ragged set."""
+    """The sets of rows that have one candidate."""
+    single, places = _single(counts, row, n), row.to(tl.int64) * SLOTS
+    label = (tl.load(slots + places, mask=single, other=0) >> 32).to(tl.int32)
+    score = tl.load(scores + places, mask=single, other=0.0)
+    target = tl.load(offsets + row, mask=single, other=0)
+    member = single & (score <= threshold) & (target < most)
+    tl.store(out_labels + target, label, mask=member)
+    tl.store(out_scores + target, score, mask=member)
+
+
+@triton.jit(do_not_specialize=["n", "most", "threshold_bits"])
+def _write_sets(
+    slots, counts, scores, ends, offsets, out_labels, out_scores, n, most: tl.int64, threshold_bits: tl.int64,
+    SLOTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
+):
+    """Put each member where it belongs in its ragged set; there is room for `most`, and others are left out."""
     threshold = threshold_bits.to(tl.int64).to(tl.float64, bitcast=True)
     first_row = tl.program_id(0) * ROWS
+    every_row = first_row + tl.arange(0, ROWS)
+    _write_single(slots, counts, scores, offsets, out_labels, out_scores, every_row, n, most, threshold, SLOTS)
     last_row = tl.minimum(first_row + ROWS, n) - 1
     total, first = tl.load(ends + last_row), 0
     while first < total:
@@ -159,7 +200,7 @@ def _write_sets(
         here = number < total
         row, label, score, before = _placed(number, here, slots, scores, ends, first_row, n, SLOTS, ROWS, CHUNK)
         target = tl.load(offsets + row, mask=here, other=0) + before
-        member = here & (score <= threshold)
+        member = here & (score <= threshold) & (target < most)
         tl.store(out_labels + target, label, mask=member)
         tl.store(out_scores + target, score, mask=member)
         first += CHUNK
