@@ -16,6 +16,7 @@ _OUTER = {
     "checksum": "evicp.io.artifact:checksum",
     "Evaluation": "evicp.evaluation.result:Evaluation",
     "ExchangeabilityCheck": "evicp.evaluation.exchangeability:ExchangeabilityCheck",
+    "certificate_of_folds": "evicp.risk.certificate:of_folds",
     "evaluate": "evicp.evaluation.metrics:evaluate_calibration",
     "explain": "evicp.evaluation.explain:explain_set",
     "choose_score": "evicp.evaluation.tuning:choose_score",

@@ -7,15 +7,21 @@ from html import escape
 from textwrap import fill
 from typing import Any
 
+from evicp.calibration.laws.cross import CrossCalibration
+from evicp.errors import InputError
+from evicp.evaluation.result import Evaluation
+from evicp.input import validate
+from evicp.io.artifact import checksum
 from evicp.io.json_text import json_text
 from evicp.tables import html_table
+from evicp.types import Coverage
 
 __all__ = ["RuleCertificate"]
 
 
 @dataclass(frozen=True, repr=False)
 class RuleCertificate:
-    """What a rule of `evicp.risk` promises. Prints as a table.
+    """What a rule of `evicp.risk`, or the calibrations of several folds, promise. Prints as a table.
 
     Attributes
     ----------
@@ -55,3 +61,65 @@ class RuleCertificate:
         return f"{table}<p>{escape(self.caveat)}</p>"
 
     _repr_html_ = to_html
+
+
+_OF_FOLDS = (
+    "Holds on average over calibration sets if the rows of all folds and new rows are exchangeable and no row was used "
+    "to select the models' settings, the score, the temperature or the coverage. It says nothing about single classes, "
+    "unless the folds are by class, or about shifted data."
+)
+
+
+def of_folds(cross: CrossCalibration, coverage: Coverage, evaluation: Evaluation | None, *, proven: bool) -> Any:
+    """The certificate of cross-calibration.
+
+    Parameters
+    ----------
+    cross : the calibrations of all folds
+    coverage, proven : of its sets
+    evaluation : of these sets, on other rows
+    """
+    exact, first = validate.as_coverage(coverage), cross.folds[0]
+    bound = float(exact) if validate.as_flag(proven, "proven") else cross.proven_coverage(coverage)
+    by = "over all rows" if first.groups is None else f"in every {first.groups.by.kind}"
+    figures: dict[str, Any] = {
+        "coverage": float(exact),
+        "proven_coverage": bound,
+        "proven": proven,
+        "n": cross.n,
+        "folds": [{"n": one.n, "checksum": checksum(one)} for one in cross.folds],
+        "score": first.score.name,
+        "parameters": first.score.plain_parameters(),
+        "n_classes": cross.n_classes,
+        "observed": None,
+    }
+    facts = [
+        ("coverage asked for", f"{float(exact):g} {by}"),
+        (
+            "proven",
+            f"at least {bound:.6g}, {'by e-values of the folds' if proven else 'by twice the mean of p-values'}",
+        ),
+        ("calibration rows n", f"{cross.n:,} in {len(cross.folds)} folds"),
+        ("score", first.score.describe()),
+        ("classes", f"{cross.n_classes:,}"),
+        ("SHA-256 of folds", ", ".join(one["checksum"][:12] for one in figures["folds"])),
+    ]
+    if evaluation is not None:
+        figures["observed"], text = _seen(cross, bound, evaluation)
+        facts.append(("observed coverage", text))
+    return RuleCertificate("Certificate of cross-calibration", tuple(facts), _OF_FOLDS, figures)
+
+
+def _seen(cross: CrossCalibration, bound: float, evaluation: Evaluation) -> tuple[dict[str, Any], str]:
+    """The coverage observed, and whether it agrees with the bound, given how much calibration and test rows vary."""
+    if evaluation.n_classes != cross.n_classes or evaluation.score != cross.folds[0].score.name:
+        raise InputError("the evaluation is of other sets: its score or its classes are not those of the folds.")
+    if evaluation.n_calibration is not None:
+        raise InputError("the evaluation is of sets of one calibration, not of folds.")
+    spread = (bound * (1 - bound) * (1 / evaluation.n + 1 / cross.n)) ** 0.5
+    kept = evaluation.coverage >= bound - 2 * spread
+    low, high = evaluation.coverage_interval
+    text = f"{evaluation.coverage:.4f} on {evaluation.n:,} rows [{low:.4f}, {high:.4f}], which "
+    text += f"{'agrees with' if kept else 'is LESS than'} {bound:.4g}; mean size {evaluation.mean_size:.2f}"
+    figures = {"coverage": evaluation.coverage, "interval": [low, high], "n": evaluation.n, "kept": kept}
+    return {**figures, "mean_size": evaluation.mean_size}, text

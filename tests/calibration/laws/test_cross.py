@@ -277,3 +277,35 @@ def test_proven_sets_are_the_same_alone_and_in_a_batch() -> None:
         cross.predict(new[0], 0.8, proven=True)
     with pytest.warns(SmallCalibrationWarning, match="100 calibration row"):
         cross.predict(new, 0.995, proven=True)
+
+
+def test_a_certificate_says_what_is_proven_and_observed(tmp_path) -> None:
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, 3, 600)
+    logits = rng.normal(size=(2, 600, 3)) + 2 * np.eye(3)[labels]
+    parts = [
+        evicp.calibrate(logits[i, 150 * i : 150 * (i + 1)], labels[150 * i : 150 * (i + 1)], "lac") for i in (0, 1)
+    ]
+    cross, new, truth = CrossCalibration(parts), [logits[0, 300:], logits[1, 300:]], labels[300:]
+    for proven, bound in ((False, cross.proven_coverage(0.9)), (True, 0.9)):
+        sets = cross.predict(new, 0.9, proven=proven)
+        certificate = cross.certificate(0.9, evicp.evaluate(sets, truth), proven=proven)
+        figures = certificate.to_dict()
+        assert figures["proven_coverage"] == bound
+        assert figures["observed"]["kept"]
+        assert figures["observed"]["coverage"] == sets.contains(truth).mean()
+        assert [fold["checksum"] for fold in figures["folds"]] == [part.certificate(0.9).checksum for part in parts]
+        assert f"at least {bound:.6g}" in str(certificate)
+    wrong = cross.predict([-new[0], -new[1]], 0.9, proven=True)
+    assert "is LESS than 0.9" in " ".join(
+        str(cross.certificate(0.9, evicp.evaluate(wrong, truth), proven=True)).split()
+    )
+    with pytest.raises(InputError, match="not of folds"):
+        cross.certificate(0.9, evicp.evaluate(parts[0].predict(new[0], 0.9), truth))
+    with pytest.raises(InputError, match="its score or its classes"):
+        cross.certificate(0.9, evicp.evaluate(evicp.calibrate(*(logits[0], labels)).predict(new[0], 0.9), truth))
+    for number, part in enumerate(parts):
+        part.save(tmp_path / f"fold-{number}.safetensors")
+    again = CrossCalibration([evicp.load(tmp_path / f"fold-{number}.safetensors") for number in (0, 1)])
+    assert again.predict(new, 0.9, proven=True) == cross.predict(new, 0.9, proven=True)
+    assert again.certificate(0.9).to_json() == cross.certificate(0.9).to_json()

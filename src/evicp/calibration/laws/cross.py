@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import floor
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -25,8 +25,13 @@ from evicp.input import frames, validate
 from evicp.input.classes import ClassAxis
 from evicp.input.messages import refuse_unknown, some_of
 from evicp.input.warn import warn
+from evicp.outer import outer
 from evicp.sets import PredictionSets, filled_with
 from evicp.types import F64, I64, Bools, Coverage, Coverages
+
+if TYPE_CHECKING:
+    from evicp.evaluation.result import Evaluation
+    from evicp.risk.certificate import RuleCertificate
 
 __all__ = ["CrossCalibration"]
 
@@ -257,6 +262,20 @@ class CrossCalibration:
             return 1.0
         missed = Fraction(2 * (len(self.folds) - 1 + floor((n + 1) * (1 - coverage))), n + len(self.folds))
         return float(max(Fraction(0), 1 - missed))
+
+    def certificate(
+        self, coverage: Coverage = 0.9, evaluation: Evaluation | None = None, *, proven: bool = False
+    ) -> RuleCertificate:
+        """What is proven of sets at this coverage, and what it was computed from.
+
+        Parameters
+        ----------
+        coverage : of the sets
+        evaluation : of such sets, on other rows
+        proven : whether the sets are those of `predict(proven=True)`
+        """
+        made: RuleCertificate = outer("certificate_of_folds")(self, coverage, evaluation, proven=proven)
+        return made
 
     def _counts(self, logits: Sequence[Any], groups: Any) -> tuple[I64, I64]:
         """How many scores are at least each label's, (n, K), and how many there are, in all folds; broadcastable."""
