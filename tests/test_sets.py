@@ -105,11 +105,11 @@ def test_sets_made_elsewhere_by_name() -> None:
     [
         ([[0], [1, 5]], LabelsError, r"in row 1, labels must be in \[0, 5\); got 5 at position 1\."),
         ([[0], [-1]], LabelsError, r"labels must be in \[0, 5\); got -1"),
-        ([[0], [2, 1, 2]], LabelsError, "lists must hold a label once per row; got 2 twice in row 1"),
+        ([[0], [2, 1, 2]], LabelsError, "lists must contain a label only once per row; got 2 twice in row 1"),
         ([[0, 0.5]], InputTypeError, "labels must be integers"),
         ([[True, False]], InputTypeError, "got True or False in row 0. Use from_mask"),
-        ([0, 1], InputTypeError, "lists must hold one list of labels per row; got 0 at row 0"),
-        (["cat"], InputTypeError, "lists must hold one list of labels per row; got 'cat' at row 0"),
+        ([0, 1], InputTypeError, "lists must contain one list of labels per row; got 0 at row 0"),
+        (["cat"], InputTypeError, "lists must contain one list of labels per row; got 'cat' at row 0"),
         ("cat", InputTypeError, "lists must be a list of labels per row; got a str"),
         (None, InputTypeError, "lists must be a list of labels per row; got a NoneType"),
         ([["cat"]], InputTypeError, "labels must be integers"),
@@ -389,7 +389,7 @@ def test_a_spoilt_file_of_sets_is_refused(changes: dict[str, Any], tmp_path: Pat
     assert files.read_sets(path) == SETS
     spoil(path, **changes)
     with pytest.raises(
-        FileError, match=r"^cannot read .*sets\.npz: it does not hold sets written by evicp \("
+        FileError, match=r"^cannot read .*sets\.npz: it does not contain sets written by evicp \("
     ) as caught:
         files.read_sets(path)
     assert type(caught.value) is FileError

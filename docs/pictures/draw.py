@@ -136,7 +136,7 @@ def law() -> str:
 
 
 def conditional() -> str:
-    """The promise is an average: coverage by how hard a row is."""
+    """The guarantee is an average: coverage by difficulty."""
     logits, labels, new, truth = halves()
     evaluation = evicp.evaluate(evicp.calibrate(logits, labels).predict(new, 0.9), truth, new)
     strata = evaluation.difficulty_strata or ()
@@ -155,11 +155,11 @@ def conditional() -> str:
     canvas.text(
         canvas.width - 24,
         canvas.py(0.9) - 8,
-        f"asked 0.90, observed {evaluation.coverage:.4f} over all rows",
+        f"target 0.90, observed {evaluation.coverage:.4f} over all rows",
         SECOND,
         "end",
     )
-    return canvas.svg("Coverage by difficulty: the promise holds on average, not for every kind of row")
+    return canvas.svg("Coverage by difficulty: the guarantee holds on average, not for every kind of row")
 
 
 def sizes() -> str:
@@ -169,7 +169,7 @@ def sizes() -> str:
     coverages = np.arange(0.70, 0.9851, 0.005)
     canvas = Canvas((0.70, 0.985), (0.6, 200), log=True)
     ticks = (1, 2, 5, 10, 20, 50, 100)
-    canvas.axes((0.7, 0.75, 0.8, 0.85, 0.9, 0.95), ticks, "coverage asked for", "mean set size, logarithmic")
+    canvas.axes((0.7, 0.75, 0.8, 0.85, 0.9, 0.95), ticks, "target coverage", "mean set size, logarithmic")
     ends = []
     for kind, colour in ((evicp.ECP, ACCENT), (evicp.LAC, SECOND), (evicp.RAPS, THIRD), (evicp.APS, FOURTH)):
         calibration = evicp.calibrate(logits[250:], labels[250:], kind(temperature=temperature))
@@ -190,13 +190,13 @@ def risk() -> str:
     risks = np.arange(0.02, 0.2001, 0.005)
     canvas = Canvas((0.02, 0.2), (0.6, 20), log=True)
     ticks = (0.02, 0.05, 0.1, 0.15, 0.2)
-    canvas.axes(ticks, (1, 2, 5, 10, 20), "risk asked for (expected loss)", "mean set size, logarithmic")
+    canvas.axes(ticks, (1, 2, 5, 10, 20), "target risk (expected loss)", "mean set size, logarithmic")
     for name, loss, colour, shift in (("a miss", "miss", ACCENT, -4), ("a distance", tree, SECOND, 12)):
         control = evicp.control_risk(logits, labels, risk=0.1, loss=loss)
         means = [float(control.at(float(at)).predict(new).sizes.mean()) for at in risks]
         canvas.line(risks, means, colour, 2.5)
         canvas.text(canvas.width - canvas.right + 8, canvas.py(means[-1]) + shift, f"{name} {means[-1]:.2f}", colour)
-    return canvas.svg("Mean set size against the risk asked for, for misses and for distances in a hierarchy")
+    return canvas.svg("Mean set size against the target risk, for misses and for distances in a hierarchy")
 
 
 def overlapping() -> str:
@@ -249,13 +249,13 @@ def abstention() -> str:
     share, error = curve.chosen
     canvas.line((share, share), (0, error), SECOND, 1.5)
     canvas.text(canvas.px(share) + 8, canvas.py(0) - 12, f"answers {share:.2f} of the rows", SECOND)
-    canvas.text(canvas.px(0.02), canvas.py(0.1) - 8, "asked: at most 0.10", SECOND)
+    canvas.text(canvas.px(0.02), canvas.py(0.1) - 8, "target: at most 0.10", SECOND)
     canvas.text(canvas.px(0.02), canvas.py(0.28), f"on other rows {found.observed:.3f} of the answers are wrong")
-    return canvas.svg("The error of answers against the share of rows answered, from the surest row on")
+    return canvas.svg("The error of answers against the share of answered rows")
 
 
 def several() -> str:
-    """The share of missed labels on other rows, and the size of sets, against the share asked for."""
+    """The share of missed labels on other rows, and the size of sets, against the target share."""
     logits, labels, new, truth = halves()
     used, others = (_several(z, y) for z, y in ((logits, labels), (new, truth)))
     asked = np.arange(0.02, 0.3001, 0.01)
@@ -268,7 +268,7 @@ def several() -> str:
     for at in (3, 8, 18, 28):
         size, y = found[at].mean_size, found[at].missed.mean_loss
         canvas.text(canvas.px(asked[at]) + 8, canvas.py(y) + 16, f"{size:.1f} labels per set")
-    return canvas.svg("The share of true labels missed against the share asked for, and the size of sets")
+    return canvas.svg("The share of true labels missed against the target share, and the size of sets")
 
 
 def _several(logits: F64, labels: F64) -> tuple[F64, F64]:

@@ -1,7 +1,8 @@
-"""Measuring speed as ratios: interleaved rounds in one run, with one plain read of the logits as the floor.
+"""Measure speed as ratios: interleaved rounds in one run, with one plain read of the logits as reference.
 
-Seconds on a shared machine say little; how many reads of the data a computation costs says a lot. The scripts in
-`benchmarks/` make one claim each with these functions, `evicp bench` runs the claims that need no peer library.
+Seconds on a shared machine are unreliable; the number of reads of the data that take equally long is more stable. The
+scripts in `benchmarks/` make one claim each with these functions, `evicp bench` runs the claims that need no peer
+library.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def interleave(
 
 
 def imagenet_like(n: int, n_classes: int = 1000, seed: int = 0) -> tuple[NDArray[np.float32], I64]:
-    """Logits shaped like a real network's: rows of the embedded sample with a little noise, at any K.
+    """Logits similar to a real network's: rows of the embedded sample with a little noise, for any K.
 
     Fewer than 1,000 classes: the first K, the true one in place of one of them. More: the row's lower half over again.
     Either way the true label stays as plausible as the network made it, so sets have a realistic size at every K.
@@ -140,7 +141,7 @@ def measure_ours(n: int, n_classes: int, rounds: int = 7) -> Timings:
 
 
 def machine() -> dict[str, Any]:
-    """Where and with what a figure was measured."""
+    """The machine and the versions of a measurement."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -168,7 +169,7 @@ def _cpu_model() -> str:
 
 
 def peak_memory() -> int:
-    """The largest resident memory of this process so far, in bytes; not on Windows."""
+    """The peak resident memory of this process in bytes; not on Windows."""
     import resource  # which Windows does not have
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,8 +1,7 @@
-"""Out of core: logits on disk to calibrations, sets and evaluations, in blocks of rows under a memory budget.
+"""Out of core: calibrate, predict, evaluate and monitor logits on disk in blocks of rows under a memory budget.
 
-Rows are read into buffers that are used again; of n rows only their scores (calibration) or counts (evaluation) are
-kept, and sets go to their file block by block. Results are those of arrays in memory, bit for bit: a row's score is a
-function of that row.
+Rows are read into reused buffers. Only scores (calibration) or counts (evaluation) are kept, and sets are written block
+by block. Results are identical to those of arrays in memory, because a row's score depends only on that row.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def calibrate(
     progress: Progress | None = None,
     executor: Executor = _HERE,
 ) -> Calibration:
-    """Calibrate on labelled rows on disk; of n rows only the scores stay in memory.
+    """Calibrate on labelled rows on disk; only the scores stay in memory.
 
     Parameters
     ----------
@@ -62,7 +61,7 @@ def calibrate(
     score, by, weights, class_weights, class_names : as for `evicp.calibrate` and `Calibrator`
     groups : (n,) groups of the rows, for by="group"
     progress : called with the number of rows done after each block
-    executor : where blocks are scored; `evicp.ray.calibrate_files` passes its own
+    executor : runs the scoring; `evicp.ray.calibrate_files` passes its own
     """
     source = _as_rows(rows)
     values = row_wise(source, groups=groups, weights=weights)
@@ -122,17 +121,17 @@ def predict(
     more: Mapping[str, SetsFormat] | None = None,
     executor: Executor = _HERE,
 ) -> SetsSummary:
-    """Write the sets of rows on disk to a file, block by block; it appears whole, or not at all.
+    """Write the sets of rows on disk to a file, block by block; the file appears when it is complete.
 
     Parameters
     ----------
     rows : from `open_rows`, or a path
     output : a path that ends in .parquet, .npz or .jsonl
     confidence, groups, weights, allow_empty, smoothed : as for `Calibration.predict`
-    evaluator : updated on the way, where the rows have labels: one pass over the file does for both
+    evaluator : updated during prediction, if the rows have labels: one pass over the file for both
     progress : called with the number of rows done after each block
-    more : further formats of sets by suffix
-    executor : where sets are made, but for an evaluator; `evicp.ray.predict_files` passes its own
+    more : additional formats of sets by suffix
+    executor : runs the prediction; `evicp.ray.predict_files` passes its own
     """
     source = _as_rows(rows) if evaluator is not None else _as_rows(rows).with_labels(None)
     _refuse_input(source, output)
@@ -184,12 +183,12 @@ def evaluate(
     allow_empty: bool = True,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluate sets against labelled rows on disk, or those a calibration gives; only counts stay in memory.
+    """Evaluate sets, or the sets of a calibration, on labelled rows on disk; only counts stay in memory.
 
     Parameters
     ----------
     sets : sets, a file of sets (parquet, npz), or a calibration to predict them with
-    rows : from `open_rows`, or a path; labels alone (one-dimensional) will do for sets
+    rows : from `open_rows`, or a path; for sets, labels alone (one-dimensional) are enough
     coverage : for a calibration
     groups : (n,) groups of the rows
     min_count, confidence : as for `evicp.evaluate`
@@ -215,7 +214,7 @@ def _pairs(
     """Blocks of rows with their sets: predicted, or those there are."""
     if isinstance(sets, Calibration):
         if coverage is None:
-            raise InputError("coverage must be given to evaluate what a calibration predicts.")
+            raise InputError("coverage must be given to evaluate a calibration.")
         return predict_blocks(sets, rows, coverage, groups=groups if "groups" in sets.law.needs else None, **how)
     if coverage is not None or how["weights"] is not None or how["confidence"] is not None or not how["allow_empty"]:
         raise InputError(
@@ -280,13 +279,13 @@ def monitor(
     p_values: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Show a monitor labelled rows on disk, in their order; those that it was shown before are left out.
+    """Update a monitor with labelled rows on disk, in their order; rows that it has already seen are skipped.
 
     Parameters
     ----------
-    group : the name of the group that is watched, where the calibration has groups; other rows are left out
+    group : the name of the monitored group, if the calibration has groups; other rows are skipped
     groups : (n,) groups of the rows, for a calibration by group
-    p_values : whether p-values are watched instead of sets
+    p_values : whether to monitor p-values instead of sets
     progress : called with the number of rows done after each block
     """
     same_names(calibration, rows, "the calibration")
@@ -339,7 +338,7 @@ def _as_rows(rows: Rows | str | PathLike[str]) -> Rows:
 
 
 def same_names(known: Calibration | PredictionSets, rows: Rows, what: str) -> None:
-    """Refuse rows whose classes are others than were calibrated, or in another order, where both have names."""
+    """Refuse rows whose class names differ from those of the calibration, or are in another order."""
     theirs = rows.class_names
     if theirs is None:
         return

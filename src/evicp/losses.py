@@ -1,4 +1,4 @@
-"""Losses that train evidential networks, whose evidence means something (Sensoy, Kaplan and Kandemir, 2018)."""
+"""Losses that train evidential networks (Sensoy, Kaplan and Kandemir, 2018)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One picture for each kind of result, drawn by Matplotlib: what `plot()` of a result returns."""
+"""Plots of results with Matplotlib, used by their `plot()` methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from evicp.evaluation.compare import Comparison
     from evicp.evaluation.result import Evaluation
 
-#: Of more groups than this the curves cannot be told apart.
+#: With more groups than this, curves cannot be distinguished.
 _MOST_GROUPS = 10
 
 

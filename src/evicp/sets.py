@@ -1,4 +1,4 @@
-"""Prediction sets, ragged: offsets and labels, never an n x K matrix unless asked for."""
+"""Prediction sets, ragged: offsets and labels, not an n x K matrix."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ class PredictionSets(AboutSets):
     """One set of labels per row, most plausible first.
 
     Row i holds `labels[offsets[i]:offsets[i + 1]]`, ascending by score, then descending by logit, then ascending by
-    index. The sets remember their guarantee.
+    index. The sets store their guarantee.
 
     Parameters
     ----------
     offsets : (n + 1,) int64
     labels : (total size,) int32
     n_classes : K
-    coverage : the coverage asked for, exactly
+    coverage : the target coverage, exactly
     score : the name of the score
-    n_calibration : rows calibrated on; None where no law of coverage follows from them (Base, folds)
+    n_calibration : calibration rows; None if the distribution of coverage is unknown (Base, folds)
     filled : empty sets were given their top label (`allow_empty=False`)
     class_names : K names, optional
-    confidence : with which the coverage was asked for (training-conditional sets); None where on average
+    confidence : with which the target coverage holds (training-conditional sets); None on average
     guarantee : where the coverage holds: "marginal" (over all rows), in every "class", "group" or band of
         "uncertainty", or "weighted"; "risk" for sets of `RiskControl`, whose coverage is 1 - risk / largest loss
-    smoothed : ties were broken at random (`smoothed=True`), so that coverage is what was asked, not more
-    tied : of sets within one threshold for all rows, other calibration scores equal it, so that more may be covered
-    columns : the names of the columns of the logits calibrated on, where they are known and not the class names
+    smoothed : ties were broken at random (`smoothed=True`), so that coverage equals the target on average
+    tied : with one threshold for all rows, other calibration scores equal it, so coverage can be higher
+    columns : the column names of the calibration logits, if known and not the class names
     numbered : class names were given as whole numbers: labels that are such are looked up among them
 
     >>> sets = PredictionSets(np.array([0, 2, 2]), np.array([4, 1], np.int32), n_classes=5, coverage=Fraction(9, 10))
@@ -90,7 +90,7 @@ class PredictionSets(AboutSets):
 
     @property
     def target_coverage(self) -> Fraction:
-        """The coverage asked for, exactly: `coverage` under the name that evaluations have for it."""
+        """The target coverage, the same as `coverage`."""
         return self.coverage
 
     @classmethod
@@ -103,15 +103,15 @@ class PredictionSets(AboutSets):
         n_calibration: int | None = None,
         class_names: ClassNames | None = None,
     ) -> PredictionSets:
-        """Sets made elsewhere, as a matrix of membership: `evaluate` can then judge them.
+        """Convert a membership matrix made elsewhere, for example to `evaluate` it.
 
-        A mask does not say which label is more plausible: labels are in the order of their numbers.
+        A mask has no order of plausibility: labels are in the order of their numbers.
 
         Parameters
         ----------
         mask : (n, K) True or False
-        coverage : what was asked of the sets
-        score, n_calibration, class_names : what else is known of them
+        coverage : the target coverage of the sets
+        score, n_calibration, class_names : further properties, if known
 
         >>> PredictionSets.from_mask([[True, False, True], [False, False, False]], coverage=0.9).to_lists()
         [[0, 2], []]
@@ -137,14 +137,14 @@ class PredictionSets(AboutSets):
         n_calibration: int | None = None,
         class_names: ClassNames | None = None,
     ) -> PredictionSets:
-        """Sets made elsewhere, as a list of labels per row: `evaluate` can then judge them.
+        """Convert lists of labels made elsewhere, for example to `evaluate` them.
 
         Parameters
         ----------
-        lists : for each row its labels, most plausible first if that is known; names, where class_names are given
+        lists : for each row its labels, most plausible first if known; or names, if class_names are given
         n_classes : K
-        coverage : what was asked of the sets
-        score, n_calibration, class_names : what else is known of them
+        coverage : the target coverage of the sets
+        score, n_calibration, class_names : further properties, if known
 
         >>> PredictionSets.from_lists([[2, 0], []], n_classes=3, coverage=0.9).contains([0, 0])
         array([ True, False])
@@ -156,7 +156,7 @@ class PredictionSets(AboutSets):
         labels = labels_of(rows, classes)
         again = repeated_label(offsets, labels, n_classes)
         if again is not None:
-            raise LabelsError(f"lists must hold a label once per row; got {again[1]} twice in row {again[0]}.")
+            raise LabelsError(f"lists must contain a label only once per row; got {again[1]} twice in row {again[0]}.")
         return sets_of(about, offsets, labels.astype(np.int32))
 
     def __len__(self) -> int:
@@ -164,7 +164,7 @@ class PredictionSets(AboutSets):
 
     @property
     def sizes(self) -> I64:
-        """How many labels each set holds, (n,)."""
+        """The number of labels in each set, (n,)."""
         return np.diff(self.offsets)
 
     @overload
@@ -197,7 +197,7 @@ class PredictionSets(AboutSets):
         try:
             return np.arange(len(self))[rows if rows.size else rows.astype(np.int64)]
         except IndexError as error:
-            raise RowError(f"the index does not fit {len(self):,} sets: {error}.") from error
+            raise RowError(f"the index is wrong for {len(self):,} sets: {error}.") from error
 
     def _take(self, rows: I64) -> PredictionSets:
         sizes = self.sizes[rows]
@@ -209,7 +209,7 @@ class PredictionSets(AboutSets):
         return (self.labels[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True))
 
     def contains(self, labels: Any) -> Bools:
-        """Whether each row's set holds the given label, (n,): a number, or a name where the sets have class names."""
+        """Whether each row's set contains the given label, (n,): a number, or a name if the sets have names."""
         return holds(self, label_numbers(self, labels))
 
     def mask(self) -> Bools:
@@ -278,7 +278,7 @@ class PredictionSets(AboutSets):
             text: str = outer("sets_as_csv")(self)
             return text
         if not str(path).endswith(".csv"):
-            raise FileError(f"to_csv writes a file that ends in .csv; got {path}. save(path) takes other formats.")
+            raise FileError(f"to_csv writes a file that ends in .csv; got {path}. save(path) writes other formats.")
         self.save(path, overwrite=overwrite)
         return None
 
@@ -390,7 +390,7 @@ class SetsSummary:
 
     @classmethod
     def of(cls, sets: PredictionSets, before: SetsSummary | None = None) -> SetsSummary:
-        """The summary of sets at hand, and of those before them."""
+        """The summary of sets available, and of those before them."""
         sizes = sets.sizes
         empty, single = (int(np.sum(sizes == size)) for size in (0, 1))
         own = cls(about_of(sets), len(sets), len(sets.labels), empty, single, int(sizes.max(initial=0)))
@@ -428,7 +428,7 @@ class SetsSummary:
         elif about.guarantee in ("recall", "precision"):
             asked = f"{about.guarantee} {float(about.coverage):g}"
         elif about.guarantee == "selective":
-            asked = f"at most {float(1 - about.coverage):g} of answers wrong, empty sets are no answers"
+            asked = f"at most {float(1 - about.coverage):g} of answers wrong, empty sets are not answers"
         head = f"{rows_text(self.rows)} of {about.n_classes:,} classes, {asked}"
         if self.mean_size is None:
             return head

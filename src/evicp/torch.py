@@ -38,7 +38,7 @@ Model = nn.Module | Callable[..., Any]
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in whatever a model returns: a tensor, an object with `.logits`, a mapping or tuple that holds them.
+    """The logits in the output of a model: a tensor, an object with `.logits`, a mapping or a tuple.
 
     >>> logits_of({"logits": torch.zeros(2, 3)}).shape
     torch.Size([2, 3])
@@ -65,22 +65,22 @@ def calibrate(
     device: Any = None,
     class_names: ClassNames | None = None,
 ) -> Calibration:
-    """Calibrate a model on the batches of a loader; only one batch of logits exists at a time.
+    """Calibrate a model on the batches of a loader; only one batch of logits is in memory at a time.
 
     Parameters
     ----------
     model : nn.Module or function
-        A module is put into evaluation mode meanwhile, and back afterwards. A function gets the inputs as they are.
+        A module runs in evaluation mode; its mode is restored afterwards. A function gets the inputs unchanged.
     loader : iterable of (inputs, labels), or of dicts with "labels" (Hugging Face)
-        The model takes a dict of inputs, or what is left of one without the labels, by name. Labels are class numbers;
-        or names, where class_names are given.
+        If inputs are a dict, the model gets its entries without the labels as keyword arguments. Labels are class
+        numbers, or names if class_names are given.
     score, class_weights, class_names
         As for `evicp.Calibrator`.
     by : "class", "group", "uncertainty", or an instance with parameters, as for `evicp.Calibrator`
         For "group" batches are (inputs, labels, groups), or dicts with "groups" as well: one whole number or string
         per row.
     device : device or str, optional
-        Where inputs are moved to; by default where the module is.
+        The device of the inputs; by default that of the module.
 
     >>> rows, labels = 3 * torch.eye(4).repeat(30, 1), torch.arange(4).repeat(30)
     >>> calibrate(nn.Identity(), [(rows, labels)], "lac", by="class")
@@ -110,9 +110,9 @@ def evaluate(
     Parameters
     ----------
     model, loader, device
-        As for `calibrate`; batches have groups where the calibration is by group.
+        As for `calibrate`; batches need groups if the calibration is by group.
     calibration : Calibration
-        Of this model, on other rows.
+        A calibration of this model, on other rows.
     coverage, confidence, allow_empty
         As for `Calibration.predict`.
     min_count : int
@@ -162,8 +162,8 @@ def _check_calibration(calibration: Any, *, of_batches: bool = False) -> None:
 
     if of_batches and "weights" in calibration.law.needs:
         raise InputError(
-            "batches have no weights, which this calibration needs of new rows; predict(logits, coverage, weights=) "
-            "each batch and update an evicp.evaluation.metrics.Evaluator with the sets."
+            "this calibration needs weights of new rows, which batches do not have. Call predict(logits, coverage, "
+            "weights=) for each batch and update an evicp.evaluation.metrics.Evaluator with the sets."
         )
 
 
@@ -251,7 +251,7 @@ class SetOutput(NamedTuple):
 
     @property
     def sizes(self) -> Tensor:
-        """How many labels each set holds."""
+        """The number of labels in each set."""
         return self.mask.sum(-1)
 
 
@@ -286,9 +286,9 @@ def _doubles_of(bits: Tensor) -> Tensor:
 class SetPredictor(nn.Module):
     """A model that also returns its prediction sets, as a dense mask: on any device, in `state_dict`, compilable.
 
-    A row with NaN, +inf, logits beyond 1e300 or nothing but -inf has no usable logits; inside a compiled graph nothing
-    can be raised, so such a row gets the full set, which is always valid, and uncertainty 1. Thresholds are raised past
-    rounding, by as much as the logits' type needs: this graph rounds differently from the kernels that calibrated.
+    A row with NaN, +inf, logits beyond 1e300 or all -inf cannot be scored; a compiled graph cannot raise an error, so
+    such a row gets the full set, which is always valid, and uncertainty 1. Thresholds are raised by the rounding error
+    of the logits' type, because this graph rounds differently from the calibration kernels.
 
     Parameters
     ----------
@@ -335,8 +335,8 @@ class SetPredictor(nn.Module):
         """Run the model and predict the sets of its logits."""
         if _is_traced() and getattr(self.score, "randomized", False):
             raise ScoreError(
-                f"{self.score.describe()} is randomised, which TorchScript cannot do. Use torch.export, or calibrate "
-                f"with {type(self.score).__name__}(randomized=False)."
+                f"{self.score.describe()} is randomised, which TorchScript does not support. Use torch.export, or "
+                f"calibrate with {type(self.score).__name__}(randomized=False)."
             )
         logits = logits_of(self.model(*args, **kwargs))
         z = as_device_logits(logits, self.n_classes).to(kernel.working_type(logits.device))
@@ -390,10 +390,10 @@ def _evidence_name(score: Score) -> str:
 
 
 def pipeline_logits(pipeline: Any, inputs: Any) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """The logits of a Hugging Face classification pipeline, (n, K), and its class names in their order.
+    """The logits of a Hugging Face classification pipeline, (n, K), and its class names in the same order.
 
-    Inputs are whatever the pipeline takes: one, a list, a generator, a `KeyDataset`. Calibrated with these names,
-    `calibration.predict(pipeline_logits(pipe, texts)[0], 0.9)` gives sets with names.
+    Inputs are those of the pipeline: one, a list, a generator, a `KeyDataset`. After calibration with these names,
+    `calibration.predict(pipeline_logits(pipe, texts)[0], 0.9)` returns sets with names.
     """
     id2label = pipeline.model.config.id2label
     names = list(as_class_names(id2label, len(id2label)) or ())
@@ -401,7 +401,7 @@ def pipeline_logits(pipeline: Any, inputs: Any) -> tuple[np.ndarray[Any, Any], l
     if len(position) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(
-            f"a pipeline tells classes apart by name; got {twice!r} for more than one. Run the model itself: "
+            f"a pipeline must have different class names; got {twice!r} for more than one. Run the model itself: "
             "logits_of(pipeline.model(...))."
         )
     if hasattr(inputs, "__next__"):  # of all iterators, pipelines know generators alone

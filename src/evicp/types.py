@@ -22,7 +22,7 @@ Coverages = Sequence[Coverage] | NDArray[np.floating[Any]]
 
 
 class TargetCoverage(Fraction):
-    """A coverage asked for, exactly: 0.9 is 9/10. It equals 9/10 and the float 0.9, which is only nearly that.
+    """An exact target coverage: 0.9 is 9/10. It equals 9/10 and also the float 0.9.
 
     >>> coverage = TargetCoverage(9, 10)
     >>> coverage, coverage == 0.9, coverage < 0.9, 1 - coverage

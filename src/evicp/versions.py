@@ -1,4 +1,4 @@
-"""What a report of a fault should say."""
+"""Version information for bug reports."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def test_a_calibration_goes_to_the_hub_and_comes_back_also_offline(served: tuple
     assert card.count("## Prediction sets") == card.count("evicp.load(") == 2
     assert 'evicp.load("hf://me/model")' in card
     assert 'evicp.load("hf://me/model/sets/by-class.safetensors")' in card
-    assert "| coverage asked for | 0.95 |" in card
-    assert "| coverage asked for | 0.8 |" in commits[1]["README.md"].decode()
+    assert "| target coverage | 0.95 |" in card
+    assert "| target coverage | 0.8 |" in commits[1]["README.md"].decode()
     checksum = evicp.load(_written(cache / "own.safetensors", commits[-1])).certificate().checksum
     assert checksum in card
     offline = """

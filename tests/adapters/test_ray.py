@@ -168,7 +168,7 @@ def test_the_columns_of_the_dataset_stay_as_they_are(cluster: Any, data: tuple, 
 @pytest.mark.parametrize("name", ["set", "size", "names"])
 def test_a_column_with_a_name_of_the_result_is_refused(cluster: Any, dataset: Any, data: tuple, name: str) -> None:
     calibration = evicp.calibrate(*data, class_names=[f"class {number}" for number in range(K)])
-    message = rf"^the dataset has a column '{name}', which the result has too \(set, size, names\)\. Rename it first"
+    message = rf"^the dataset has a column '{name}', which is also a column of the result \(set, size, names\)\. Rename"
     with pytest.raises(InputError, match=message):
         cluster.predict(dataset.rename_columns({"id": name}).materialize(), calibration, 0.9)
     unknown = dataset.map_batches(lambda batch: {**batch, name: batch["id"]}).select_columns(["logits", name])

@@ -152,7 +152,7 @@ def test_rows_in_every_bag_do_not_calibrate(digits, kind):
 
 def test_out_of_bag_needs_bags(digits):
     X, _, y, _ = digits
-    with pytest.raises(evicp.EvicpError, match=r"needs an estimator that leaves rows out .* got LogisticRegression"):
+    with pytest.raises(evicp.EvicpError, match=r"needs an estimator with bootstrap samples .* got LogisticRegression"):
         ConformalClassifier(LogisticRegression(), cv="oob").fit(X, y)
 
 
@@ -577,7 +577,7 @@ class Splits:
 @pytest.mark.parametrize(
     ("cv", "message"),
     [
-        (ShuffleSplit(5, test_size=0.5, random_state=0), "every row once at most"),
+        (ShuffleSplit(5, test_size=0.5, random_state=0), "every row at most once"),
         (Splits((np.arange(150), np.arange(10))), "not train on it"),
         (Splits(), "holds out none"),
         (Splits((np.arange(150), np.arange(0))), "holds out none"),

@@ -130,7 +130,7 @@ def test_names_as_labels(problem):
     assert calibrate(WithLogits(model), [{"x": features, "labels": named}], class_names=names) == expected
     result = evaluate(model, loader, expected, 0.9)
     assert result.to_dict() == evaluate(model, batches_of(features, labels), expected, 0.9).to_dict()
-    with pytest.raises(evicp.errors.InputTypeError, match="names will do where class_names= is given"):
+    with pytest.raises(evicp.errors.InputTypeError, match="or names together with class_names="):
         calibrate(model, loader)
 
 

@@ -78,7 +78,9 @@ def test_a_traced_module_gives_the_same_sets(tmp_path, score):
 
 def test_a_trace_of_a_randomised_score_is_refused():
     module, rows = predictor_of(evicp.APS())
-    with pytest.raises(evicp.errors.ScoreError, match=r"TorchScript cannot do. Use torch.export, .*APS\(randomized=F"):
+    with pytest.raises(
+        evicp.errors.ScoreError, match=r"TorchScript does not support. Use torch.export, .*APS\(randomized=F"
+    ):
         torch.jit.trace(module, (rows,))
 
 

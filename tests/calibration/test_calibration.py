@@ -267,7 +267,7 @@ def test_log_probabilities_are_suspicious_as_evidence_and_as_nothing_else():
 def test_a_share_of_misses_for_a_coverage_is_warned_of(calibration):
     z = make(5)[0]
     for coverage, meant in ((0.1, "0.9"), (0.2, "0.8"), (Fraction(1, 100), "0.99"), ([0.05, 0.1], "0.9")):
-        message = rf"^coverage is the share of labels to be covered; .* most sets empty\. Did you mean {meant}\?$"
+        message = rf"^coverage is the share of true labels in their sets; .* most sets empty\. Did you mean {meant}\?$"
         with pytest.warns(SuspiciousInputWarning, match=message) as caught:
             calibration.predict(z, coverage)
         assert [warning.filename for warning in caught] == [__file__]
@@ -754,7 +754,7 @@ def test_frames_whose_rows_have_another_order_are_refused():
     frame, labels = pd.DataFrame(z), pd.Series(y)
     for fine in (labels, labels.set_axis(range(100, 160)), labels.sample(frac=1, random_state=0).to_numpy()):
         calibrate(frame, fine, "lac")
-    with pytest.raises(LabelsError, match="of the same rows in the same order; by their index row 0 is 0 in logits"):
+    with pytest.raises(LabelsError, match="the same rows in the same order; by index, row 0 is 0 in logits"):
         calibrate(frame, labels.sample(frac=1, random_state=0), "lac")
 
 
@@ -790,9 +790,9 @@ def test_extended_keeps_what_a_calibration_knows():
 
 def test_what_cannot_extend_a_calibration(calibration):
     z, y = make(5)
-    with pytest.raises(InputError, match="groups are only taken by a calibration by="):
+    with pytest.raises(InputError, match="groups need a calibration with by="):
         calibration.extended(z, y, groups=[0] * 5)
-    with pytest.raises(InputError, match="weights are only taken by a calibration with weights of its own rows"):
+    with pytest.raises(InputError, match="weights need a weighted calibration"):
         calibration.extended(z, y, weights=np.ones(5))
     with pytest.raises(LogitsError, match="logits must have 6 classes"):
         calibration.extended(z[:, :5], y % 5)

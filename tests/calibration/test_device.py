@@ -406,7 +406,7 @@ def test_bad_predictors(problem):
         calibration.predictor([0.8, 0.9], z)
     with pytest.raises(evicp.EvicpError, match="12 classes"):
         calibration.predictor(0.8, z[:, :5])
-    with pytest.raises(evicp.EvicpError, match="not known on accelerators"):
+    with pytest.raises(evicp.EvicpError, match="not available on accelerators"):
         evicp.calibrate(z, y, lambda x: -x).predictor(0.8, z)
     with pytest.raises(evicp.EvicpError, match="labels must be at least 1"):
         calibration.predictor(0.8, z, labels=0)

@@ -235,7 +235,7 @@ def test_one_group_is_watched_at_a_time():
         Monitor(calibration, 0.8)
     with pytest.raises(InputError, match=r"^this calibration has no groups; got group='a'\.$"):
         Monitor(calibrate(z, y), 0.8, group="a")
-    with pytest.raises(InputError, match=r"^group names a group of a calibration"):
+    with pytest.raises(InputError, match=r"^group is a group of a calibration"):
         Monitor(100, 0.8, group="a")
     with pytest.raises(InputError, match=r"^the law of coverage is not known for weighted calibrations"):
         Monitor(calibrate(z, y, weights=np.ones(600)), 0.8)
@@ -264,7 +264,7 @@ def test_one_group_is_watched_at_a_time():
         (lambda: Monitor(99, 0.9).update_p_values([1.01]), InputError, r"^p_values must be multiples"),
         (lambda: Monitor(99, 0.9).update_p_values([np.nan]), InputError, r"^p_values must be multiples"),
         (lambda: Monitor(99, 0.9).update_p_values([True]), InputTypeError, r"^p_values must be real numbers"),
-        (lambda: Monitor(99, 0.9).update(True).update_p_values([0.5]), InputError, r"fed with covered labels"),
+        (lambda: Monitor(99, 0.9).update(True).update_p_values([0.5]), InputError, r"takes covered labels"),
         (lambda: Monitor(99, 0.9).update_p_values([0.5]).update(True), InputError, r"fed with p-values"),
     ],
 )
@@ -439,7 +439,7 @@ def test_sets_at_any_level_are_made_as_those_of_a_calibration(reached):
         assert sets.to_lists() == [[label] for label in z[:20].argmax(1)]
     with pytest.raises(TypeError, match="unexpected keyword"):
         level.predict(calibration, z, allowempty=False)
-    with pytest.raises(InputError, match="groups are only taken"):
+    with pytest.raises(InputError, match="groups need a"):
         level.predict(calibration, z, groups=y)
 
 

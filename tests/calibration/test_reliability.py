@@ -318,7 +318,7 @@ def test_a_certificate_claims_no_confidence_unless_told():
 def test_what_a_certificate_says_line_by_line():
     plain = plain_certificate()
     assert said(plain) == {
-        "coverage asked for": "0.9",
+        "target coverage": "0.9",
         "calibration rows n": "1,999",
         "threshold (ln score)": "1.25 (score 1,800 of 1,999 in ascending order)",
         "expected coverage": "0.900000 over calibration sets",
@@ -340,7 +340,7 @@ def test_a_certificate_is_a_hundred_columns_wide():
     assert "  threshold           1.25 (score 1,800 of 1,999 in ascending order)" in tied  # no logarithm
     (first,) = (i for i, line in enumerate(tied) if line.startswith("  95 % interval       [0.8800, 0.9200] (Beta law"))
     assert tied[first + 1].startswith(" " * 22)
-    assert tied[first + 1].endswith(" so that coverage is at least this)")
+    assert tied[first + 1].endswith(" so coverage can be higher)")
     assert tied[-1] == "  or about shifted data."
 
 
@@ -365,7 +365,7 @@ def test_the_parameters_of_a_score_are_words(score, line):
             {"tied": True},
             {
                 "95 % interval": "[0.8800, 0.9200] (Beta law of coverage given the calibration set; scores tie at the "
-                "threshold, so that coverage is at least this)"
+                "threshold, so coverage can be higher)"
             },
         ),
         (
@@ -380,12 +380,12 @@ def test_the_parameters_of_a_score_are_words(score, line):
             {"effective_n": 1234.56},
             {
                 "effective rows": "1234.6",
-                "as uncertain as": "1,999 equally weighted rows, whose figures are below",
+                "as uncertain as": "1,999 equally weighted rows, used for the figures below",
                 "threshold (ln score)": "1.25 (for a new row of average weight)",
             },
         ),
         ({"parameters": {"k": 3}}, {"score": "ecp: k 3"}),
-        ({"chosen_on": 1234}, {"score chosen on": "1,234 other rows, which were not calibrated"}),
+        ({"chosen_on": 1234}, {"score chosen on": "1,234 other rows, which are not calibration rows"}),
         (
             {"observed": {"coverage": 0.9, "m": 1000, "low": 0.88, "high": 0.92, "compatible": True, "kept": True}},
             {"observed coverage": "0.9000 on 1,000 rows: compatible with [0.8800, 0.9200]"},
@@ -431,7 +431,7 @@ def test_what_a_certificate_rests_on():
     for certificate in (plain, grouped):
         assert "folds" not in certificate.caveat
         in_folds = dataclasses.replace(certificate, folds=5)
-        assert in_folds.caveat.startswith("The rows were scored in 5 folds, by other models")
+        assert in_folds.caveat.startswith("The rows were scored in 5 folds, by models other")
         assert in_folds.caveat.endswith(certificate.caveat)
         assert " ".join(str(in_folds).split()).endswith(in_folds.caveat)
 

@@ -30,7 +30,7 @@ def test_the_same_rows_count_once(p_values: bool) -> None:
     watch, once = evicp.Monitor(CALIBRATION, 0.9), evicp.Monitor(CALIBRATION, 0.9)
     for monitor in (watch, once):
         blocks.monitor(monitor, CALIBRATION, rows(500, 1_400), p_values=p_values)
-    with pytest.warns(SuspiciousInputWarning, match=r"^900 of 900 rows were shown to this monitor before"):
+    with pytest.warns(SuspiciousInputWarning, match=r"^900 of 900 rows were given to this monitor before"):
         blocks.monitor(watch, CALIBRATION, rows(500, 1_400), p_values=p_values)
     assert watch.to_dict() == once.to_dict()
     blocks.monitor(watch, CALIBRATION, rows(1_400, 1_500), p_values=p_values)
@@ -41,12 +41,12 @@ def test_the_same_rows_count_once(p_values: bool) -> None:
 def test_a_file_that_has_grown_counts_its_new_rows(first: int) -> None:
     watch = evicp.Monitor(CALIBRATION, 0.9)
     blocks.monitor(watch, CALIBRATION, rows(500, 500 + first))
-    with pytest.warns(SuspiciousInputWarning, match=rf"^{first} of 1,500 rows were shown"):
+    with pytest.warns(SuspiciousInputWarning, match=rf"^{first} of 1,500 rows were given"):
         blocks.monitor(watch, CALIBRATION, rows(500, 2_000))
     assert watch.seen == 1_500
     expected = CALIBRATION.predict(LOGITS[500:]).contains(LABELS[500:])
     assert watch.covered == expected.sum()
-    with pytest.warns(SuspiciousInputWarning, match=r"^1,500 of 1,500 rows were shown"):
+    with pytest.warns(SuspiciousInputWarning, match=r"^1,500 of 1,500 rows were given"):
         blocks.monitor(watch, CALIBRATION, rows(500, 2_000))
     assert watch.seen == 1_500
 

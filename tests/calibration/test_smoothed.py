@@ -278,7 +278,7 @@ def test_what_cannot_be_smoothed_says_why():
         lambda: weighted.p_values(z, weights=np.ones(200), smoothed=True),
     ):
         with pytest.raises(
-            InputError, match="smoothed p-values need rows that count alike; this calibration is weighted"
+            InputError, match="smoothed p-values need rows of equal weight; this calibration is weighted"
         ):
             door()
     with pytest.raises(InputError, match="smoothed sets by class would need a threshold for each label of each row"):
@@ -396,7 +396,7 @@ def test_ties_that_another_backend_hides_are_warned_of(by):
         p = ranks.p_values(z[400:], y[400:], smoothed=True, **new)
     with kernels.backend("numpy"):
         for ask in (tied.predict, lambda logits, _, **more: tied.p_values(logits, **more)):
-            with pytest.warns(SuspiciousInputWarning, match="which scores are equal is unknown"):
+            with pytest.warns(SuspiciousInputWarning, match="Ties cannot be recognised"):
                 ask(shuffled[400:], 0.7, smoothed=u, **new)
         assert ranks.predict(z[400:], 0.7, smoothed=True, **new) == here
         np.testing.assert_array_equal(ranks.p_values(z[400:], y[400:], smoothed=True, **new), p)

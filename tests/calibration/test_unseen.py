@@ -76,9 +76,9 @@ def test_sets_say_something_else_with_any_score(score, tmp_path):
 def test_bad_input_is_refused():
     for call, kind, message in (
         (lambda: calibrate(LOGITS, LABELS), LabelsError, r"labels must be in \[0, 4\)"),  # as without the column
-        (lambda: fit_unseen(LOGITS, LABELS, unseen=2), InputError, r"no label of the model's, in \[0, 4\); got 2"),
+        (lambda: fit_unseen(LOGITS, LABELS, unseen=2), InputError, r"not be a label of the model, in \[0, 4\); got 2"),
         (lambda: fit_unseen(LOGITS, LABELS, unseen=True), InputTypeError, "unseen must be a whole number; got True"),
-        (lambda: fit_unseen(LOGITS, LABELS, unseen=9), LabelsError, r"in \[0, 4\) or 9, unseen; got -1 at row"),
+        (lambda: fit_unseen(LOGITS, LABELS, unseen=9), LabelsError, r"in \[0, 4\), or 9 for unseen; got -1 at row"),
         (lambda: fit_unseen(LOGITS, np.abs(LABELS)), InputError, "none is unseen. unseen=-1 names them"),
         (lambda: fit_unseen(LOGITS, np.full(500, -1)), InputError, "none is known"),
         (lambda: fit_unseen(LOGITS, LABELS[:9]), LabelsError, "one label per row; got 9 labels for 500 rows"),

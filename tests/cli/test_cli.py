@@ -351,13 +351,16 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["predict", "cal.safetensors", "unlabelled.npz", "-o", "no/such.csv"],
         "no directory no. Create it first.",
     ),
-    "evaluate no sets": (["evaluate", "val.npz", "test.npz"], "val.npz: it holds logits, not sets. Give sets, or the"),
+    "evaluate no sets": (
+        ["evaluate", "val.npz", "test.npz"],
+        "val.npz: it contains logits, not sets. Give sets, or the",
+    ),
     "evaluate swapped": (["evaluate", "val.npz", "cal.safetensors"], "cal.safetensors is a calibration, not logits"),
     "evaluate sets coverage": (["evaluate", "sets.parquet", "test.npz", "-c", "0.8"], "are for a calibration"),
     "predict suffix": (["predict", "cal.safetensors", "names.txt"], ".csv, .tsv, .pt, .pth."),
     "predict engine": (["predict", "cal.safetensors", "unlabelled.npz", "--engine", "spark"], "got 'spark'"),
     "predict address": (["predict", "cal.safetensors", "unlabelled.npz", "--address", "x"], "is for --engine ray"),
-    "predict json stream": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "-", "--json"], "leave out one"),
+    "predict json stream": (["predict", "cal.safetensors", "unlabelled.npz", "-o", "-", "--json"], "use one of them"),
     "predict onto logits": (["predict", "cal.safetensors", "val.npz", "-o", "val.npz", "-f"], IS_INPUT),
     "predict onto shard": (["predict", "cal.safetensors", ".", "-o", "test.npz", "-f"], IS_INPUT),
     "calibrate onto": (["calibrate", "lac.safetensors", "-o", "../work/lac.safetensors", "-f"], IS_INPUT),
@@ -367,17 +370,17 @@ BAD: dict[str, tuple[list[str], str]] = {
     "evaluate length": (["evaluate", "sets.parquet", "test.npz", "--labels", "short.npy"], "10 labels for 300 rows"),
     "evaluate labels only": (["evaluate", "cal.safetensors", "test-labels.npy"], "needs logits"),
     "evaluate sets pac": (["evaluate", "sets.parquet", "test.npz", "--confidence", "0.9"], "are for a calibration"),
-    "evaluate check class": (["evaluate", "class-sets.npz", "test.npz", "--check"], "Give the calibration instead"),
+    "evaluate check class": (["evaluate", "class-sets.npz", "test.npz", "--check"], "Pass the calibration instead"),
     "evaluate check weights": (["evaluate", "weighted.npz", "test.npz", "--check"], "check in Python if rows have"),
     "evaluate check base": (["evaluate", "base.npz", "test.npz", "--check"], "there is none for base"),
     "evaluate check folds": (["evaluate", "folds.safetensors", "test.npz", "--check"], "rows were scored in folds"),
-    "monitor folds": (["monitor", "folds.safetensors", "test.npz"], "a monitor needs the law of coverage"),
+    "monitor folds": (["monitor", "folds.safetensors", "test.npz"], "a monitor needs the distribution of coverage"),
     "monitor other state": (
         ["monitor", "cal.safetensors", "test.npz", "--state", "other.json"],
         "cannot read other.json: this",
     ),
     "calibrate nothing": (["calibrate", "", "-o", "x.safetensors"], "a path must not be empty"),
-    "calibrate one label": (["calibrate", "alone.npz", "-o", "x.safetensors"], "got one number alone"),
+    "calibrate one label": (["calibrate", "alone.npz", "-o", "x.safetensors"], "got a single number"),
     "calibrate lam twice": (["calibrate", "val.npz", "-o", "x.safetensors", "-s", "raps(lam=1,lam=2)"], "given twice"),
     "calibrate names": (["calibrate", "val.npz", "-o", "x.safetensors", "--class-names", "turned.txt"], TURNED),
     "compare names": (["compare", "val.npz", "--class-names", "turned.txt"], TURNED),
@@ -562,7 +565,7 @@ def test_bad_input_is_one_line_and_exit_2(runs: dict[str, Run], name: str) -> No
 
 
 def test_a_report_says_where_it_starts_if_not_as_asked(runs: dict[str, Run]) -> None:
-    assert "the report starts at coverage 0.9: its slider does not have 0.9004." in runs["report near"].err
+    assert "the report starts at coverage 0.9: its slider has no step at 0.9004." in runs["report near"].err
     assert "starts" not in runs["report class"].err
 
 
@@ -1056,7 +1059,7 @@ def test_too_many_labels_do_not_go_unseen(tmp_path: Path, data: tuple[np.ndarray
 def test_a_pickled_module_is_told_from_tensors(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     torch.save(torch.nn.Linear(2, 2), tmp_path / "network.pt")
-    with pytest.raises(EvicpError, match=r"it holds a pickled module.*torch.save\(\{'logits'") as caught:
+    with pytest.raises(EvicpError, match=r"it contains a pickled module.*torch.save\(\{'logits'") as caught:
         inputs.read_rows(str(tmp_path / "network.pt"))
     assert str(caught.value).isprintable()
 
@@ -1090,7 +1093,7 @@ def test_a_torch_file_never_runs_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda f: (f / "empty").mkdir(), "holds no file of logits"),
+        (lambda f: (f / "empty").mkdir(), "contains no file of logits"),
         (lambda f: np.savez(f / "empty", other=np.zeros(3)), "no array 'logits'"),
         (lambda f: np.savez(f / "empty", logits=np.zeros((2, 3)), class_names=np.arange(3)), "array of strings"),
     ],
@@ -1193,7 +1196,7 @@ def test_the_demo_replaces_its_own_report_only(tmp_path: Path, monkeypatch: pyte
     assert _target(str(page), force=False) == page
     page.parent.mkdir()
     page.write_text("<html>mine</html>")
-    with pytest.raises(EvicpError, match="is no report of evicp"):
+    with pytest.raises(EvicpError, match="is not a report of evicp"):
         _target(str(page), force=False)
     assert _target(str(page), force=True) == page
     page.write_text('<!DOCTYPE html>\n<html><head><meta name="generator" content="evicp">')
@@ -1234,7 +1237,7 @@ def test_pages_name_the_files_they_are_made_of(tmp_path: Path, monkeypatch: pyte
         assert all(digest.get(file["name"], file["sha256"]) == file["sha256"] for file in origin["files"])
         assert origin["model"] == model
         assert origin["author"] == ("me" if "me" in line.split() else "")
-    with pytest.raises(InputError, match="--note is for a page, and none is written"):
+    with pytest.raises(InputError, match="--note is for an HTML page"):
         app(["evaluate", "cal.safetensors", "val.npz", "--note", "why", "-o", "out.json"], standalone_mode=False)
 
 
@@ -1370,7 +1373,7 @@ def test_closed_streams(tmp_path: Path) -> None:
 def test_what_is_no_rows_is_said(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
     np.savez(tmp_path / "zero.npz", logits=np.float32(1.0), labels=np.int64(0))
     run = evicp_process(["tune", "zero.npz"], tmp_path)
-    assert (run.code, "zero.npz must hold rows; it holds a single number" in run.err) == (2, True)
+    assert (run.code, "zero.npz must contain rows; it contains a single number" in run.err) == (2, True)
     (tmp_path / "folder").mkdir()
     for number in range(2):
         np.save(tmp_path / "folder" / f"{number}.npy", data[0] + number)

@@ -137,7 +137,7 @@ def test_calibrations_by_group_are_tested_as_a_whole():
     by_class = evicp.calibrate(LOGITS, LABELS, by="class")
     logits, labels = draw(6, 200)
     assert not check_exchangeable(by_class, logits).shifted
-    with pytest.raises(InputError, match=r"by class: with labels, watch each group, Monitor"):
+    with pytest.raises(InputError, match=r"by class: with labels, monitor each group, Monitor"):
         check_exchangeable(by_class, logits, labels)
 
 

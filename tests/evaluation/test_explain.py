@@ -216,7 +216,7 @@ def test_what_an_explanation_does_not_have_is_said():
         explain([2.0, 1.0], "lac").evidence  # noqa: B018
     with pytest.raises(InputError, match="needs the group of each row"):
         evicp.calibrate(2 * np.eye(3)[[0, 1, 2, 0]], [0, 1, 2, 0], by=[0, 0, 1, 1]).explain([1.0, 0.0, 0.0])
-    assert "a function of the user's own" in repr(explain([2.0, 1.0], np.negative))
+    assert "a user-defined function" in repr(explain([2.0, 1.0], np.negative))
 
 
 def test_class_names_are_shown():
@@ -239,7 +239,7 @@ def test_decimals_stand_under_one_another_in_eighty_columns():
     assert " belief  Dirichlet p  softmax  ln score  in set" in head
     assert repr(explanation).endswith(
         "softmax: the network's probability, at the score's temperature.\n"
-        "Dirichlet p: spread over all 1,000 labels, so it is small where these are many."
+        "Dirichlet p: spread over all 1,000 labels, so it is small for many labels."
     )
     assert "1e+30" in explain([1e30, 2.0]).table()
 

@@ -368,7 +368,7 @@ def test_to_dict_is_plain_json(evaluation: evicp.Evaluation) -> None:
 
 def test_it_prints_as_tables(evaluation: evicp.Evaluation) -> None:
     text = repr(evaluation)
-    assert f"{evaluation.coverage:.4f}, asked 0.9\n" in text
+    assert f"{evaluation.coverage:.4f}, target 0.9\n" in text
     low, high = evaluation.coverage_interval
     assert f"95 % interval     [{low:.4f}, {high:.4f}], a confidence interval from these rows\n" in text
     assert f" ({evaluation.singleton_coverage:.2%} of these right)" in text
@@ -407,7 +407,7 @@ def test_the_worst_class_is_named() -> None:
     assert ["worst class", "0.000 (2 axolotl, 1 row)"] in evaluation._summary()
     hostile = evicp.evaluate(dataclasses.replace(sets, class_names=("a", "b", "<b>")), [0, 0, 2], groups=list("xyz"))
     assert "0.000 (2 &lt;b&gt;, 1 row)</td>" in hostile._repr_html_()
-    assert ">By group, the one covered least first</caption>" in hostile._repr_html_()
+    assert ">By group, lowest coverage first</caption>" in hostile._repr_html_()
     assert ["class gap", "0.500, the mean distance of classes from 0.75"] in evaluation._summary()
     assert evaluation.class_coverage.names == metrics.class_coverage(named, [0, 0, 2]).names == named.class_names
 

@@ -99,9 +99,9 @@ def test_parameters_outside_the_grid_are_kept(rows: Any) -> None:
 def test_a_grid_that_is_worse_than_the_score_given_does_not_lead_it(rows: Any) -> None:
     worse = evicp.tune(*rows, "lac", "size", grid={"temperature": [0.1]})
     assert worse.candidates[0].score == evicp.LAC()
-    assert "; but lac, which is none of them, leads it by 0." in worse.why
+    assert "; but lac, which is not a default, leads it by 0." in worse.why
     equal = evicp.tune(*rows, "topk", grid={"temperature": [2.0]})  # which has no effect on ranks
-    assert "; topk is as good. " in equal.why
+    assert "; topk is equally good. " in equal.why
 
 
 @pytest.mark.parametrize("grid", [["lam"], {1: [0.1]}, {"by": ["size"]}, {"score": ["raps", "lac"]}])
@@ -133,12 +133,12 @@ def test_a_result_prints_and_becomes_json(rows: Any) -> None:
     tuning = evicp.tune(*rows, "lac")
     text = repr(tuning)
     assert f"* {tuning.best.describe()}" in text
-    assert text.endswith("These rows are used up: calibrate and test on others.")
+    assert text.endswith("Calibrate and test on other rows.")
     assert tuning.best.describe() in tuning.to_markdown()
     assert "<table" in tuning._repr_html_()
     for shown in (text, tuning.to_markdown(), tuning._repr_html_()):
         assert "ordered by lead in SAT: an average over" in shown
-        assert "size, SSCV and SAT are those on all rows." in shown
+        assert "size, SSCV and SAT are on all rows." in shown
     content = json.loads(json.dumps(tuning.to_dict(), allow_nan=False))
     assert content["best"] == tuning.best.describe()
     assert len(content["candidates"]) == len(tuning.candidates) == 8
@@ -172,7 +172,7 @@ def test_masked_classes_and_half_precision(rows: Any) -> None:
     ("arguments", "kind", "message"),
     [
         ({"by": "coverage"}, InputError, 'by must be "size", "sscv" or "sat"'),
-        ({"score": "topk"}, InputError, "topk has no grid of its own"),
+        ({"score": "topk"}, InputError, "topk has no default grid"),
         ({"score": "auto", "grid": {"lam": [1.0]}}, InputError, "candidates of its own"),
         ({"grid": {"width": [1.0]}}, InputError, "raps has no parameter width"),
         ({"grid": {}}, InputError, "at least one parameter"),
@@ -213,7 +213,7 @@ def test_calibrate_auto_is_tune_on_some_rows_and_calibrate_on_the_others(rows: A
     assert "score selected on 140 other rows" in repr(calibration)
     certificate = calibration.certificate(0.9)
     assert (certificate.n, certificate.chosen_on) == (280, 140)
-    assert "140 other rows, which were not calibrated" in str(certificate)
+    assert "140 other rows, which are not calibration rows" in str(certificate)
     calibration.save(tmp_path / "auto.safetensors")
     loaded = evicp.load(tmp_path / "auto.safetensors")
     assert loaded == calibration
@@ -255,7 +255,7 @@ def test_auto_needs_rows_to_choose_with(rows: Any) -> None:
     with pytest.raises(LogitsError, match="at least 30 rows"):
         evicp.calibrate(rows[0][:29], rows[1][:29], "auto")
     assert evicp.calibrate(rows[0][:30], rows[1][:30], "auto").n == 20
-    with pytest.raises(ScoreError, match="a choice among scores"):
+    with pytest.raises(ScoreError, match="selects a score"):
         evicp.Calibrator("auto")
 
 

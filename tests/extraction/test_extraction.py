@@ -125,7 +125,7 @@ def test_two_names_of_one_class_are_refused():
 
 def test_unknown_names_are_trusted_in_number_only():
     assert match_classes(["b", "a"], 2, None).tolist() == [0, 1]
-    with pytest.raises(LabelsError, match="cannot tell which is which"):
+    with pytest.raises(LabelsError, match="so they cannot be matched"):
         match_classes(["a", "b"], 3, None)
 
 
@@ -210,7 +210,7 @@ def test_the_development_kits_numbers_go_through_its_table(tmp_path):
     scipy_io = pytest.importorskip("scipy.io")
     truth = tmp_path / "ILSVRC2012_validation_ground_truth.txt"
     truth.write_text("2\n1\n")
-    with pytest.raises(LabelsError, match=r"not the order of any weights\. Put the kit's meta.mat beside it"):
+    with pytest.raises(LabelsError, match=r"not the order of any weights\. Put the kit's meta.mat in the same folder"):
         read_ground_truth(truth, ["a.png", "b.png"])
     kinds = [("ILSVRC2012_ID", object), ("WNID", object), ("words", object)]
     table = np.array([(1, "n02119789", "kit fox"), (2, "n02100735", "English setter")], dtype=kinds)
@@ -283,7 +283,7 @@ def test_a_source_that_is_not_there(tmp_path):
 def test_what_a_source_does_not_have_is_refused(tmp_path):
     (tmp_path / "list.csv").write_text("path,label\na.png,1\n")
     for path in (tmp_path, tmp_path / "list.csv"):
-        with pytest.raises(InputError, match="a split is one of a Hugging Face data set"):
+        with pytest.raises(InputError, match="a split needs a Hugging Face data set"):
             open_source(path, split="test")
     for option in ("input_column", "label_column"):
         with pytest.raises(InputError, match="is a folder of images"):
@@ -530,7 +530,7 @@ def test_a_function_is_never_taken_for_the_one_before(tmp_path, transform):
     """Its code, what it calls and what it reads could all differ: what a function does cannot be told."""
     images, output = flat(tmp_path / "images"), tmp_path / "a.npz"
     extract(transformed_network(transform), images, output)
-    message = r"whether transform.code is the same cannot be told\. Choose another output, or start afresh with force"
+    message = r"transform.code cannot be compared with it\. Use another output, or start again with force"
     with pytest.raises(FileError, match=message):
         extract(transformed_network(transform), images, output)
     assert extract(transformed_network(transform), images, output, force=True).resumed == 0
@@ -582,7 +582,7 @@ def test_a_finished_file_is_neither_overwritten_nor_believed_when_changed(table,
     with pytest.raises(FileError, match="batch_size was 64, is 32"):
         extract(letters_network(), table, output, batch_size=32)
     output.write_bytes(good[:-1])
-    with pytest.raises(FileError, match="exists and is no result of this command"):
+    with pytest.raises(FileError, match="exists and is not a result of this command"):
         extract(letters_network(), table, output)
     extract(letters_network(), table, output, force=True)
     assert output.read_bytes() == good
@@ -660,7 +660,7 @@ def test_unreadable_images_are_counted_listed_and_left_out(tmp_path):
         np.testing.assert_allclose(arrays["logits"], expected, rtol=1e-6)
     manifest = json.loads((tmp_path / "a.npz.manifest.json").read_text())
     assert [item["input"] for item in manifest["unreadable"]] == ["0/4.png", "1/3.png", "1/5.png"]
-    assert "3 could not be read and were left out" in str(result)
+    assert "3 could not be read and were skipped" in str(result)
 
 
 def test_a_whole_batch_or_source_of_unreadable_images(tmp_path):
@@ -680,14 +680,14 @@ def test_a_disk_that_fails_is_not_taken_for_damaged_images(tmp_path):
         raise OSError(5, "Input/output error")
 
     source = Source(tmp_path, ("a", "b"), failing, "text")
-    with pytest.raises(FileError, match=r"cannot read a: .*Input/output error.*run the same again"):
+    with pytest.raises(FileError, match=r"cannot read a: .*Input/output error.*run the same command again"):
         extract(letters_network(), source, tmp_path / "a.npz")
 
     def vanished(row: int) -> str:
         raise FileNotFoundError(2, "No such file or directory")
 
     gone = Source(tmp_path / "unmounted", ("a", "b"), vanished, "text")
-    with pytest.raises(FileError, match=r"cannot read a: .*run the same again"):
+    with pytest.raises(FileError, match=r"cannot read a: .*run the same command again"):
         extract(letters_network(), gone, tmp_path / "a.npz")
 
 

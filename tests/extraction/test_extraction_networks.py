@@ -161,7 +161,7 @@ def test_names_that_are_not_known_are_answered_with_close_ones(torchvision):
         open_network("resnet50", weights="V3")
     with pytest.raises(InputError, match="transform must be 'weights' or 'paper'; got 'mine'"):
         open_network("resnet18", weights="none", transform="mine")
-    with pytest.raises(InputError, match=r"device 'cuda:99' cannot be used: .*\w\. Use cpu, or auto"):
+    with pytest.raises(InputError, match=r"device 'cuda:99' cannot be used: .*\w\. Use cpu or auto"):
         open_network("resnet18", weights="none", device="cuda:99")
     with pytest.raises(InputError, match="precision must be one of auto"):
         open_network("resnet18", weights="none", precision="int8")
@@ -272,7 +272,7 @@ def test_a_network_from_a_factory_in_the_current_folder(factory, synset_folders)
     inputs = [network.prepare(image) for image in images_of(synset_folders)]
     assert (network.n_classes, inputs[0].shape) == (1000, (3, 32, 32))
     assert open_network(f"{factory}:prepared").settings == network.settings  # seeded
-    with pytest.raises(InputError, match="does not say how its images are prepared"):
+    with pytest.raises(InputError, match="does not state its preprocessing"):
         open_network(f"{factory}:plain")
     assert open_network(f"{factory}:plain", transform={"size": (64, 64)}).settings["transform"]["resize"] == 73
     assert str(Path.cwd()) not in sys.path
@@ -537,9 +537,9 @@ def test_rows_without_a_text_are_left_out(text_model, tmp_path):
 def test_hugging_face_refusals(text_model, synset_folders, tmp_path):
     with pytest.raises(InputError, match=r"takes texts; .* holds images"):
         extract(str(text_model), synset_folders, tmp_path / "a.npz")
-    with pytest.raises(InputError, match="leave transform as it is"):
+    with pytest.raises(InputError, match="leave transform at its default"):
         open_network(str(text_model), transform="paper")
-    with pytest.raises(InputError, match="brings its weights"):
+    with pytest.raises(InputError, match="has its own weights"):
         open_network(str(text_model), weights="none")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileError, match="cannot load AutoConfig"):

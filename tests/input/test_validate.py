@@ -220,7 +220,7 @@ def test_small_unsigned_labels_of_many_classes() -> None:
 def test_names_for_labels_are_told_how_to_become_numbers(labels: Any) -> None:
     with pytest.raises(
         InputTypeError,
-        match=r"^labels must be integers; got dtype .*\. Pass class numbers; names will do where class_names= is given",
+        match=r"^labels must be integers; got dtype .*\. Pass class numbers, or names together with class_names=",
     ):
         validate.as_labels(labels, 2, 2)
     with pytest.raises(
@@ -291,7 +291,7 @@ def test_an_index_of_several_types(rows: Any) -> None:
     assert calibration == evicp.calibrate(*rows)
     sets = calibration.predict(logits, 0.9)
     assert evicp.evaluate(sets, labels, logits).coverage == evicp.evaluate(sets, rows[1], rows[0]).coverage
-    with pytest.raises(LabelsError, match="by their index row 0 is 'total' in logits and 59 in labels"):
+    with pytest.raises(LabelsError, match="by index, row 0 is 'total' in logits and 59 in labels"):
         evicp.evaluate(sets, labels.set_axis(index[::-1]), logits)
 
 

@@ -123,7 +123,7 @@ def test_a_users_function_is_supplied_again(made_with: Any, supplied: Any, rows:
     with pytest.raises(ArtifactError) as caught:
         evicp.load(path)
     assert str(caught.value) == (
-        f"cannot load {path}: it was made with a function or class of yours. "
+        f"cannot load {path}: it was made with your own function or class. "
         "Supply it again: evicp.load(path, score=...)."
     )
 
@@ -174,7 +174,9 @@ def test_a_score_class_of_ones_own(rows: Any, tmp_path: Path) -> None:
     calibration = evicp.calibrate(*rows, Power(1.5))
     calibration.save(path)
     assert evicp.load(path, score=Power(1.5)) == calibration
-    with pytest.raises(ArtifactError, match=r"it names the score 'power' with parameters exponent, which this evicp "):
+    with pytest.raises(
+        ArtifactError, match=r"it names the score 'power' with parameters exponent, which this version of evicp "
+    ):
         evicp.load(path)
     with pytest.raises(ArtifactError, match=r"it was made with the score power"):
         evicp.load(path, score=Power(2.5))
@@ -341,7 +343,7 @@ def test_folds_are_remembered_and_said(tmp_path: Path) -> None:
     assert evicp.load(tmp_path / "c.safetensors") == calibration
     assert calibration != evicp.Calibration(evicp.LAC(), np.arange(20.0), 3)
     assert repr(calibration).endswith("; scored in 5 folds)")
-    assert "in 5 folds, by other models than the one that predicts" in calibration.certificate(0.9).caveat
+    assert "in 5 folds, by models other than the one that predicts" in calibration.certificate(0.9).caveat
     assert "folds" not in evicp.Calibration(evicp.LAC(), np.arange(20.0), 3).certificate(0.9).caveat
 
 
@@ -361,7 +363,7 @@ def test_what_rests_on_the_law_of_coverage_is_refused_where_rows_were_scored_in_
         lambda: folds.certificate(0.9, evaluation),
         lambda: evicp.Monitor(folds, 0.9),
     ):
-        with pytest.raises(InputError, match=r"needs the law of coverage .* scored in 5 folds"):
+        with pytest.raises(InputError, match=r"needs the distribution of coverage.* scored in 5 folds"):
             call()
     assert folds.certificate(0.9).observed is None
     page = report.build(*rows, {"folds": folds, "whole": whole})
@@ -378,7 +380,7 @@ class Mild(evicp.LAC):
 def test_a_class_made_from_a_built_in_score_is_not_taken_for_it(tmp_path, rows) -> None:
     path, own = tmp_path / "c.safetensors", evicp.calibrate(*rows, Mild())
     own.save(path)
-    with pytest.raises(ArtifactError, match="a function or class of yours"):
+    with pytest.raises(ArtifactError, match="your own function or class"):
         evicp.load(path)
     with pytest.raises(ArtifactError, match=r"made with the score custom .* got lac"):
         evicp.load(path, score=evicp.LAC())
@@ -400,5 +402,5 @@ def test_a_private_file_stays_private(tmp_path, mode, rows):
 
 
 def test_a_path_that_no_file_can_have(tmp_path, rows):
-    with pytest.raises(evicp.errors.FileError, match="a path must be text that file names can have"):
+    with pytest.raises(evicp.errors.FileError, match="a path must be text that this system allows"):
         evicp.calibrate(*rows).save(str(tmp_path / "\ud800.safetensors"))

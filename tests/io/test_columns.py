@@ -123,7 +123,7 @@ def test_names_of_arrays(rows, tmp_path, suffix):
     save({"scores_a": rows[0], "scores_b": -rows[0], "truth": rows[1]}, path)
     holds(path, rows, logits_column="scores_a", labels_column="truth")
     for how, message in {
-        (): "no array 'logits'; it has scores_a, scores_b, truth. Name what holds them with logits_column",
+        (): "no array 'logits'; it has scores_a, scores_b, truth. Name it with logits_column",
         ("z",): "no array 'z'; it has scores_a, scores_b, truth. Give one of them as logits_column",
         ("scores_a", "y"): "no array 'y'; it has scores_a, scores_b, truth. Give one of them as labels_column",
     }.items():
@@ -240,7 +240,7 @@ def test_a_selection_and_splits_of_data_sets(rows, saved, tmp_path):
     np.testing.assert_array_equal(open_rows(tmp_path / "part").logits, rows[0][10:60])
     datasets.DatasetDict(train=table, test=table).save_to_disk(tmp_path / "both")
     with pytest.raises(
-        FileError, match=r"both holds splits of a data set\. Give one of them: .*both.test, .*both.train\."
+        FileError, match=r"both contains splits of a data set\. Give one of them: .*both.test, .*both.train\."
     ):
         open_rows(tmp_path / "both")
     assert len(open_rows(tmp_path / "both" / "train")) == N
@@ -274,4 +274,4 @@ def test_the_command_line_takes_names(rows, tmp_path):
         assert evicp_process([*command, "val.npz", *named], tmp_path).code == 0, command
     failed = evicp_process(["calibrate", "val.npz", "-o", "c.safetensors"], tmp_path)
     assert failed.code == 2
-    assert "it has truth, z. Name what holds them with logits_column (--logits-column NAME)" in failed.err
+    assert "it has truth, z. Name it with logits_column (--logits-column NAME)" in failed.err

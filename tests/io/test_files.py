@@ -200,7 +200,7 @@ def test_a_callers_broken_pipe_is_not_a_file_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize("write", [write_npz, write_parquet])
 def test_logits_are_not_taken_for_sets(tmp_path: Path, rows: tuple[np.ndarray, np.ndarray], write: Any) -> None:
     path, _ = write(tmp_path, *rows)
-    with pytest.raises(FileError, match="it holds logits, not sets"):
+    with pytest.raises(FileError, match="it contains logits, not sets"):
         files.read_sets(path)
 
 

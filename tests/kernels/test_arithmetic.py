@@ -232,7 +232,9 @@ def test_the_file_knows_how_scores_were_made(tmp_path):
     assert evicp.load(tmp_path / "a.safetensors") == calibration
     abacus = dataclasses.replace(calibration.origin, arithmetic=Arithmetic("abacus", "float32", "float32", "float32"))
     dataclasses.replace(calibration, origin=abacus).save(tmp_path / "b.safetensors")
-    with pytest.raises(ArtifactError, match="made by 'abacus float32 of float32', which this evicp does not know"):
+    with pytest.raises(
+        ArtifactError, match="computed by 'abacus float32 of float32', which this version of evicp does not know"
+    ):
         evicp.load(tmp_path / "b.safetensors")
 
 

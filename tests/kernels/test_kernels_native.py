@@ -565,7 +565,7 @@ def test_without_compiled_kernels_the_reference_is_used_and_says_so(monkeypatch)
         raise ImportError("no compiler was at hand")
 
     monkeypatch.setattr(kernels, "import_module", fail)
-    with pytest.warns(evicp.EvicpWarning, match=r"no compiled kernels here \(no compiler was at hand\)"):
+    with pytest.warns(evicp.EvicpWarning, match=r"without compiled kernels \(no compiler was at hand\)"):
         assert kernels.compiled.__wrapped__() is None
     monkeypatch.setattr(kernels, "compiled", lambda: None)
     np.testing.assert_array_equal(kernels.dense_scores(evicp.TopK(), np.zeros((1, 3))), np.ones((1, 3)))

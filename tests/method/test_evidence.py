@@ -313,7 +313,7 @@ def test_a_utility_of_zero_needs_a_stabilizer():
         return np.zeros(z.shape)
 
     assert np.isfinite(ECP(utility=none).scores([[1.0, 0.0]])).all()
-    with pytest.raises(ScoreError, match="utility must be positive where stabilizer is 0"):
+    with pytest.raises(ScoreError, match="utility must be positive if stabilizer is 0"):
         ECP(utility=none, stabilizer=0).scores([[1.0, 0.0]])
     # An impossible label has no utility anyway, and is no reason to refuse.
     scores = ECP(utility=np.exp, stabilizer=0).scores([[1.0, 0.0, -np.inf]])

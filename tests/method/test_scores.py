@@ -368,7 +368,7 @@ def test_defaults_are_the_documented_ones():
 
 
 def test_auto_is_no_score():
-    with pytest.raises(ScoreError, match="a choice among scores"):
+    with pytest.raises(ScoreError, match="selects a score"):
         as_score("AUTO")
 
 

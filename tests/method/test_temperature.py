@@ -113,7 +113,7 @@ def test_perfect_logits_end_at_the_cold_edge(cpu_backend):
 def test_useless_logits_end_at_the_hot_edge(cpu_backend):
     """Labels against the logits: the best softmax is the flattest."""
     labels = np.arange(40) % 4
-    with pytest.warns(SuspiciousInputWarning, match="are the labels right"):
+    with pytest.warns(SuspiciousInputWarning, match="that the labels are right"):
         fit = fit_temperature(-np.eye(4)[labels], labels)
     assert fit.at_edge
     assert np.log(fit.temperature) == pytest.approx(5)

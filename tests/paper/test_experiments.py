@@ -300,7 +300,7 @@ def reproduction():
     hostile = small_network(300, "evil_<script>&net")
     named = small_network(400, "resnet152")
     shifted = Network("resnet152", "v2", named.logits[::-1], named.labels[::-1])
-    with pytest.warns(SuspiciousInputWarning, match="taken for the paper's ResNet152 on ImageNet-V2"):
+    with pytest.warns(SuspiciousInputWarning, match="matched to the paper's ResNet152 on ImageNet-V2"):
         return reproduce([hostile, named, shifted], trials=2, seed=1)  # validation images, named as V2
 
 

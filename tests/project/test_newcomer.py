@@ -129,7 +129,7 @@ def test_alpha_is_told_what_it_is_called_here(call: str) -> None:
 def test_calibrate_says_where_a_coverage_belongs() -> None:
     for name, value in (("alpha", 0.1), ("coverage", 0.9)):
         with pytest.raises(
-            InputTypeError, match=r"One calibration serves every coverage: ask predict for it, coverage=0.9.$"
+            InputTypeError, match=r"One calibration works for every coverage: pass it to predict, coverage=0.9.$"
         ):
             evicp.calibrate(LOGITS, LABELS, **{name: value})
 
@@ -202,7 +202,7 @@ def test_an_evaluation_of_shifted_rows_says_so() -> None:
         assert found.verdict is not None
         assert not found.verdict["kept"]
         assert "NOT compatible" in str(found)
-        assert "These rows are not like the calibration rows" in str(found)
+        assert "These rows differ from the calibration rows" in str(found)
         assert "NOT compatible" in found._repr_html_()
 
 
@@ -222,7 +222,7 @@ def test_check_warns_of_coverage_far_above(tmp_path: Path) -> None:
     np.savez(tmp_path / "usual.npz", logits=LOGITS[300:], labels=LABELS[300:])
     run = evicp_process(["evaluate", "cal.safetensors", "easy.npz", "--check"], tmp_path)
     assert run.code == 0
-    assert run.err.startswith("warning: 1.0000 is covered, far more than the guarantee lets one expect.")
+    assert run.err.startswith("warning: 1.0000 is covered, far more than expected from the guarantee.")
     usual = evicp_process(["evaluate", "cal.safetensors", "usual.npz", "--check"], tmp_path)
     assert (usual.code, usual.err) == (0, "")
 
@@ -301,7 +301,7 @@ def test_a_monitor_counts_no_file_twice(tmp_path: Path) -> None:
     command = ["monitor", "cal.safetensors", "today.npz", "--state", "state.json"]
     first, second = (evicp_process(command, tmp_path) for _ in range(2))
     assert (first.code, first.err) == (0, "")
-    assert second.err.startswith("warning: 300 of 300 rows were shown to this monitor before. They are left out")
+    assert second.err.startswith("warning: 300 of 300 rows were given to this monitor before. They are skipped")
     assert (second.code, second.out) == (0, first.out)
 
 
@@ -366,7 +366,7 @@ def test_a_certificate_is_verified(tmp_path: Path) -> None:
     command = ["verify", "cal.safetensors", "certificate.json"]
     run = evicp_process(command, tmp_path)
     assert (run.code, run.err) == (0, "")
-    assert run.out == "The certificate is of this calibration, and its 20 figures are right.\n"
+    assert run.out == "The certificate belongs to this calibration, and its 20 figures are right.\n"
     for figure, wrong in (("rank", 482), ("gamma", 0.9), ("n", 601), ("coverage_interval", [0.7, 0.9]), ("tied", 1)):
         content = json.loads(made.out)
         content["certificate"][figure] = wrong
@@ -389,4 +389,4 @@ def test_a_certificate_of_another_calibration_is_told() -> None:
             assert verify(calibration, json.loads(json.dumps(stated))).holds
     found = verify(CALIBRATION, CALIBRATION.certificate(0.9, evaluation).to_dict())
     assert (found.holds, found.not_compared) == (True, ("observed",))
-    assert repr(found).endswith("Not compared, since it is about other rows: observed.")
+    assert repr(found).endswith("Not compared, because it is about other rows: observed.")

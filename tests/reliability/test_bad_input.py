@@ -325,7 +325,7 @@ def test_a_frame_with_a_column_that_is_not_numeric() -> None:
     frame["c"] = "cat"
     with pytest.raises(
         InputTypeError,
-        match=r"^logits must have numeric columns only; column 'c' has dtype .*\. Drop it, or fill its gaps\.$",
+        match=r"^logits must have numeric columns only; column 'c' has dtype .*\. Drop it, or fill its missing values",
     ):
         evicp.calibrate(frame, LABELS)
     nullable = pd.DataFrame(LOGITS, columns=list("abcd")).astype("Float64")
@@ -334,7 +334,7 @@ def test_a_frame_with_a_column_that_is_not_numeric() -> None:
     refuses(lambda: evicp.calibrate(nullable, LABELS), LogitsError, message)
     labels = pd.Series(LABELS, dtype="Int64")
     labels[2] = pd.NA
-    message = "labels must be integers; got dtype float64. Row 2 has nan, which is no class number; drop such rows."
+    message = "labels must be integers; got dtype float64. Row 2 has nan, which is not a class number; drop such rows."
     refuses(lambda: evicp.calibrate(LOGITS, labels), InputTypeError, message)
     words = pd.DataFrame({"a": ["1.5", "2"], "b": ["0", "1"]}, dtype=object)  # numbers only to a reader's eye
     with pytest.raises(InputTypeError, match=r"^logits must have numeric columns only; column 'a' has dtype object"):
@@ -345,20 +345,20 @@ def test_a_frame_with_a_column_that_is_not_numeric() -> None:
 def test_a_boolean_frame_is_a_mask_and_nothing_else(package: str) -> None:
     frames = pytest.importorskip(package)
     frame = frames.DataFrame({"a": [True, False], "b": [False, True]})
-    message = "logits must have numeric columns only; column 'a' has dtype bool. Drop it, or fill its gaps."
+    message = "logits must have numeric columns only; column 'a' has dtype bool. Drop it, or fill its missing values."
     refuses(lambda: evicp.calibrate(frame, [0, 1]), InputTypeError, message)
     numbers = frames.DataFrame({"a": [1, 0], "b": [0, 1]})
     message = "mask must be True or False; got dtype int64. Pass mask.astype(bool)."
     refuses(lambda: evicp.PredictionSets.from_mask(numbers, coverage=0.9), InputTypeError, message)
     gap = frames.DataFrame({"a": [True, None], "b": [False, True]})
-    message = "mask must have boolean columns only; column 'a' has dtype object. Drop it, or fill its gaps."
+    message = "mask must have boolean columns only; column 'a' has dtype object. Drop it, or fill its missing values."
     refuses(lambda: evicp.PredictionSets.from_mask(gap, coverage=0.9), InputTypeError, message)
 
 
 def test_a_polars_frame_with_a_column_that_is_not_numeric() -> None:
     pl = pytest.importorskip("polars")
     frame = pl.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"], "c": [0.0, 0.5]})
-    message = "logits must have numeric columns only; column 'b' has dtype object. Drop it, or fill its gaps."
+    message = "logits must have numeric columns only; column 'b' has dtype object. Drop it, or fill its missing values."
     refuses(lambda: evicp.calibrate(frame, [0, 1]), InputTypeError, message)
     gap = pl.DataFrame({"a": [1.0, None], "b": [0.0, 0.5]})
     message = "logits must not be NaN; got NaN at row 1, class 0. Check the model's output for overflow."
@@ -415,14 +415,14 @@ def label_at(row: int, value: int) -> np.ndarray:
 
 
 _AS_INT = "Use labels.astype(int) if they are class numbers."
-_NUMBER = "Pass class numbers; names will do where class_names= is given, in the order of the logits."
+_NUMBER = "Pass class numbers, or names together with class_names= in the order of the logits."
 WRONG_LABELS = [
     ("floats", lambda: LABELS.astype(float), InputTypeError, f"labels must be integers; got dtype float64. {_AS_INT}"),
     (
         "fractions",
         lambda: LABELS + 0.5 * (np.arange(40) == 7),
         InputTypeError,
-        f"labels must be integers; got dtype float64. Row 7 has {LABELS[7] + 0.5}, which is no class number; "
+        f"labels must be integers; got dtype float64. Row 7 has {LABELS[7] + 0.5}, which is not a class number; "
         "drop such rows.",
     ),
     (
@@ -514,7 +514,7 @@ def test_labels(door: str, build: Callable[[], Any], kind: type[EvicpError], mes
 def test_a_true_label_that_is_impossible_has_no_temperature() -> None:
     logits = LOGITS.copy()
     logits[11, LABELS[11]] = -np.inf
-    message = "the true label of row 11 has logit -inf, so no temperature makes it likely. Leave such rows out."
+    message = "the true label of row 11 has logit -inf, so no temperature makes it likely. Remove such rows."
     refuses(lambda: evicp.fit_temperature(logits, LABELS), LabelsError, message)
     with pytest.warns(SuspiciousInputWarning, match="true label is masked .* in 1 of 40 calibration rows: 11. They"):
         assert evicp.calibrate(logits, LABELS).scores[-1] == np.inf  # in a calibration it is simply never covered
@@ -629,7 +629,7 @@ OTHER: list[tuple[str, Callable[[], Any], type[EvicpError], str]] = [
         "the same score twice",
         lambda: evicp.compare(LOGITS, LABELS, ["lac", "las"]),
         InputError,
-        "scores must differ; got lac twice. Functions need names of their own.",
+        "scores must differ; got lac twice. Give functions different names.",
     ),
     (
         "no trials",
@@ -787,7 +787,7 @@ OTHER: list[tuple[str, Callable[[], Any], type[EvicpError], str]] = [
         "a name with NUL",
         lambda: evicp.calibrate(LOGITS, LABELS, class_names=["a", "b\0", "c", "d"]),
         InputError,
-        "class_names must be printable; name 1, 'b\\x00', holds a control character.",
+        "class_names must be printable; name 1, 'b\\x00', contains a control character.",
     ),
     ("no names", lambda: SETS.names(0), InputError, "these sets have no class names; give class_names to calibrate."),
     (
@@ -898,10 +898,10 @@ def test_everything_else(call: Callable[[], Any], kind: type[EvicpError], messag
 
 
 def test_a_mask_of_other_rows() -> None:
-    with pytest.raises(RowError, match=r"^the index does not fit 40 sets: boolean index did not match") as caught:
+    with pytest.raises(RowError, match=r"^the index is wrong for 40 sets: boolean index did not match") as caught:
         SETS[np.ones(39, bool)]
     assert isinstance(caught.value, IndexError)
-    with pytest.raises(RowError, match=r"^the index does not fit 40 sets: index 40 is out of bounds"):
+    with pytest.raises(RowError, match=r"^the index is wrong for 40 sets: index 40 is out of bounds"):
         SETS[[0, 40]]
 
 
@@ -922,7 +922,7 @@ _PROBABILITIES = (
 )
 _NO_EVIDENCE = (
     "most rows have no positive logit, so relu evidence is zero for every label (log-probabilities?). "
-    "Pass raw logits; if there are none, take a score other than ECP, or ECP(evidence='softplus')."
+    "Pass raw logits; if there are none, use a score other than ECP, or ECP(evidence='softplus')."
 )
 
 
@@ -1027,7 +1027,7 @@ def test_files_that_cannot_be_read(read: Callable[[Any], Any], suffix: str, tmp_
     refuses(
         lambda: read("a\0b" + suffix),
         FileError,
-        f"a path must not hold a NUL character; got {'a' + chr(0) + 'b' + suffix!r}.",
+        f"a path must not contain a NUL character; got {'a' + chr(0) + 'b' + suffix!r}.",
     )
     refuses(lambda: read(5), InputTypeError, "a path must be a string or a pathlib.Path; got 5 (int).")
     long = tmp_path / ("x" * 300 + suffix)
@@ -1157,5 +1157,5 @@ def test_each_suffix_on_each_other_kind_of_file(tmp_path: Path) -> None:
         files.read_logits(tmp_path / "as.npy.npz")
     with pytest.raises(FileError, match=r"it is an npz file, not npy\. Rename it\.$"):
         files.read_logits(tmp_path / "as.npz.npy")
-    with pytest.raises(FileError, match=r"it has no column 'logits'; it has row, size\. Name what"):
+    with pytest.raises(FileError, match=r"it has no column 'logits'; it has row, size\. Name it with"):
         files.read_logits(tmp_path / "a.parquet")

@@ -162,7 +162,7 @@ def test_a_frame_of_truth_must_have_its_labels_in_the_order_of_the_logits(many):
     pd = pytest.importorskip("pandas")
     logits, truth = pd.DataFrame(many[0], columns=list("abcde")), pd.DataFrame(many[1], columns=list("abcde"))
     assert np.array_equal(multilabel(logits, truth).thresholds, multilabel(*many).thresholds)
-    with pytest.raises(LogitsError, match="truth have the classes' columns in another order"):
+    with pytest.raises(LogitsError, match="truth have the columns of the classes in another order"):
         multilabel(logits, truth[list("edcba")])
     with pytest.raises(InputError, match="truth"):
         multilabel(logits, truth[::-1])
@@ -196,7 +196,7 @@ def test_figures_are_scikit_learns(many):
     assert found.sure_precision == pytest.approx(1 - wrong.mean())
     assert found.missed.mean_loss == pytest.approx(float(np.mean(share_missed(new, true, rule.thresholds[0]))))
     text = str(found)
-    assert "labels of least recall" in text
+    assert "labels with the lowest recall" in text
     assert "sure labels" in text
     assert "agrees with the risk 0.15" in " ".join(str(rule.certificate(found)).split())
     assert not rule.evaluate(-new, true).missed.kept
@@ -326,10 +326,10 @@ BAD = [
     ({"missed": 1}, InputError, "below the largest loss, 1; got 1"),
     ({"missed": "few"}, InputTypeError, "must be a number"),
     ({"confidence": 2}, InputError, "confidence must be strictly"),
-    ({"precision": 0.9}, InputError, "precision= needs a confidence"),
+    ({"precision": 0.9}, InputError, "precision= needs confidence="),
     ({"precision": 0.9, "confidence": 0.9, "by_label": True}, InputError, "one threshold for all"),
     ({"by_label": "yes"}, InputTypeError, "by_label must be True or False"),
-    ({"coverage": 0.9}, InputTypeError, "Ask for the share of true labels"),
+    ({"coverage": 0.9}, InputTypeError, "Pass the share of true labels"),
 ]
 
 
@@ -345,7 +345,7 @@ def test_truth_that_does_not_fit_is_refused(many):
         (truth[:5], LabelsError, r"truth must have shape \(800, 5\), as the logits; got \(5, 5\)"),
         (truth.astype(int) * 2, InputTypeError, "0 or 1 for each label"),
         ([[0]] * 5, LabelsError, "one list of labels for each of 800 rows; got 5"),
-        ([[0, 0]] + [[1]] * 799, LabelsError, "a label once per row; got 0 twice in row 0"),
+        ([[0, 0]] + [[1]] * 799, LabelsError, "a label only once per row; got 0 twice in row 0"),
         ([[7]] + [[1]] * 799, LabelsError, "in row 0"),
         (np.zeros((800, K), bool), InputError, "there is none"),
         ("cat", InputTypeError, "a list of labels per row"),

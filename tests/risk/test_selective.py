@@ -164,7 +164,7 @@ def test_by_group_groups_without_a_certified_threshold_are_never_answered():
     assert not sets[groups == "few"].sizes.any()
     assert sets[groups == "many"].sizes.any()
     assert "never answered" in str(rule.certificate())
-    with pytest.raises(InputError, match="groups must be among those calibrated; got new"):
+    with pytest.raises(InputError, match="groups must be among those of the calibration rows; got new"):
         rule.predict(logits[:1], groups=["new"])
     with pytest.raises(InputError, match="by group: pass groups="):
         rule.predict(logits)
@@ -186,7 +186,7 @@ def test_what_cannot_be_certified_is_refused_and_says_what_would_help(many):
         selective(logits[:150], labels[:150], error=0.08)
     assert 150 < int(str(refused.value).split("About ")[1].split()[0].replace(",", "")) < 5000
     rng = np.random.default_rng(0)
-    with pytest.raises(InputError, match=r"err too often: .* by fewer than 59 answered rows"):
+    with pytest.raises(InputError, match=r"are wrong too often: .* with fewer than 59 answered rows"):
         selective(rng.normal(size=(500, K)), rng.integers(0, K, 500), error=0.05)
 
 
@@ -210,7 +210,7 @@ def test_a_rule_prints_itself_its_certificate_and_its_curve(many):
     assert np.all(curve.upper >= curve.error)
     assert curve.to_svg().startswith("<svg")
     assert "<svg" in rule._repr_html_()
-    assert "empty sets are no answers" in repr(rule.predict(many[0]))
+    assert "empty sets are not answers" in repr(rule.predict(many[0]))
     assert not rule.evaluate(-many[0], many[1]).kept
 
 
@@ -224,7 +224,7 @@ def test_files_give_back_what_was_saved(tmp_path, how):
     assert found.predict(logits) == rule.predict(logits)
     assert found.certificate().to_json() == rule.certificate().to_json()
     assert found.at(0.2).share == rule.at(0.2).share
-    with pytest.raises(InputError, match="doubt= is the function"):
+    with pytest.raises(InputError, match="doubt= is only for a rule"):
         Selective.load(tmp_path / "rule.safetensors", doubt=len)
     with pytest.raises(ArtifactError):
         evicp.RiskControl.load(tmp_path / "rule.safetensors")
@@ -240,7 +240,7 @@ def test_groups_and_functions_are_saved_too(tmp_path, many):
     groups = np.arange(1500) % 2
     rule = selective(logits, labels, error=0.2, by=groups, doubt=lambda z: -z.max(1))
     rule.save(tmp_path / "rule.safetensors")
-    with pytest.raises(InputError, match="doubt= is the function"):
+    with pytest.raises(InputError, match="doubt= is only for a rule"):
         Selective.load(tmp_path / "rule.safetensors")
     found = Selective.load(tmp_path / "rule.safetensors", doubt=lambda z: -z.max(1))
     assert found.predict(logits, groups=groups) == rule.predict(logits, groups=groups)
@@ -316,7 +316,7 @@ BAD = [
     ({"share": 1}, InputError, "share must be strictly between"),
     ({"candidates": []}, InputError, "candidates must be a list of thresholds"),
     ({"candidates": [np.nan]}, InputError, "candidates must be a list"),
-    ({"coverage": 0.9}, InputTypeError, "Ask for the error of answers"),
+    ({"coverage": 0.9}, InputTypeError, "Pass the error of answers"),
 ]
 
 
@@ -332,6 +332,6 @@ def test_new_rows_are_checked(many):
         rule.predict(np.zeros((2, 3)))
     with pytest.raises(evicp.errors.LogitsError, match="NaN"):
         rule.predict(np.full((2, K), np.nan))
-    with pytest.raises(InputError, match="only taken by a rule by group"):
+    with pytest.raises(InputError, match="groups need a rule by group"):
         rule.predict(many[0], groups=np.zeros(1500, int))
     assert len(rule.predict(np.empty((0, K)))) == 0

@@ -1,1 +1,1 @@
-"""From scores of true labels to thresholds, sets and what is guaranteed of them."""
+"""Calibration: thresholds, prediction sets and guarantees from the scores of true labels."""

@@ -50,18 +50,18 @@ class Calibration(Shown):
 
     Parameters
     ----------
-    score : the score that made the scores
+    score : the score function
     scores : (n,) float64, ascending; where there are groups, group after group, each ascending
     n_classes : K
     class_names : K names, optional
     law : the law of thresholds: one for all rows, by group, or weighted
-    chosen_on : how many other rows the score was selected on, where it was "auto"; they are used up
-    origin : what made the scores, and of which rows; None if that is not known
-    folds : in how many folds the rows were scored, by other models than the one that predicts; None where by this one,
-        as the guarantee needs it
-    columns : the names of the columns of the logits, where they are not the class names: new frames must have either
-    numbered : class names were given as whole numbers: labels that are such are looked up among them
-    first_look : top-1 accuracy and mean set size of some of the rows, and what is suspicious; None of loaded files
+    chosen_on : the number of other rows that "auto" selected the score on; do not reuse them
+    origin : backend and precision of the scores, and a digest of the rows; None if unknown
+    folds : the number of folds, if other models than the one that predicts scored the rows; None if the same model did,
+        as the guarantee requires
+    columns : the column names of the logits, if they are not the class names: new frames must have either
+    numbered : class names were given as whole numbers: whole-number labels are looked up among them
+    first_look : top-1 accuracy and mean set size of a sample of the rows, and warnings; None if loaded from a file
 
     >>> from evicp import calibrate
     >>> rng = np.random.default_rng(0)
@@ -95,29 +95,29 @@ class Calibration(Shown):
 
     @property
     def guarantee(self) -> str:
-        """Where coverage holds: "marginal" (over all rows), by "class", "group" or "uncertainty", or "weighted"."""
+        """The kind of guarantee: "marginal" (over all rows), by "class", "group" or "uncertainty", or "weighted"."""
         return self.law.guarantee
 
     @property
     def groups(self) -> Partition | None:
-        """How the scores are divided into groups with a threshold each; None where they are not."""
+        """The groups of scores, each with its own threshold; None without groups."""
         return self.law.groups
 
     @property
     def weights(self) -> Weights | None:
-        """The weight of each score; None where they count alike."""
+        """The weight of each score; None if all are equal."""
         return self.law.weights
 
     @property
     def effective_n(self) -> float:
-        """(sum w)^2 / sum w^2, the number of equally weighted rows that say as much; n without weights."""
+        """The effective number of rows, (sum w)^2 / sum w^2; n without weights."""
         return self.law.effective_n(self.n)
 
     # -----------------------------------------------------------------------------------------------------------
     # Thresholds
 
     def at(self, coverage: Coverage, confidence: float | None = None) -> Prepared:
-        """The calibration prepared for one coverage, to predict with again and again.
+        """Prepare the calibration for one coverage, for repeated predictions.
 
         Parameters
         ----------
@@ -156,8 +156,8 @@ class Calibration(Shown):
         Parameters
         ----------
         coverage, confidence : as for `threshold`
-        precision : of the logits that such a graph scores ("float64", "float32", "float16", "bfloat16"): thresholds are
-            raised past what rounding can do there, so that coverage can only rise
+        precision : of the logits that the graph scores ("float64", "float32", "float16", "bfloat16"): thresholds are
+            raised by its rounding error, so that coverage can only rise
         """
         if precision is not None:
             # A graph cannot look whether doubles hold single precision, as `predict` does.
@@ -209,21 +209,21 @@ class Calibration(Shown):
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows: all labels whose score is at most the threshold.
 
-        One set per row; a list of `PredictionSets`, one per coverage, where several were asked for.
+        One set per row; with several coverages a list of `PredictionSets`, one for each.
 
         Parameters
         ----------
-        logits : (n, K), or one (K,) row. Of a tensor on an accelerator the sets stay there, as `DeviceSets`
+        logits : (n, K), or one (K,) row. For a tensor on an accelerator the sets stay there, as `DeviceSets`
         coverage : strictly between 0 and 1; a sequence gives a list of sets from one pass over the logits
-        confidence : training-conditional (PAC) sets: with this confidence over the draw of the calibration rows,
-            coverage is at least what was asked. Without it, coverage is so on average over calibrations
+        confidence : training-conditional (PAC) sets: with this confidence over calibration sets, coverage is at least
+            the target. Without it, coverage is at least the target on average over calibration sets
         groups : (n,) groups of the rows, for a calibration by="group"; (n, G) where groups overlap
         weights : (n,) weights of the rows, for a weighted calibration
         allow_empty : if False, an empty set gets its top label, which can only raise coverage
-        smoothed : True for sets of the labels whose smoothed p-value (see `p_values`) is above 1 - coverage: coverage
-            is then what was asked on average, also where scores are tied and plain sets cover more. A random
-            generator, or (n,) random numbers in [0, 1], in place of the numbers made from each row's logits and the
-            calibration rows, which rows of equal logits share. Smoothed sets are made on the CPU
+        smoothed : True for sets of the labels whose smoothed p-value (see `p_values`) is above 1 - coverage: average
+            coverage then equals the target even with tied scores, where plain sets cover more. The random numbers are
+            computed from each row's logits and the calibration rows, so rows with equal logits share one; pass a
+            random generator, or (n,) numbers in [0, 1], to replace them. Smoothed sets are computed on the CPU
         """
         if unknown:
             refuse_unknown("predict", unknown)
@@ -244,7 +244,7 @@ class Calibration(Shown):
         smoothed: Any = False,
         **unknown: Any,
     ) -> Evaluation:
-        """How good the sets of labelled rows are, (n, K) and (n,), that were not calibrated; see `evicp.evaluate`.
+        """Predict and evaluate the sets of labelled rows, (n, K) and (n,), that were not used for calibration.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class Calibration(Shown):
     def predictor(
         self, coverage: Coverage, logits_like: Any, *, labels: int | None = None, confidence: float | None = None
     ) -> Predictor:
-        """A callable that gives the sets of logits of one shape on an accelerator, without waiting for the device.
+        """A callable that returns sets for logits of one shape on an accelerator, without waiting for the device.
 
         For loops, CUDA graphs and compiled models; see `evicp.calibration.predictor.Predictor`.
 
@@ -281,7 +281,7 @@ class Calibration(Shown):
         weights: Any = None,
         smoothed: Any = False,
     ) -> Explanation:
-        """Why each label of one row, (K,), is in the set or not: the ingredients of its score, and the threshold.
+        """Explain why each label of one row, (K,), is in the set or not: the parts of its score, and the threshold.
 
         Parameters
         ----------
@@ -298,9 +298,9 @@ class Calibration(Shown):
     ) -> F64:
         """p = (1 + #{s_i >= s}) / (n + 1) of every label, (n, K), or of the given labels only, (n,).
 
-        Among the calibration rows of the label's or row's group, where there are groups; weighted, where there are
-        weights. A label is outside the set exactly when p <= 1 - coverage (compared as fractions; up to rounding where
-        weights are not whole numbers).
+        With groups, only calibration rows of the label's or row's group count; with weights, rows are weighted. A label
+        is outside the set exactly when p <= 1 - coverage (compared as fractions; up to rounding where weights are not
+        whole numbers).
 
         Parameters
         ----------
@@ -309,8 +309,7 @@ class Calibration(Shown):
         groups, weights : of the rows, as for `predict`
         smoothed : True for p = (#{s_i > s} + u (1 + #{s_i = s})) / (n + 1), which is uniform also where scores are
             tied; u in (0, 1] is a function of the row's logits, the score's seed and the calibration rows. Or a random
-            generator, or (n,) random numbers in [0, 1]. Of tensors on an accelerator, too, these p-values are made on
-            the CPU
+            generator, or (n,) random numbers in [0, 1]. These p-values are computed on the CPU
 
         >>> from evicp import calibrate
         >>> calibration = calibrate([[2.0, 1.0, 0.0]] * 3, [0, 0, 1], "topk")
@@ -326,10 +325,10 @@ class Calibration(Shown):
         return own.law.at_least(own.scores, kernels.dense_scores(self.score, array), of_rows)
 
     def p_values_online(self, logits: Any, labels: Any) -> F64:
-        """The p-value of each labelled row, (m,), where a row joins the calibration after it was tested.
+        """The p-value of each labelled row, (m,); each row is added to the calibration after it was tested.
 
         p_t = (1 + #{calibration and earlier rows with score >= s_t}) / (n + t), t from 1: what `extended` would give,
-        row by row. Of exchangeable rows without ties these p-values are independent; those of `p_values` are not.
+        row by row. For exchangeable rows without ties these p-values are independent; those of `p_values` are not.
 
         Parameters
         ----------
@@ -342,16 +341,16 @@ class Calibration(Shown):
     # More rows
 
     def extended(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibration:
-        """A calibration with more labelled rows; this one stays as it is.
+        """A new calibration that includes more labelled rows; this one does not change.
 
-        It is the calibration of all rows at once, to the bit; but what was learned from rows set aside (bands of
-        uncertainty, clusters of classes) is kept as it is, and no new row is set aside. New rows must be exchangeable
-        with the others: neither selected by their sets, nor among the rows that the score was selected on.
+        It equals the calibration of all rows at once, except that bands of uncertainty and clusters of classes do not
+        change and no new row is set aside. New rows must be exchangeable with the others: not selected by their sets,
+        and not among the rows that the score was selected on.
 
         Parameters
         ----------
         logits, labels : (m, K) and (m,)
-        groups, weights : (m,) of the rows, where the calibration has such; groups among those it has
+        groups, weights : (m,) of the rows, if the calibration has them; no new groups
         """
         known = ClassAxis.known_to(self)
         known.check(logits)
@@ -382,7 +381,7 @@ class Calibration(Shown):
 
     @property
     def has_row_groups(self) -> bool:
-        """Whether each row is in a group, by which it is calibrated and can be evaluated; see `groups_of`."""
+        """Whether each row belongs to a group; see `groups_of`."""
         return self.law.has_row_groups
 
     def reliability(self, coverage: Coverage, confidence: float | None = None) -> Reliability:
@@ -407,16 +406,16 @@ class Calibration(Shown):
         check: ExchangeabilityCheck | None = None,
         **unknown: Any,
     ) -> Certificate:
-        """What is guaranteed at this coverage; with an evaluation, whether what was observed is compatible.
+        """The guarantee at this coverage; with an evaluation, also whether the observed coverage is compatible with it.
 
         Parameters
         ----------
-        coverage : asked of the sets
+        coverage : the target coverage of the sets
         evaluation : of sets of this calibration at this coverage, on other rows
-        confidence : of the intervals, and of the verdict on what was observed
-        pac : the confidence of training-conditional sets, as `predict(confidence=...)` had it
+        confidence : of the intervals, and of the verdict on the observed coverage
+        pac : the confidence of training-conditional sets, as passed to `predict(confidence=...)`
         date : of the certificate, today's by default
-        check : of new rows by `check_exchangeable`, for the certificate to quote
+        check : a result of `check_exchangeable`, to be included
         """
         refuse_unknown("certificate", unknown)
         return certify(self, coverage, evaluation, confidence=confidence, pac=pac, date=date, check=check)
@@ -426,7 +425,7 @@ class Calibration(Shown):
 
         Parameters
         ----------
-        overwrite : whether a file that exists is replaced; it is refused otherwise
+        overwrite : whether to replace an existing file; otherwise it raises an error
         """
         outer("save")(self, path, overwrite=overwrite)
 

@@ -41,7 +41,7 @@ def calibrate(
     class_names: ClassNames | None = None,
     **unknown: Any,
 ) -> Calibration:
-    """Score the true labels of calibration rows; any coverage can be asked for afterwards.
+    """Calibrate on labelled rows; the result works for any coverage.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def calibrate(
         Raw classifier outputs. -inf marks a class as impossible.
     labels : (n,) integers in [0, K); or names, where class_names are given
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
-        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": some rows choose it (see `tune`).
+        "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": selected on a part of the rows.
     by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, (n,) groups, or (n, G) groups that overlap
         Where coverage must hold: in every class, band of uncertainty, or group of rows (given at prediction, too).
     weights : (n,) numbers >= 0, optional
@@ -64,7 +64,7 @@ def calibrate(
     >>> calibrate(rng.normal(size=(500, 4)) + 3 * np.eye(4)[labels], labels)
     Calibration(ecp, 500 rows, 4 classes)
     """
-    refuse_unknown("calibrate", unknown, "One calibration serves every coverage: ask predict for it, coverage=0.9.")
+    refuse_unknown("calibrate", unknown, "One calibration works for every coverage: pass it to predict, coverage=0.9.")
     given = None if by is None or isinstance(by, str | type | Kind) else by
     own = {"by": by if given is None else by_given(given), "class_weights": class_weights, "class_names": class_names}
     if isinstance(score, str) and score.lower() == "auto":
@@ -79,7 +79,9 @@ def _calibrate_best(logits: Any, labels: Any, groups: Any, weights: Any, how: di
     how["class_names"] = tuple(names) if isinstance(names, Iterator) else names
     array, truth = labelled(logits, labels, class_names=how["class_names"])
     if len(truth) < 30:
-        raise LogitsError(f'score="auto" needs at least 30 rows, some to choose with; got {len(truth)}. Name a score.')
+        raise LogitsError(
+            f'score="auto" needs at least 30 rows, some of them for the selection; got {len(truth)}. Name a score.'
+        )
     best, rest = outer("choose_score")(array, truth)
     calibrator = Calibrator(best, **how)
     classes = calibrator._classes = calibrator.learned(logits, array.shape[1])
@@ -97,9 +99,9 @@ def _part(values: Any, what: str, rows: I64, n: int) -> NDArray[Any] | None:
 
 
 class Calibrator:
-    """Calibration in batches or shards: only the scores are kept (with the rows' groups and weights, if any).
+    """Calibration in batches or shards. Only the scores are kept (with the rows' groups and weights, if any).
 
-    It is for one thread at a time: give each its own, and `merge` them.
+    Not thread-safe: use one per thread, and `merge` them.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A certificate: what is guaranteed for one calibration and one coverage, as numbers and as text."""
+"""Certificates: the guarantee of one calibration at one coverage, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -42,44 +42,43 @@ _GAMMA = "Theorem 2: belief mass of coverage, not a statistical confidence"
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
-    """What is guaranteed for one calibration and one coverage, and what it was computed from.
+    """The guarantee of one calibration at one coverage, and the figures it was computed from.
 
-    `gamma` is the paper's belief mass of coverage (Theorem 2); it equals the expected coverage less 1 / (n + 1) and
-    is not a statistical confidence: that is what `coverage_interval` states.
+    `gamma` is the paper's belief mass of coverage (Theorem 2); it equals the expected coverage minus 1 / (n + 1) and is
+    not a statistical confidence. `coverage_interval` is a confidence interval.
 
-    Where there are groups, each has its promise in `groups`, and the figures here (rank, threshold, gamma, expected
-    coverage, interval) are those of the group with the fewest rows that has a threshold. Where there are weights, the
-    threshold is that of a new row of average weight, and the other figures are those of so many equally weighted rows
-    that leave coverage as uncertain, an approximation. With `pac`, the rank is the one at which coverage is at least
-    what was asked with this confidence. Where calibration scores are `tied` at the threshold, expected coverage and
-    interval are bounds from below.
+    With groups, each has its guarantee in `groups`, and the figures here (rank, threshold, gamma, expected coverage,
+    interval) are those of the group with the fewest rows that has a threshold. With weights, the threshold is that of
+    a new row of average weight, and the other figures are an approximation by an equivalent number of equally weighted
+    rows. With `pac`, coverage is at least the target with this confidence. If calibration scores are `tied` at the
+    threshold, expected coverage and interval are lower bounds.
 
     Attributes
     ----------
     coverage : asked for
     n : calibration rows
     rank : k, of the threshold among the calibration scores
-    threshold : the k-th smallest calibration score; +inf where the rows are too few
+    threshold : the k-th smallest calibration score; +inf with too few rows
     gamma : (n - l) / (n + 1), l = n + 1 - k (Theorem 2)
     uncertainty : U_C = 2 / (n + 1) (Theorem 2)
     expected_coverage : k / (n + 1), over calibration sets
-    coverage_interval : where coverage lies, at `confidence`, over calibration sets (the Beta law)
-    confidence : of the interval, and of the verdict on what was observed, which of weighted sets is an approximation
+    coverage_interval : the interval of coverage over calibration sets, at `confidence` (the Beta law)
+    confidence : of the interval, and of the verdict on the observed coverage (an approximation with weights)
     score : the name of the score
     parameters : those of the score, as JSON values
     n_classes : K
     checksum : SHA-256 of the saved calibration, as `sha256sum` gives it of the file
     version : of evicp
     date : of the certificate
-    observed : what an evaluation found, and whether that is compatible with the promise; None without one
+    observed : the result of an evaluation and its verdict; None without one
     by : "class", "group" or "uncertainty" where there are groups, else None
-    groups : the promise of each group
-    effective_n : the number of equally weighted rows that say as much, where there are weights
+    groups : the guarantee of each group
+    effective_n : the effective number of rows, with weights
     pac : the confidence of training-conditional sets
-    chosen_on : how many other rows the score was selected on, where it was "auto"
+    chosen_on : the number of other rows that "auto" selected the score on
     tied : whether other calibration scores equal the threshold
-    folds : in how many folds the rows were scored, where it was not by the model that predicts
-    check : what `check_exchangeable` found on new rows, as its `to_dict` has it; None without one
+    folds : the number of folds, if other models than the one that predicts scored the rows
+    check : the result of `check_exchangeable` on new rows as a dict; None without one
     """
 
     coverage: float
@@ -109,7 +108,7 @@ class Certificate:
 
     @property
     def target_coverage(self) -> float:
-        """The coverage asked for: `coverage`, by a name that says what it is."""
+        """The target coverage, the same as `coverage`."""
         return self.coverage
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,7 +131,7 @@ class Certificate:
         sure = "" if self.pac is None else f", with confidence {self.pac:g} over calibration sets"
         law = "Beta law of coverage given the calibration set"
         if self.tied:
-            law += "; scores tie at the threshold, so that coverage is at least this"
+            law += "; scores tie at the threshold, so coverage can be higher"
         full = self.threshold == np.inf and self.effective_n is None  # where there are weights, lighter rows are not
         place = f"{self.threshold:.6g} (score {self.rank:,} of {n:,} in ascending order)"
         if full:
@@ -141,7 +140,7 @@ class Certificate:
             found = f"{self.threshold:.6g}" if self.threshold < np.inf else "none: its set is full"
             place = f"{found} (for a new row of average weight)"
         lines = [
-            ("coverage asked for", f"{self.coverage:g}{words_of(self.guarantee).where}{sure}"),
+            ("target coverage", f"{self.coverage:g}{words_of(self.guarantee).where}{sure}"),
             ("calibration rows n", f"{self.n:,}"),
             *self._group_lines(),
             ("threshold (ln score)" if self.score == "ecp" else "threshold", place),
@@ -153,7 +152,7 @@ class Certificate:
             ("classes", f"{self.n_classes:,}"),
         ]
         if self.chosen_on is not None:
-            lines.append(("score chosen on", f"{self.chosen_on:,} other rows, which were not calibrated"))
+            lines.append(("score chosen on", f"{self.chosen_on:,} other rows, which are not calibration rows"))
         if self.observed is not None:
             lines.append(("observed coverage", verdict_line(self.observed)))
         if self.check is not None:
@@ -166,30 +165,31 @@ class Certificate:
             equal = round(2 / self.uncertainty - 1)
             return [
                 ("effective rows", f"{self.effective_n:.1f}"),
-                ("as uncertain as", f"{equal:,} equally weighted rows, whose figures are below"),
+                ("as uncertain as", f"{equal:,} equally weighted rows, used for the figures below"),
             ]
         if not self.groups:
             return []
         smallest = weakest(self.groups)
         own = (
-            "a row's threshold follows from all of its own"
-            if self.by == "overlapping"
-            else "each with a threshold of its own"
+            "a row's threshold depends on all its groups" if self.by == "overlapping" else "each with its own threshold"
         )
         full = [group.name for group in self.groups if group.threshold == np.inf]
         lines = [("groups", f"{len(self.groups):,}, {own}")]
         if full:
             lines.append(("without threshold", f"{len(full):,}, too few rows: {some_of(full)}"))
-        return [*lines, ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are its own")]
+        return [
+            *lines,
+            ("smallest group", f"{smallest.name}, {smallest.n:,} rows: the figures below are for this group"),
+        ]
 
     @property
     def caveat(self) -> str:
-        """On what the certificate rests, and what it does not say."""
+        """The assumptions of the certificate, and what it does not cover."""
         return caveat(self.guarantee, self.folds)
 
     @property
     def guarantee(self) -> str:
-        """Where the coverage holds, as `Calibration.guarantee` has it."""
+        """The kind of guarantee, as `Calibration.guarantee`."""
         return "weighted" if self.effective_n is not None else self.by or "marginal"
 
     def __str__(self) -> str:
@@ -240,7 +240,7 @@ def _plain(value: Any) -> str:
 
 
 def caveat(guarantee: str, folds: int | None = None) -> str:
-    """On what a promise rests, and what it does not say.
+    """On what a guarantee rests, and what it does not say.
 
     >>> caveat("class")[:55]
     'Holds in every class or cluster if its calibration rows'
@@ -248,8 +248,8 @@ def caveat(guarantee: str, folds: int | None = None) -> str:
     if folds is None:
         return words_of(guarantee).caveat
     return (
-        f"The rows were scored in {folds:,} folds, by other models than the one that predicts: "
-        f"nothing is exact here. {words_of(guarantee).caveat}"
+        f"The rows were scored in {folds:,} folds, by models other than the one that predicts, so nothing is exact "
+        f"here. {words_of(guarantee).caveat}"
     )
 
 
@@ -270,7 +270,7 @@ def certify(
     """The certificate of a calibration; see `Calibration.certificate`."""
     whole = Reliability(calibration.n, coverage, pac)
     if pac is not None or evaluation is not None:
-        require_law(calibration, "a promise with confidence, or a verdict on what was observed,")
+        require_law(calibration, "a guarantee with confidence, or a verdict on the observed coverage,")
     _check_same(calibration, whole, evaluation)
     level = level_of(calibration, whole.coverage, whole.confidence)
     warn_of(*level.cautions)
@@ -285,7 +285,7 @@ def _quoted(check: ExchangeabilityCheck, checksum: str) -> dict[str, Any]:
     if not isinstance(check, outer("ExchangeabilityCheck")):
         raise InputTypeError(f"check must be what evicp.check_exchangeable returns; got a {type(check).__name__}.")
     if check.checksum != checksum:
-        raise InputError("the check must be one of this calibration; it was made with another. Check again.")
+        raise InputError("the check must be of this calibration; it is of another one. Check again.")
     return check.to_dict()
 
 
@@ -321,7 +321,7 @@ def _certificate(calibration: Calibration, promise: Promise, target: Target, dat
 
 
 def _check_same(calibration: Calibration, law: Reliability, evaluation: Evaluation | None) -> None:
-    """An evaluation says something about the promise only if it is of sets made by it."""
+    """An evaluation says something about the guarantee only if it is of sets made by it."""
     if evaluation is None:
         return
     if not isinstance(evaluation, outer("Evaluation")):

@@ -124,16 +124,16 @@ class DeviceSets:
 
     @property
     def coverage(self) -> Fraction:
-        """The coverage asked for."""
+        """The target coverage."""
         return self.about.coverage
 
     @property
     def sizes(self) -> Tensor:
-        """How many labels each set holds, (n,)."""
+        """The number of labels in each set, (n,)."""
         return self.offsets.diff()
 
     def contains(self, labels: Tensor) -> Tensor:
-        """Whether each row's set holds the given label, (n,) bool, on the device."""
+        """Whether each row's set contains the given label, (n,) bool, on the device."""
         truth = ClassAxis.known_to(self.about).numbers(labels, len(self))
         wanted = torch.tensor(truth, device=self.labels.device).repeat_interleave(self.sizes)
         running = offsets_of((self.labels == wanted).long())

@@ -1,8 +1,8 @@
-"""A first look at calibration rows: what is true of some of them, and what is suspicious about it.
+"""A first look at calibration rows: accuracy and set size of a sample of them, and what is suspicious.
 
 Mistakes that no type can catch leave traces: labels of other rows give an accuracy near chance, training rows one near
-100 %, rows that count twice are equal to the last bit. Only some rows are looked at, which costs little beside scoring
-them.
+100 %, rows that count twice are exactly equal. Only a sample of the rows is inspected, which takes little time compared
+with scoring.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FirstLook:
 
     Attributes
     ----------
-    rows : how many were looked at
+    rows : the number of rows in the sample
     accuracy : their top-1 accuracy
     mean_size : labels per set at a coverage of 0.9, of some of them; None where that is not one threshold's
     remarks : what is suspicious
@@ -181,19 +181,19 @@ def _remarks(looks: Sequence[Look], found: FirstLook, n: int, n_classes: int) ->
     top, truth, right = (np.concatenate([getattr(look, name) for look in looks]) for name in ("top", "truth", "right"))
     if _is_chance(top, truth, float(np.mean(right)), n_classes):
         yield (
-            f"top-1 accuracy is {found.accuracy:.3f}, near chance, in {found.rows:,} calibration rows looked at. "
+            f"top-1 accuracy is {found.accuracy:.3f}, near chance, in a sample of {found.rows:,} calibration rows. "
             f"{_why_chance(top, truth, n_classes)}"
         )
     elif found.rows >= _ENOUGH_RIGHT and np.sum(~right) <= found.rows / 1000:
         yield (
-            f"top-1 accuracy is {found.accuracy:.4f} in {found.rows:,} calibration rows looked at. Rows that the model "
-            "was trained on, or labels taken from its predictions, look like this: sets of new rows would cover less "
-            "than asked. Calibrate on rows that it has not seen."
+            f"top-1 accuracy is {found.accuracy:.4f} in {found.rows:,} calibration rows of a sample. Likely causes are "
+            "training rows, or labels taken from the model's predictions: sets of new rows would cover less than the "
+            "target. Calibrate on rows that the model was not trained on."
         )
     elif n_classes >= _MANY_CLASSES and found.mean_size is not None and n_classes > found.mean_size >= n_classes / 2:
         yield (
-            f"sets hold {found.mean_size:.1f} of {n_classes} labels on average at coverage 0.9: for this score the "
-            "model hardly tells classes apart. Check that logits and labels belong together, or take another score."
+            f"sets hold {found.mean_size:.1f} of {n_classes} labels on average at coverage 0.9: with this score the "
+            "model hardly separates the classes. Check that logits and labels belong together, or use another score."
         )
     yield from _remarks_on_rows(looks, found, n, n_classes)
 
@@ -203,15 +203,16 @@ def _remarks_on_rows(looks: Sequence[Look], found: FirstLook, n: int, n_classes:
     # Models with few different outputs repeat them, too; but then the label of equal rows is not always the same.
     if copies >= 0.01 * n and (1 - found.accuracy) * copies >= 10 and against < 0.01 * copies:
         yield (
-            f"{copies:,} of {n:,} calibration rows are equal to another one, label included: were files read twice, or "
-            "rows drawn with replacement? They count as independent. Keep each row once."
+            f"{copies:,} of {n:,} calibration rows are duplicates, label included: were files read twice, or rows "
+            "drawn with replacement? Calibration treats them as independent. Keep each row once."
         )
     known = len(np.unique(np.concatenate([look.known for look in looks])))
     expected = n_classes * (1 - (1 - 1 / n_classes) ** n)
     if n_classes >= _MANY_CLASSES and known <= 0.1 * expected:
         yield (
-            f"the labels of {n:,} calibration rows are of {known:,} of {n_classes:,} classes. Rows sorted by class, of "
-            "which only the first were taken, look like this. If new rows have other classes, coverage is not kept."
+            f"the labels of {n:,} calibration rows are of {known:,} of {n_classes:,} classes. A likely cause are rows "
+            "sorted by class of which only the first were used. If new rows have other classes, the coverage does not "
+            "hold."
         )
 
 
@@ -235,5 +236,5 @@ def _why_chance(top: I64, truth: I64, n_classes: int) -> str:
     np.maximum.at(best, pairs[0][0], pairs[1])
     common = np.bincount(truth).max()
     if len(top) >= 10 * len(np.unique(top)) and best.sum() > max(0.5 * len(top), 2 * common):
-        return "Labels seem to number the classes in another order than the columns of the logits."
-    return "Labels seem to belong to other rows: another order, or another file."
+        return "The class numbers of the labels seem to be in another order than the columns of the logits."
+    return "The labels seem to belong to other rows: another order, or another file."

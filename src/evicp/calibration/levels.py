@@ -1,4 +1,4 @@
-"""Levels: what follows from a calibration at one coverage, worked out once for all new rows."""
+"""Levels: what follows from a calibration at one coverage, computed once for all new rows."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ def require_law(calibration: Calibration, what: str) -> None:
     """Refuse what rests on the law of coverage given the calibration rows, where these do not have it."""
     if calibration.folds is not None:
         raise InputError(
-            f"{what} needs the law of coverage given the calibration rows, which is not known here: they were scored "
-            f"in {calibration.folds:,} folds, by other models than the one that predicts. Hold out a share of them."
+            f"{what} needs the distribution of coverage, which is not known here: the calibration rows were scored "
+            f"in {calibration.folds:,} folds, by models other than the one that predicts. Calibrate on a share of the "
+            "rows instead."
         )
 
 

@@ -1,4 +1,4 @@
-"""What is worked out once and kept for later calls."""
+"""What is computed once and kept for later calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Has coverage broken? A test that may be looked at after every label, and a level that corrects itself.
+"""Monitoring of coverage: a test that can be checked after every label, and a level that adapts.
 
-Given one calibration set, coverage is a random number: it follows Beta(k, n + 1 - k). So the labels that arrive are not
-covered independently with the nominal probability, and a test of that would raise false alarms. They follow Polya's
-urn: after c of t were covered, the next one is with probability (k + c) / (n + 1 + t). The monitor bets against that.
+Given one calibration set, coverage is a random number with the distribution Beta(k, n + 1 - k). So new labels are not
+covered independently with the nominal probability, and a test of that hypothesis would raise false alarms. They follow
+Polya's urn: after c of t labels were covered, the next one is covered with probability (k + c) / (n + 1 + t). The
+monitor tests this hypothesis by betting against it.
 """
 
 from __future__ import annotations
@@ -131,31 +132,31 @@ def log_bets_on_small(p: F64, coverage: float) -> F64:
 
 
 class Monitor:
-    """Tells, as labels arrive, that coverage has broken; false alarms are bounded however often one looks.
+    """Monitor coverage as labels arrive; the rate of false alarms is bounded although it is checked after every label.
 
-    Feed it whether each set held its label, in the order of arrival (`update`), or the p-values of the true labels
-    (`update_p_values`), which see more: any shift towards less plausible labels. While labels remain exchangeable with
-    the calibration rows, the alarm is ever raised with probability at most `false_alarm_rate`, over the draw of the
-    calibration set and of all labels to come. Exact for continuous scores; ties and filled sets make alarms rarer.
-    Smoothed sets cover up to 1 / (n + 1) less than `update` expects: feed p-values instead.
+    Pass whether each set contained its label, in order of arrival (`update`), or the p-values of the true labels
+    (`update_p_values`), which detect any shift towards less plausible labels. While labels remain exchangeable with the
+    calibration rows, the probability of ever raising an alarm is at most `false_alarm_rate`, over calibration sets and
+    all future labels. Exact for continuous scores; ties and filled sets make alarms rarer. Smoothed sets cover up to 1
+    / (n + 1) less than `update` expects: pass p-values instead.
 
     Parameters
     ----------
     calibration : the calibration, or its number of rows
-    coverage : asked of the sets
+    coverage : the target coverage of the sets
     confidence : of the sets, where they were predicted with one
-    group : the name of the group to watch, or its number, where the calibration has groups (one monitor each)
-    false_alarm_rate : the probability of ever alarming without cause
-    seed : of the places of p-values within their gaps
+    group : the name or number of the group to monitor, if the calibration has groups (one monitor each)
+    false_alarm_rate : the probability of ever raising a false alarm
+    seed : of the random positions of p-values within their gaps
 
     Attributes
     ----------
     n : calibration rows behind the threshold
     k : its rank among their scores
-    seen : how many labels have arrived
-    covered : how many of them were covered
-    alarm_at : the number of the label that raised the alarm, from 1; None while there is none
-    rows : digests of the rows that were shown, see `new_rows`
+    seen : the number of labels so far
+    covered : the number of covered labels
+    alarm_at : the number of the label that raised the alarm, from 1; None without an alarm
+    rows : digests of the rows seen so far, see `new_rows`
 
     >>> monitor = Monitor(2000, coverage=0.9, false_alarm_rate=0.01)
     >>> rng = np.random.default_rng(0)
@@ -212,7 +213,7 @@ class Monitor:
         array = _as_covered(covered)
         with self._lock:
             if self._gaps is not None:
-                raise InputError("this monitor is fed with p-values; use another one for covered labels.")
+                raise InputError("this monitor takes p-values; use another one for covered labels.")
             for start in range(0, len(array), _AT_ONCE):
                 part = array[start : start + _AT_ONCE]
                 null = polya_odds(part, self.n, self.k, self.seen, self.covered)
@@ -220,11 +221,11 @@ class Monitor:
         return self
 
     def new_rows(self, logits: Any, labels: Any) -> Bools:
-        """Which rows were not shown before, (m,), to update with these alone; all of them are remembered.
+        """Which rows are new, (m,), so that you update with these only; all of them are stored as seen.
 
         Parameters
         ----------
-        logits, labels : (m, K) and (m,), in order of arrival. Fewer than 8 rows are always new
+        logits, labels : (m, K) and (m,), in order of arrival. Fewer than 8 rows always count as new
         """
         return self.rows.new(content_hashes(*labelled(logits, labels)))
 
@@ -247,7 +248,7 @@ class Monitor:
             )
         with self._lock:
             if self._gaps is None and self.seen:
-                raise InputError("this monitor is fed with covered labels; use another one for p-values.")
+                raise InputError("this monitor takes covered labels; use another one for p-values.")
             if not len(gaps):
                 return self
             counts = np.zeros(self.n + 1, np.int64) if self._gaps is None else self._gaps
@@ -271,7 +272,7 @@ class Monitor:
 
     @property
     def alarm(self) -> bool:
-        """Whether coverage has broken; once raised, it stays. `alarm_at` is the label that raised it."""
+        """Whether an alarm was raised; once raised, it stays. `alarm_at` is the label that raised it."""
         return self.alarm_at is not None
 
     @property
@@ -281,7 +282,7 @@ class Monitor:
 
     @property
     def p_value(self) -> float:
-        """A p-value that may be looked at at any time: 1 / the largest e-value so far, at most 1."""
+        """A p-value that is valid at any time: 1 / the largest e-value so far, at most 1."""
         return exp(-max(self._largest_log_e, 0.0))
 
     @property
@@ -290,7 +291,7 @@ class Monitor:
         return self.covered / self.seen if self.seen else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything the monitor knows, ready for JSON: `Monitor.from_dict` continues from it."""
+        """The state of the monitor, ready for JSON: `Monitor.from_dict` continues from it."""
         now = self.__getstate__()
         return {
             "n": self.n,
@@ -310,7 +311,7 @@ class Monitor:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Monitor:
-        """A monitor as it was when `to_dict` was called; what no monitor can have learnt is refused."""
+        """The monitor from the result of `to_dict`; an impossible state is refused."""
         try:
             monitor = cls(
                 state["n"],
@@ -362,7 +363,7 @@ def _rows_of(calibration: Calibration | int, group: str | int | None) -> int:
     group = str(int(group)) if isinstance(group, int | np.integer) else group  # as groups of whole numbers are called
     if not isinstance(calibration, Calibration):
         if group is not None:
-            raise InputError("group names a group of a calibration; pass the calibration, not its number of rows.")
+            raise InputError("group is a group of a calibration; pass the calibration, not its number of rows.")
         return validate.as_count(calibration, "n")
     calibration.law.require("rows")
     require_law(calibration, "a monitor")
@@ -376,14 +377,14 @@ def _rows_of(calibration: Calibration | int, group: str | int | None) -> int:
 class AdaptiveLevel:
     """Adaptive conformal inference: a level that rises after each miss and falls after each hit.
 
-    Whatever the labels do, even against us, the share of covered labels approaches the coverage asked for: over T
-    labels, fed one after the other, they differ by at most (1 + step) / (step T); where sets are made and labels fed m
-    at a time, by at most (1 + m step) / (step T). Where empty sets are filled, more may be covered than that, never
-    fewer. It says nothing about any single label. A small step moves slowly; a large one makes sets jump in size.
+    For any sequence of labels, even an adversarial one, the share of covered labels approaches the target coverage:
+    over T labels, passed one by one, they differ by at most (1 + step) / (step T); with m labels at a time, by at most
+    (1 + m step) / (step T). If empty sets are filled, more labels may be covered, never fewer. There is no guarantee
+    for a single label. A small step adapts slowly; a large one makes set sizes vary.
 
     Parameters
     ----------
-    coverage : to be reached in the long run
+    coverage : the target over many labels
     step : by how much a miss raises the level (a hit lowers it by (1 - coverage) / coverage of that)
 
     Attributes
@@ -412,12 +413,12 @@ class AdaptiveLevel:
     ) -> PredictionSets:
         """Sets at the current level, as `Calibration.predict` makes them; the level may leave (0, 1).
 
-        They are full at a level of 1 or more and empty at 0 or less, and remember the coverage asked for in the long
-        run, but no number of calibration rows: what these promise does not hold for sets whose level moves.
+        They are full at a level of 1 or more and empty at 0 or less. They store the target coverage but no number of
+        calibration rows, because the usual guarantee does not hold for sets whose level changes.
 
         Parameters
         ----------
-        calibration : whose thresholds to take
+        calibration : the calibration whose thresholds are used
         logits, confidence, groups, weights, allow_empty : as for `Calibration.predict`
         """
         if not isinstance(calibration, Calibration):
@@ -431,7 +432,7 @@ class AdaptiveLevel:
         return sets_at_level(calibration, level, about, confidence, request)
 
     def update(self, covered: Any) -> AdaptiveLevel:
-        """Learn whether the sets made at the current level held their labels, one bool or (m,) of them."""
+        """Update the level by whether sets contained their labels, one bool or (m,)."""
         array = _as_covered(covered)
         misses = array.size - int(array.sum())
         rise = self.step * (misses - array.size * float(1 - self.coverage))

@@ -87,22 +87,22 @@ def refuse_impossible(
         raise InputError(f"it holds {len(state.log_active)} bets, not {alternatives}.")
     capital = float(np.logaddexp(np.logaddexp.reduce(state.log_active), reserve))
     if not isclose(state.log_e, capital, rel_tol=1e-9, abs_tol=1e-9):
-        raise InputError(f"its e-value is not what its bets come to: ln {state.log_e:g} and {capital:g}.")
+        raise InputError(f"its e-value is not that of its bets: ln {state.log_e:g} and {capital:g}.")
     if state.largest_log_e < max(state.log_e, 0.0):
         raise InputError("its largest e-value is below another one.")
     if state.largest_log_e > _most_gained(state, n, k) + 1e-3:
         raise InputError(f"{state.covered:,} of {state.seen:,} labels covered cannot give its largest e-value.")
     if (state.alarm_at is not None) != (state.largest_log_e >= -log(false_alarm_rate)):
-        raise InputError("its largest e-value calls for an alarm and there is none, or the other way round.")
+        raise InputError("its largest e-value and its alarm contradict each other.")
 
 
 def _refuse_counts(state: MonitorState, n: int) -> None:
     if max(state.seen, n) > _MOST:
         raise InputError(f"it counts more than {_MOST:,} rows.")
     if state.covered > state.seen:
-        raise InputError(f"it says that {state.covered:,} of {state.seen:,} labels were covered.")
+        raise InputError(f"it states that {state.covered:,} of {state.seen:,} labels were covered.")
     if (state.alarm_at or 0) > state.seen:
-        raise InputError(f"it says that label {state.alarm_at:,} of {state.seen:,} raised an alarm.")
+        raise InputError(f"it states that label {state.alarm_at:,} of {state.seen:,} raised an alarm.")
     if (state.log_active is None) != (state.seen == 0):
         raise InputError("it holds bets without labels, or labels without bets.")
 

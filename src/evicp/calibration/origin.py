@@ -120,9 +120,9 @@ class Origin:
         if self._is_finer_than(new) and COARSE < self._most_moved(score, new) < np.inf:
             own, largest = self.arithmetic.logits, abs(self.largest)
             warn(
-                f"new logits are {new.logits}, the calibration's were {own}: logits as large as {largest:.3g} are "
-                f"rounded by up to {ROUNDOFF[new.logits] * largest:.2g}, and sets may cover less than asked. Calibrate "
-                f"on {new.logits} logits, or pass new ones in {own}.",
+                f"new logits are {new.logits}, the calibration's were {own}: logits up to {largest:.3g} are "
+                f"rounded by up to {ROUNDOFF[new.logits] * largest:.2g}, and sets may cover less than the target. "
+                f"Calibrate on {new.logits} logits, or pass new ones in {own}.",
                 SuspiciousInputWarning,
             )
 
@@ -150,7 +150,7 @@ class Origin:
         text, digest, largest = (content.get(name) for name in ORIGIN)
         arithmetic = Arithmetic.parse(text) if isinstance(text, str) else None
         if arithmetic is None:
-            raise InputError(f"it says its scores were made by {text!r}, which this evicp does not know.")
+            raise InputError(f"its scores were computed by {text!r}, which this version of evicp does not know.")
         if "row_digest" in content and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{16}", digest)):
             raise InputError(f"the digest of its rows must be 16 hexadecimal digits; got {digest!r}.")
         if "largest_logit" in content and not (isinstance(largest, float) and np.isfinite(largest)):

@@ -1,4 +1,4 @@
-"""How many calibration rows it takes for coverage to be close to what is asked for."""
+"""The number of calibration rows needed for a coverage close to the target."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MOST_PLANNED = 10**9
 
 
 class Plan(int):
-    """How many calibration rows are enough: a whole number that knows what for.
+    """The number of calibration rows that are enough: a whole number with the settings it was computed for.
 
     Attributes
     ----------
-    coverage : to be asked for, exactly
-    tolerance : how far the coverage of a calibration may be from it
+    coverage : the target, exactly
+    tolerance : the largest allowed distance of a calibration's coverage from the target
     confidence : the share of calibrations for which that must hold
 
     >>> planned = plan(0.9, tolerance=0.02)
@@ -55,7 +55,7 @@ class Plan(int):
         return made
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw where coverage lies for calibration sets of more and more rows, and what the plan tolerates.
+        """Draw the interval of coverage against the number of calibration rows, with the tolerance.
 
         Parameters
         ----------
@@ -68,18 +68,18 @@ class Plan(int):
 def plan(coverage: Coverage = 0.9, tolerance: float = 0.01, confidence: float = 0.95, **unknown: Any) -> Plan:
     """The smallest n from which on P(|C - coverage| <= tolerance) >= confidence for every calibration size.
 
-    Never fewer rows than a finite threshold needs: full sets keep no promise worth planning for.
+    At least the number of rows that a finite threshold needs.
 
     Parameters
     ----------
-    coverage : to be asked for
-    tolerance : how far the coverage C that a calibration has in the end may be from it
+    coverage : the target
+    tolerance : the largest allowed distance of the coverage C of a calibration from the target
     confidence : the share of calibrations for which that must hold
 
     Returns
     -------
     Plan
-        How many rows to calibrate on, as a whole number.
+        The number of calibration rows, as a whole number.
 
     >>> plan(0.9, tolerance=0.02, confidence=0.95)
     854
@@ -92,11 +92,11 @@ def plan(coverage: Coverage = 0.9, tolerance: float = 0.01, confidence: float = 
     if tolerance < least:
         raise InputError(
             f"tolerance must be at least {least:.2g} at coverage {float(exact):g}; got {tolerance:g}, which "
-            f"{MOST_PLANNED:,} calibration rows cannot keep to. Ask for a wider one."
+            f"{MOST_PLANNED:,} calibration rows cannot reach. Use a larger tolerance."
         )
     smallest = rows_needed(exact)
-    # From `safe` on, Hoeffding's bound for the Beta law promises it for every n: half of the tolerance is for the mean,
-    # which is within 1 / (n + 1) of coverage, half for straying from it.
+    # From `safe` on, Hoeffding's bound for the Beta law guarantees it for every n: half of the tolerance is for the
+    # mean, which is within 1 / (n + 1) of coverage, half for straying from it.
     safe = int(2 * log(6 / (1 - confidence)) / tolerance**2)
     rows = smallest if smallest > safe else _last_missing(smallest, safe, exact, tolerance, confidence) + 1
     return Plan.of(rows, exact, tolerance, confidence)

@@ -27,12 +27,12 @@ __all__ = ["FixedSets", "Predictor"]
 
 
 class FixedSets(NamedTuple):
-    """Prediction sets in a fixed shape, as tensors beside the logits.
+    """Prediction sets in a fixed shape, as tensors on the device of the logits.
 
     Attributes
     ----------
     sets : (n, K) membership, bool; or (n, m) int32, the m most plausible labels of each set, -1 after its last
-    sizes : (n,) int32, how many labels each set holds, also those beyond m; -1 for a row that cannot be scored
+    sizes : (n,) int32, the number of labels in each set, also those beyond m; -1 for a row that cannot be scored
     """
 
     sets: Tensor
@@ -40,13 +40,13 @@ class FixedSets(NamedTuple):
 
 
 class Predictor:
-    """The sets of `Calibration.predict`, of logits of one shape: nothing is waited for, and nothing is raised.
+    """The sets of `Calibration.predict` for logits of one shape, without waiting for the device and without errors.
 
     A call queues its work on the current stream and returns. It can be recorded in a CUDA graph and compiled by
-    `torch.compile` without a graph break. As nobody looks at the values meanwhile, a row that cannot be scored (NaN,
-    +inf, nothing but -inf) has an empty set and the size -1, and probabilities in place of logits are not warned of. Of
-    rows with very many candidates the lowest member is searched for, which takes longer; a label whose score differs
-    from the threshold by rounding alone may then be in one of the two sets and not in the other.
+    `torch.compile` without a graph break. Values are not checked, so a row that cannot be scored (NaN, +inf, all -inf)
+    has an empty set and the size -1, and there is no warning of probabilities passed as logits. Rows with very many
+    candidates take longer; for them a label whose score differs from the threshold only by rounding may be in this set
+    and not in that of `predict`, or the other way round.
 
     Parameters
     ----------
@@ -67,11 +67,11 @@ class Predictor:
     ) -> None:
         if not convert.is_on_device(logits_like):
             raise InputTypeError(
-                "a predictor is for tensors on an accelerator; pass logits_like there, or use predict, or "
-                "evicp.torch.SetPredictor, on the CPU."
+                "a predictor needs tensors on an accelerator; pass logits_like on one, or use predict or "
+                "evicp.torch.SetPredictor on the CPU."
             )
         if kernels.on_device(calibration.score, logits_like) is None:
-            raise InputError(f"{calibration.score.describe()} is not known on accelerators; use predict.")
+            raise InputError(f"{calibration.score.describe()} is not available on accelerators; use predict.")
         calibration.law.require("one threshold")
         levels = levels_of(calibration, coverage, confidence)
         if len(levels) > 1:

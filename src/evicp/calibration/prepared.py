@@ -1,4 +1,4 @@
-"""A calibration prepared for one coverage: what does not depend on new rows is worked out once."""
+"""A calibration prepared for one coverage: what does not depend on new rows is computed once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Prepared"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prepared:
-    """A calibration prepared for one coverage, as `Calibration.at` returns it: for a server that asks for no other.
+    """A calibration prepared for one coverage, as returned by `Calibration.at`: for servers that use no other.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Prepared:
 
     @property
     def confidence(self) -> float | None:
-        """With which the coverage is asked for; None where on average."""
+        """The confidence of the sets; None for coverage on average."""
         return self.level.confidence
 
     @property

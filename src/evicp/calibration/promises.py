@@ -45,7 +45,7 @@ def weakest(groups: tuple[GroupPromise, ...]) -> GroupPromise:
 
 
 class Target(NamedTuple):
-    """What a promise is about."""
+    """What a guarantee is about."""
 
     coverage: Fraction
     #: The confidence of training-conditional sets; None of others.

@@ -18,7 +18,7 @@ __all__ = ["conformal_rank", "pac_rank", "rows_needed"]
 def conformal_rank(n: int, coverage: Coverage) -> int:
     """k = ceil((n + 1) coverage), in integers: the k-th smallest calibration score is the threshold.
 
-    k = n + 1 means that no finite threshold will do.
+    k = n + 1 means that no finite threshold exists.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ def conformal_rank(n: int, coverage: Coverage) -> int:
 def pac_rank(n: int, coverage: Coverage, confidence: float) -> int:
     """The smallest k with P(Beta(k, n + 1 - k) >= coverage) >= confidence: the training-conditional rank.
 
-    Over the draw of the calibration set, the k-th smallest score covers at least `coverage` with at least this
-    confidence. k = n + 1 means that no finite threshold will do.
+    With at least this confidence over calibration sets, the k-th smallest score covers at least `coverage`. k = n + 1
+    means that no finite threshold exists.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a calibration set of n rows can promise (Section 3.5 and Theorem 2 of the paper).
+"""What a calibration set of n rows can guarantee (Section 3.5 and Theorem 2 of the paper).
 
 Coverage given the calibration set is itself random: it follows Beta(k, n + 1 - k), where k is the rank of the
 threshold among the calibration scores.
@@ -28,7 +28,7 @@ _MOST_ROWS = 10**15
 
 @dataclass(frozen=True)
 class Compatibility:
-    """Whether an observed coverage is what the Beta law lets one expect on m rows."""
+    """Whether an observed coverage is what the Beta law predicts on m rows."""
 
     observed: float
     m: int
@@ -43,7 +43,7 @@ class Compatibility:
 
     @property
     def kept(self) -> bool:
-        """Whether the promise, which is one of at least so much, was kept."""
+        """Whether the observed coverage is not below the interval: the guarantee is a lower bound."""
         return self.observed >= self.low
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Compatibility:
 
 
 def verdict_line(observed: dict[str, Any]) -> str:
-    """What was observed, against what was promised, in words: of all rows, or of groups."""
+    """What was observed, against what was guaranteed, in words: of all rows, or of groups."""
     verdict = "compatible" if observed["compatible"] else "NOT compatible"
     seen = f"{observed['coverage']:.4f} on {observed['m']:,} rows"
     if "low" in observed:
@@ -70,17 +70,17 @@ def verdict_line(observed: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Reliability:
-    """The law of coverage given n calibration rows.
+    """The distribution of coverage given n calibration rows.
 
-    The rank k is ceil((n + 1)(1 - delta)). The text of Theorem 1 takes the plain (1 - delta)-quantile of the n scores,
-    rank ceil(n (1 - delta)), with which coverage may be less than 1 - delta on average. Where rows are too few, l = 0:
-    every set is full, and Theorem 2 does not apply, since its belief in a miss, (l - 1) / (n + 1), is negative.
+    The rank k is ceil((n + 1)(1 - delta)). The text of Theorem 1 uses the plain (1 - delta)-quantile of the n scores,
+    rank ceil(n (1 - delta)), whose average coverage may be below 1 - delta. With too few rows, l = 0: every set is
+    full, and Theorem 2 does not apply, because its belief in a miss, (l - 1) / (n + 1), is negative.
 
     Parameters
     ----------
     n : calibration rows
-    coverage : asked of the sets; kept exactly
-    confidence : of training-conditional sets; None where coverage is asked for on average
+    coverage : the target coverage of the sets; kept exactly
+    confidence : of training-conditional sets; None for coverage on average
 
     >>> r = Reliability(n=999, coverage=0.9)
     >>> r.k, r.l, round(r.gamma, 3), r.uncertainty
@@ -94,7 +94,7 @@ class Reliability:
     def __init__(self, n: int, coverage: Coverage, confidence: float | None = None) -> None:
         object.__setattr__(self, "n", validate.as_count(n, "n", at_least=1))
         if self.n > _MOST_ROWS:
-            raise InputError(f"n must be at most 10^15, beyond which the law's figures are lost; got {n}.")
+            raise InputError(f"n must be at most 10^15, the limit of numerical precision; got {n}.")
         object.__setattr__(self, "coverage", validate.as_coverage(coverage))
         if confidence is not None:
             object.__setattr__(self, "confidence", validate.as_probability(confidence, "confidence"))
@@ -145,7 +145,7 @@ class Reliability:
         return np.exp(log_density)
 
     def observed_interval(self, m: int, confidence: float = 0.95) -> tuple[float, float]:
-        """Where the coverage observed on m new rows lies with this probability (beta-binomial, equal tails).
+        """The interval of the coverage observed on m new rows (beta-binomial, equal tails).
 
         Parameters
         ----------
@@ -168,15 +168,15 @@ class Reliability:
         at_least: bool = False,
         smoothed: bool = False,
     ) -> Compatibility:
-        """Is a coverage observed on m exchangeable rows compatible with the promise?
+        """Is a coverage observed on m exchangeable rows compatible with the guarantee?
 
         Parameters
         ----------
         observed, m, confidence : the share of m rows that was covered, and the confidence of the verdict
-        at_least : the law is only a bound from below, as where scores tie at the threshold or empty sets were filled:
-            then any larger coverage is compatible, too
-        smoothed : of smoothed sets, which hold labels up to the k-th score or up to the one below, at random: what
-            either lets one expect is compatible. Ties do not make these sets cover more
+        at_least : the distribution is only a lower bound, for example with ties at the threshold or filled sets: any
+            larger coverage is then compatible
+        smoothed : for smoothed sets, which include labels up to the k-th score or up to the one below, at random: both
+            are compatible. Ties do not raise the coverage of these sets
 
         >>> Reliability(n=1000, coverage=0.9).compatible(observed=0.85, m=1000).compatible
         False

@@ -57,8 +57,8 @@ class SeenRows:
         self.add(hashes)
         if seen.any():
             warn(
-                f"{seen.sum():,} of {len(seen):,} rows were shown to this monitor before. They are left out: labels "
-                "that count twice raise alarms without cause.",
+                f"{seen.sum():,} of {len(seen):,} rows were given to this monitor before. They are skipped, because "
+                "counting labels twice would raise false alarms.",
                 SuspiciousInputWarning,
             )
         return ~seen

@@ -51,9 +51,9 @@ def warn_of_lost_ties(before: Calibration, raised: Calibration) -> None:
         return
     if not np.array_equal(raised.scores, before.scores):
         warn(
-            "these rows are scored by another backend than the calibration rows, or those by several: which scores "
-            "are equal is unknown, ties are not smoothed, and sets may cover more than asked. Calibrate where you "
-            "predict.",
+            "these rows are scored by another backend than the calibration rows, or those by several. Ties cannot be "
+            "recognised and are not smoothed, so sets may cover more than the target. Calibrate on the machine that "
+            "predicts.",
             SuspiciousInputWarning,
         )
 
@@ -67,7 +67,7 @@ def as_steps(smoothed: Any, seed: int, digest: int, logits: NDArray[Any]) -> I64
         random generator, for numbers from it; or (n,) numbers in [0, 1]
     seed : the score's
     digest : of the calibration rows. Equal rows share their number, but only within one calibration: over the draw of
-        the calibration rows, on which coverage is an average, it is as good as a random one
+        the calibration rows, on which coverage is an average, it is equivalent to a random one
     """
     if isinstance(smoothed, np.random.Generator):
         u = smoothed.random(len(logits))
@@ -96,9 +96,9 @@ def _warn_of_equal_rows(u: F64) -> None:
     """Rows of equal logits have one u, and one set: of few different rows, coverage in this batch varies more."""
     if len(u) >= 32 and 2 * len(np.unique(u)) < len(u):
         warn(
-            "most rows have the same logits as another row, and share its random number: smoothed sets cover what was "
-            "asked on average over calibrations, but these rows together may be covered more or less. For numbers of "
-            "their own pass a generator: smoothed=numpy.random.default_rng(...).",
+            "most rows have the same logits as another row and share its random number: smoothed sets have the target "
+            "coverage on average over calibrations, but the coverage of these rows may be higher or lower. For "
+            "independent random numbers pass a generator: smoothed=numpy.random.default_rng(...).",
             SuspiciousInputWarning,
         )
 
@@ -141,6 +141,6 @@ def smoothed_limit(ascending: F64, coverage: Fraction, steps: I64) -> F64:
 def _warn_of_full_sets(n: int, coverage: Fraction, kept: float) -> None:
     warn(
         f"{n} calibration row(s) are few for coverage {float(coverage):g}: about {1 - kept:.0%} of the smoothed sets "
-        f"are full, whatever the row. Calibrate on at least {rows_needed(coverage)} rows.",
+        f"are full at random. Calibrate on at least {rows_needed(coverage)} rows.",
         SmallCalibrationWarning,
     )

@@ -40,7 +40,7 @@ def caution_of_low_coverage(coverage: Fraction) -> EvicpWarning | None:
     if coverage > _LOW_COVERAGE:
         return None
     return SuspiciousInputWarning(
-        f"coverage is the share of labels to be covered; {float(coverage):g} leaves most sets empty. "
+        f"coverage is the share of true labels in their sets; {float(coverage):g} leaves most sets empty. "
         f"Did you mean {float(1 - coverage):g}?"
     )
 
@@ -51,8 +51,8 @@ def cautions_of_request(coverage: Fraction, confidence: float | None) -> list[Ev
     cautions = [] if low is None else [low]
     if confidence is not None and confidence < _LOW_CONFIDENCE:
         text = (
-            f"confidence is the share of calibration sets with which at least so much is covered; with {confidence:g} "
-            f"most cover less than asked. Did you mean {1 - confidence:g}?"
+            f"confidence is the share of calibration sets that reach the target coverage; with {confidence:g} most do "
+            f"not. Did you mean {1 - confidence:g}?"
         )
         cautions.append(SuspiciousInputWarning(text))
     return cautions
@@ -64,7 +64,7 @@ def caution_of_masked(scores: F64, coverage: Fraction, outcome: str = "every set
     Parameters
     ----------
     scores : of the calibration rows that the thresholds are of
-    coverage : that was asked for
+    coverage : the target
     outcome : what comes of it
     """
     masked = int(np.sum(np.isposinf(scores)))
@@ -72,7 +72,7 @@ def caution_of_masked(scores: F64, coverage: Fraction, outcome: str = "every set
         return None
     return SuspiciousInputWarning(
         f"the true label scores +inf, as a masked one does (its logit is -inf), in {masked:,} of {len(scores):,} "
-        f"calibration rows: at coverage {float(coverage):g} {outcome}. Check masks and labels, or ask for less."
+        f"calibration rows: at coverage {float(coverage):g} {outcome}. Check masks and labels, or use a lower coverage."
     )
 
 
@@ -99,9 +99,9 @@ def warn_of_rows_beside(score: Score, logits: Any) -> None:
     alone, beside = (kernels.dense_scores(score, logits[:rows])[0] for rows in (1, 2))
     if not np.allclose(alone, beside, rtol=1e-4, atol=1e-6):
         warn(
-            f"the score {score.describe()} of a row is another one if other rows are beside it: sets then depend on "
-            "which rows are predicted together, and need not cover what is asked. Sum or rank along axis 1, and draw "
-            "no random numbers.",
+            f"the score {score.describe()} of a row depends on the other rows of the batch: sets then depend on which "
+            "rows are predicted together, and the guarantee is lost. Sum or rank along axis 1, and draw no random "
+            "numbers.",
             SuspiciousInputWarning,
         )
 
@@ -122,7 +122,6 @@ def warn_of_masked_rows(rows: I64, n: int) -> None:
     warn(
         f"the true label is masked (its logit is -inf) in {rows.size:,} of {n:,} calibration rows: "
         f"{some_of(rows.tolist())}. They count as never covered, so sets are full above a coverage of about "
-        f"{(n - rows.size) / (n + 1):.3f}. Check the mask and the labels; leave such rows out if there are none "
-        "among new ones.",
+        f"{(n - rows.size) / (n + 1):.3f}. Check the mask and the labels; remove such rows if new rows have none.",
         SuspiciousInputWarning,
     )

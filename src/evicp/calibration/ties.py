@@ -1,4 +1,4 @@
-"""Scores that tie at the threshold: sets take in all labels of that score, and cover more than was asked for."""
+"""Scores that tie at the threshold: sets take in all labels of that score, and cover more than the target."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Ties(NamedTuple):
 
     @property
     def matter(self) -> bool:
-        """Whether sets cover so much more than asked that it is worth a warning."""
+        """Whether sets cover so much more than the target that it is worth a warning."""
         return self.covered - self.wanted > _MOST * (1 - self.wanted)
 
 
@@ -93,12 +93,14 @@ def caution_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> Susp
     if not ties.matter:
         return None
     smooth = (
-        "Pass smoothed=True, which breaks ties at random and covers what was asked, or take" if can_smooth else "Take"
+        "Pass smoothed=True, which breaks ties at random and reaches the target on average, or use"
+        if can_smooth
+        else "Use"
     )
     return SuspiciousInputWarning(
-        f"{ties.tied:,} of {ties.n:,} calibration scores tie at the threshold, which lets all labels of that score in: "
-        f"sets are (nearly) full, and cover about {ties.covered:.3f} where {float(coverage):g} was asked. {smooth} a "
-        "model whose scores differ more (a forest of many trees in place of one tree), or LAC where this is ECP."
+        f"{ties.tied:,} of {ties.n:,} calibration scores tie at the threshold, which includes all labels with that "
+        f"score: sets are (nearly) full, and cover about {ties.covered:.3f} instead of {float(coverage):g}. {smooth} a "
+        "model with more distinct scores (a forest instead of one tree), or LAC instead of ECP."
     )
 
 
@@ -114,7 +116,7 @@ def warn_of_near_ties(score: Score, scores: F64, threshold: float, logits: Any) 
     logits : of the new rows
     """
     if not np.isfinite(threshold) or score.adds_up or score.name == "margin":
-        return  # equal sums and differences of probabilities are not the same to the last bit
+        return  # equal sums and differences of probabilities can differ by rounding
     beyond = threshold + _NEAR * max(1.0, abs(threshold))
     first, after = (int(np.searchsorted(scores, threshold, side)) for side in ("left", "right"))
     if after - first < max(_PILE, len(scores) // 100) or np.searchsorted(scores, beyond, "right") > after:
@@ -125,7 +127,8 @@ def warn_of_near_ties(score: Score, scores: F64, threshold: float, logits: Any) 
     if near > inside:
         warn(
             f"{after - first:,} of {len(scores):,} calibration scores tie at the threshold, and labels of new rows "
-            "score next to them, but not the same: these rows were rounded on another way (probabilities in single "
-            "precision, numbers as text), and sets may cover less than asked. Let calibration rows take the same way.",
+            "have almost the same score: these rows were rounded differently (probabilities in single precision, "
+            "numbers as text), and sets may cover less than the target. Round calibration rows and new rows in the "
+            "same way.",
             SuspiciousInputWarning,
         )

@@ -1,4 +1,4 @@
-"""Rows of labels that the model has no column for: a column that says "something else"."""
+"""Rows of labels that the model lacks: an additional column "something else"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PENALTY = 1e-3
 
 @dataclass(frozen=True)
 class UnseenColumn:
-    """One more column of logits, "something else", as `fit_unseen` finds it; the label of that column is K.
+    """An additional column of logits, "something else", made by `fit_unseen`; its label is K.
 
     Its probability is that of a logistic regression on each row's largest probability and largest logit.
 
@@ -72,17 +72,18 @@ class UnseenColumn:
 
 
 def fit_unseen(logits: Any, labels: Any, *, unseen: int = -1) -> UnseenColumn:
-    """Learn from labelled rows, some of a label that the model has no column for, when to say "something else".
+    """Fit an additional column "something else" on labelled rows, some of them with labels that the model lacks.
 
     Calibrate other rows with the column, `calibrate(column.logits(logits), column.labels(labels), by=column.by)`: then
-    the sets of the model's own labels cover what is asked of their rows, and those of unseen rows say "something else"
-    as often. How many rows of known labels it is said of, too, depends on how well the two are told apart.
+    sets have the target coverage for rows of the model's labels, and contain "something else" equally often for rows of
+    unseen labels. How many sets of known labels also contain it depends on how well the two kinds of rows can be
+    separated.
 
     Parameters
     ----------
     logits : (n, K), rows that are not calibrated
     labels : (n,), in [0, K) or `unseen`; at least one row of each kind
-    unseen : the label of rows that the model has no column for, no class number
+    unseen : the label of rows whose class the model lacks; not a class number
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(-1, 3, 900)
@@ -111,7 +112,7 @@ def _with_unseen(labels: Any, unseen: Any, n_classes: int) -> tuple[I64, Bools]:
     if isinstance(unseen, bool) or not isinstance(unseen, int | np.integer):
         raise InputTypeError(f"unseen must be a whole number; got {unseen!r}.")
     if 0 <= unseen < n_classes:
-        raise InputError(f"unseen must be no label of the model's, in [0, {n_classes}); got {unseen}.")
+        raise InputError(f"unseen must not be a label of the model, in [0, {n_classes}); got {unseen}.")
     given = np.atleast_1d(convert.as_array(labels, "labels"))
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise LabelsError(f"labels must be whole numbers, (n,); got dtype {given.dtype}, shape {given.shape}.")
@@ -119,7 +120,7 @@ def _with_unseen(labels: Any, unseen: Any, n_classes: int) -> tuple[I64, Bools]:
     known = given[~is_unseen]
     if known.size and (known.min() < 0 or known.max() >= n_classes):
         bad = int(np.flatnonzero(~is_unseen & ((given < 0) | (given >= n_classes)))[0])
-        raise LabelsError(f"labels must be in [0, {n_classes}) or {unseen}, unseen; got {given[bad]} at row {bad}.")
+        raise LabelsError(f"labels must be in [0, {n_classes}), or {unseen} for unseen; got {given[bad]} at row {bad}.")
     return np.where(is_unseen, n_classes, given).astype(np.int64), is_unseen
 
 

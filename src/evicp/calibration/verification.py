@@ -1,4 +1,4 @@
-"""Is a certificate that of a calibration? Its checksum, and every figure worked out again."""
+"""Verify that a certificate belongs to a calibration: checksum and recomputed figures."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _DIGITS = 1e-9
 
 @dataclass(frozen=True, repr=False)
 class Verification:
-    """What became of a certificate's figures when they were worked out again.
+    """The result of verifying a certificate.
 
     Attributes
     ----------
     same_calibration : whether the checksum is that of the calibration
     compared : the figures that were compared
-    differences : those that differ: name, what the certificate says, and what follows from the calibration
-    not_compared : what it says of other rows, which only `evicp evaluate` on these can confirm
+    differences : figures that differ: name, value in the certificate, recomputed value
+    not_compared : figures about other rows, which need `evicp evaluate` on those rows
     """
 
     same_calibration: bool
@@ -39,7 +39,7 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """Whether the certificate is that of the calibration, with all its figures."""
+        """Whether the certificate belongs to the calibration and all figures are right."""
         return self.same_calibration and not self.differences
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,30 +50,30 @@ class Verification:
 
     def __repr__(self) -> str:
         if not self.same_calibration:
-            return "The certificate is of ANOTHER calibration: the checksums differ."
+            return "The certificate belongs to ANOTHER calibration: the checksums differ."
         rest = (
-            f" Not compared, since it is about other rows: {some_of(self.not_compared)}." if self.not_compared else ""
+            f" Not compared, because it is about other rows: {some_of(self.not_compared)}." if self.not_compared else ""
         )
         if not self.differences:
-            return f"The certificate is of this calibration, and its {len(self.compared)} figures are right.{rest}"
+            return f"The certificate belongs to this calibration, and its {len(self.compared)} figures are right.{rest}"
         rows = [[name, str(stated), str(found)] for name, stated, found in self.differences]
         table = text_table(["figure", "certificate", "calibration"], rows)
-        return f"The certificate is of this calibration, but NOT RIGHT:\n\n{table}\n\n{rest}".rstrip()
+        return f"The certificate belongs to this calibration, but is NOT RIGHT:\n\n{table}\n\n{rest}".rstrip()
 
 
 def verify(calibration: Calibration, certificate: Mapping[str, Any]) -> Verification:
-    """Work out a certificate again, and compare.
+    """Recompute a certificate and compare.
 
     Parameters
     ----------
-    calibration : as it was loaded
+    calibration : the calibration
     certificate : what `Certificate.to_dict` gave, as read from a file
 
     >>> from evicp import calibrate
     >>> calibration = calibrate([[2.0, 1.0, 0.0]] * 30, [0] * 30, "lac")
     >>> stated = calibration.certificate(0.9).to_dict()
     >>> verify(calibration, stated)
-    The certificate is of this calibration, and its 20 figures are right.
+    The certificate belongs to this calibration, and its 20 figures are right.
     >>> verify(calibration, stated | {"rank": 27}).differences
     (('rank', 27, 28),)
     """

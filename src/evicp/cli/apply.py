@@ -29,18 +29,20 @@ from evicp.sets import SetsSummary
 
 RuleFile = Annotated[
     str,
-    typer.Argument(metavar="RULE", help="A file of evicp control, selective or multilabel.", show_default=False),
+    typer.Argument(
+        metavar="RULE", help="A file written by evicp control, selective or multilabel.", show_default=False
+    ),
 ]
 RuleGroups = Annotated[
     str | None, typer.Option("--groups", metavar="FILE", help="The group of each row (npy), for a rule by group.")
 ]
 RuleTruth = Annotated[
     str | None,
-    typer.Option("--truth", "-t", metavar="FILE", help="True labels of a rule of several labels, as evicp multilabel."),
+    typer.Option("--truth", "-t", metavar="FILE", help="True labels for a multi-label rule, as for evicp multilabel."),
 ]
 RulePageFile = Annotated[
     str | None,
-    typer.Option("--report", metavar="FILE", help="A page of the rule and of what was observed (html); needs labels."),
+    typer.Option("--report", metavar="FILE", help="Write an HTML page of the rule and its evaluation; needs labels."),
 ]
 
 
@@ -66,7 +68,7 @@ def apply(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Apply a rule to new rows: sets as for evicp predict; and, where rows have labels, what was observed."""
+    """Apply a rule to new rows; with labels, evaluate it."""
     given = (rule, logits, labels, groups, truth)
     target = check_output(output, force=force, suffixes=SET_SUFFIXES, inputs=given)
     written = check_output(page, force=force, suffixes=(".html",), inputs=given)

@@ -18,7 +18,7 @@ def bench(
     rounds: Annotated[int, typer.Option(help="Measured rounds; medians are reported.", min=1)] = 7,
     as_json: options.Json = False,
 ) -> None:
-    """Measure calibration scores, prediction sets and a temperature fit against one plain read of the logits."""
+    """Measure the time of calibration, sets and a temperature fit, relative to one read of the logits."""
     from evicp.bench import measure_ours
 
     with progress("measuring"):

@@ -51,9 +51,9 @@ def calibrate(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Score the true labels of calibration rows; any coverage can be asked of the result afterwards.
+    """Calibrate on labelled rows and print a certificate. The file works for any coverage.
 
-    The certificate printed is for `--coverage`; the file serves every other coverage as well.
+    The certificate is for the coverage of `--coverage`.
     """
     given = (logits, labels, groups, class_names)
     target = check_output(output, force=force, suffixes=(".safetensors",), inputs=given)

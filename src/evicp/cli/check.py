@@ -14,11 +14,13 @@ from evicp.errors import InputError
 
 Reference = Annotated[
     str | None,
-    typer.Option("--reference", "-r", metavar="FILE", help="Logits of the calibration rows, or of their source."),
+    typer.Option(
+        "--reference", "-r", metavar="FILE", help="Logits of the calibration rows, or of other rows from their source."
+    ),
 ]
-NoLabels = Annotated[bool, typer.Option("--no-labels", help="Look at the logits alone, where the file has labels.")]
+NoLabels = Annotated[bool, typer.Option("--no-labels", help="Ignore the labels in the file.")]
 ErrorRate = Annotated[
-    float, typer.Option("--error", help="The probability of finding a shift where there is none, at most.")
+    float, typer.Option("--error", help="The largest probability of reporting a shift that does not exist.")
 ]
 
 
@@ -39,9 +41,9 @@ def check(
     error: ErrorRate = 0.01,
     as_json: options.Json = False,
 ) -> None:
-    """Test whether new rows look like the calibration rows, before their labels are known or after.
+    """Test whether new rows resemble the calibration rows, with or without labels.
 
-    Exit code 1 means that a shift was found: the coverage of the calibration need not hold on these rows.
+    Exit code 1 means that a shift was found: the guarantee may not hold on these rows.
     """
     if no_labels and labels is not None:
         raise InputError("--labels and --no-labels contradict each other: give one.")

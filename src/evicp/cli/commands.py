@@ -33,47 +33,35 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 COMMANDS = MappingProxyType(
     {
         "demo": (
-            "Compare the scores on embedded real ImageNet logits, show a certificate, a few sets and a report. Offline."
+            "Compare the scores on embedded ImageNet logits; show a certificate, some sets and a report. Works offline."
         ),
-        "extract": "Write the logits and labels of a network's classes for every image or text.",
-        "calibrate": "Score the true labels of calibration rows; any coverage can be asked of the result afterwards.",
-        "predict": (
-            "The prediction sets of new rows: parquet, npz, jsonl, json or csv as the suffix says, JSON lines for -."
-        ),
-        "control": "Bound the expected loss of sets: a rule for evicp apply, from labelled rows, and its certificate.",
-        "selective": (
-            "Answer or abstain: a rule for evicp apply whose answers are wrong at most so often, and its certificate."
-        ),
+        "extract": "Compute logits of a network for images or texts and write them with their labels.",
+        "calibrate": "Calibrate on labelled rows and print a certificate. The file works for any coverage.",
+        "predict": ("Predict the sets of new rows: parquet, npz, jsonl, json or csv by suffix, JSON lines for -."),
+        "control": "Bound the expected loss of sets: write a rule for evicp apply and print its certificate.",
+        "selective": ("Answer or abstain: write a rule with a bounded error of answers and print its certificate."),
         "multilabel": (
-            "Several labels per row: a rule for evicp apply that misses at most a share of them, and its certificate."
+            "Several labels per row: write a rule that misses at most a share of them and print its certificate."
         ),
-        "apply": "Apply a rule to new rows: sets as for evicp predict; and, where rows have labels, what was observed.",
-        "evaluate": ("Coverage, size, SSCV, SAT, strata and classes of prediction sets; does the guarantee hold?"),
-        "compare": "Coverage, size, SSCV and SAT of several scores on the same random splits of labelled rows.",
+        "apply": "Apply a rule to new rows; with labels, evaluate it.",
+        "evaluate": ("Evaluate prediction sets: coverage, size, SSCV, SAT, classes, and whether the guarantee holds."),
+        "compare": "Compare scores by coverage, size, SSCV and SAT on the same random splits of labelled rows.",
         "leaderboard": (
             "Rank scores on several networks, at several coverages, with the temperature at 1, fitted and tuned."
         ),
-        "tune": "Tune a score on rows of their own: do not calibrate or test on them afterwards.",
-        "report": "One self-contained HTML file: a slider of coverages, figures, certificate, classes, single rows.",
-        "explain": "What the scores of the best labels of one row are made of, and which labels are in the set.",
-        "plan": "The smallest number of calibration rows from which on coverage stays within the tolerance.",
-        "show": "What is in a calibration file, and its certificate at a coverage; or what is in the file of a rule.",
-        "verify": (
-            "Tell whether a certificate is that of a calibration: checksums, and every figure worked out again."
-        ),
-        "check": "Test whether new rows look like the calibration rows, before their labels are known or after.",
-        "monitor": (
-            "Tell whether coverage has broken since the calibration, from labelled rows in the order of their arrival."
-        ),
-        "export": (
-            "Append the calibrated set predictor to an ONNX graph: standard operators, dynamic batch, any server."
-        ),
+        "tune": "Tune a score on separate rows. Do not calibrate or test on them afterwards.",
+        "report": "Write an interactive HTML report: coverage slider, charts, certificate, classes, single rows.",
+        "explain": "Explain one row: the parts of each label's score, and which labels are in the set.",
+        "plan": "Compute how many calibration rows keep coverage within a tolerance.",
+        "show": "Show the content of a calibration file and its certificate, or the content of a rule.",
+        "verify": ("Verify that a certificate belongs to a calibration: checksums and recomputed figures."),
+        "check": "Test whether new rows resemble the calibration rows, with or without labels.",
+        "monitor": ("Monitor coverage on labelled rows in order of arrival; raise an alarm when it no longer holds."),
+        "export": ("Add prediction sets to an ONNX classifier: standard operators, dynamic batch size."),
         "reproduce": (
             "Reproduce the paper's Tables 1 to 8 and Figures 2 and 3 under its released protocol and a clean one."
         ),
-        "bench": (
-            "Measure calibration scores, prediction sets and a temperature fit against one plain read of the logits."
-        ),
+        "bench": ("Measure the time of calibration, sets and a temperature fit, relative to one read of the logits."),
     }
 )
 
@@ -137,7 +125,7 @@ def run(app: typer.Typer) -> None:
         _fail_usage(error)
     except (KeyboardInterrupt, typer.Abort):
         streams.end_interrupted()
-    except (_ReaderGoneError, BrokenPipeError):  # the code that shells have for it: 1 is that of a promise not kept
+    except (_ReaderGoneError, BrokenPipeError):  # the code that shells have for it: 1 is that of a guarantee not kept
         mute(sys.stdout)
         sys.exit(READER_GONE)
     except OSError as error:  # a full disk behind standard output, a folder that may not be read

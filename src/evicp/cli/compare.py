@@ -20,7 +20,7 @@ from evicp.progress import progress
 
 _DEFAULT = [*USUAL, "base"]
 
-Trials = Annotated[int, typer.Option(help="How many random splits.", min=1)]
+Trials = Annotated[int, typer.Option(help="The number of random splits.", min=1)]
 
 
 @options.examples(
@@ -45,7 +45,7 @@ def compare(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Coverage, size, SSCV and SAT of several scores on the same random splits of labelled rows.
+    """Compare scores by coverage, size, SSCV and SAT on the same random splits of labelled rows.
 
     `--output` writes json, csv or md, or the interactive report of one split as html.
     """
@@ -78,7 +78,7 @@ def _require_report(temperature: float | str, scores: list[Any], coverage: float
 
     require_guarantee(temperature)
     if "auto" in scores:
-        raise InputError("a report shows scores by name; find the best with evicp tune, and give that one.")
+        raise InputError("a report needs scores by name; find the best with evicp tune, and pass that one.")
     position(coverage)
 
 

@@ -21,14 +21,14 @@ Costs = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="What misses cost (npy): K numbers by true class, or a K x K matrix by true class and label in the set.",
+        help=("The costs of misses (npy): K numbers by true class, or a K x K matrix (true class, label in the set)."),
     ),
 ]
 RuleOutput = Annotated[
     str, typer.Option("--output", "-o", metavar="FILE", help="The rule, .safetensors.", show_default=False)
 ]
 RuleConfidence = Annotated[
-    float | None, typer.Option("--confidence", help="Keep to the risk for this share of calibration sets.")
+    float | None, typer.Option("--confidence", help="Reach the risk for this share of calibration sets.")
 ]
 
 
@@ -48,7 +48,7 @@ def control(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Bound the expected loss of sets: a rule for evicp apply, from labelled rows, and its certificate.
+    """Bound the expected loss of sets: write a rule for evicp apply and print its certificate.
 
     Without `--costs` the loss is 1 for a set that misses the true label.
     """
@@ -72,5 +72,5 @@ def _read_costs(path: str | None) -> dict[str, Any]:
         return {}
     costs = open_labels(path, "costs").whole()
     if costs.ndim not in (1, 2):
-        raise FileError(f"{path} must hold K costs or a K x K matrix of them; got shape {costs.shape}.")
+        raise FileError(f"{path} must contain K costs or a K x K matrix of them; got shape {costs.shape}.")
     return {"class_costs" if costs.ndim == 1 else "loss": costs}

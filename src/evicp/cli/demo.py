@@ -28,7 +28,7 @@ _SCORES: tuple[str | Score, ...] = (USUAL[0], evicp.ECP(stabilizer=0), *USUAL[1:
 @options.examples("evicp demo", "evicp demo --coverage 0.95 --trials 50", "evicp demo -o tour.html --force")
 def demo(
     coverage: options.Coverage = 0.9,
-    trials: Annotated[int, typer.Option(help="Random splits to compare the scores on.", min=1)] = 10,
+    trials: Annotated[int, typer.Option(help="The number of random splits for the comparison.", min=1)] = 10,
     seed: options.Seed = 0,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the interactive report.")
@@ -36,7 +36,7 @@ def demo(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Compare the scores on embedded real ImageNet logits, show a certificate, a few sets and a report. Offline."""
+    """Compare the scores on embedded ImageNet logits; show a certificate, some sets and a report. Works offline."""
     target = _target(output, force)
     sample = load_imagenet_sample()
     n, n_classes = sample.logits.shape
@@ -65,9 +65,9 @@ def _target(output: str, force: bool) -> Path:
         return check_output(output, force=force, suffixes=(".html", ".htm"))
     folder = Path(_PAGE).parent
     if (folder.exists() and not folder.is_dir()) or Path(_PAGE).is_dir():
-        raise FileError(f"cannot write {_PAGE}: something else has that name. Give another place with -o.")
+        raise FileError(f"cannot write {_PAGE}: something else has that name. Give another path with -o.")
     if Path(_PAGE).exists() and not force and not _is_report(Path(_PAGE)):
-        raise FileError(f"{_PAGE} exists and is no report of evicp. Use --force to overwrite it.")
+        raise FileError(f"{_PAGE} exists and is not a report of evicp. Use --force to overwrite it.")
     return Path(_PAGE)
 
 

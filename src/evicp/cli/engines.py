@@ -1,4 +1,4 @@
-"""Where commands do their work: in this process, or shared out by Ray."""
+"""Where commands do their work: in this process, or distributed by Ray."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ LabelledFiles = Annotated[
     str,
     typer.Argument(
         metavar="LOGITS",
-        help="Logits with labels, as for the other commands; or labels alone (npy).",
+        help="Logits with labels, as for the other commands; or only labels (npy).",
         show_default=False,
     ),
 ]
@@ -70,10 +70,10 @@ def evaluate(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Coverage, size, SSCV, SAT, strata and classes of prediction sets; does the guarantee hold?
+    """Evaluate prediction sets: coverage, size, SSCV, SAT, classes, and whether the guarantee holds.
 
-    `--coverage`, `--confidence` and `--no-empty` are for a calibration: sets have their own. `--output` writes json,
-    csv, md or html; `--title`, `--model`, `--data-set`, `--author` and `--note` are for html.
+    `--coverage`, `--confidence` and `--no-empty` are for a calibration; a file of sets contains its own. `--output`
+    writes json, csv, md or html; `--title`, `--model`, `--data-set`, `--author` and `--note` are for html.
     """
     target = check_output(output, force=force, suffixes=RESULT_SUFFIXES, inputs=(sets, logits, labels, groups))
     _refuse_ignored(context, sets, target)
@@ -96,7 +96,7 @@ def _require_verdict(check: bool, evaluation: Evaluation, sets: str) -> None:
 
 
 def _judge(check: bool, evaluation: Evaluation) -> None:
-    """Where asked, exit with 1 if coverage contradicts the promise; warn where far more is covered."""
+    """Where asked, exit with 1 if coverage contradicts the guarantee; warn where far more is covered."""
     if not check:
         return
     verdict = evaluation.verdict or {}
@@ -119,7 +119,7 @@ def _refuse_ignored(context: typer.Context, sets: str, target: Path | None) -> N
         )
     if (names := options.given(context, *options.ABOUT)) and (target is None or target.suffix != ".html"):
         option = names[0].replace("_", "-")
-        raise InputError(f"--{option} is for a page, and none is written. Write one with -o evaluation.html.")
+        raise InputError(f"--{option} is for an HTML page. Write one with -o evaluation.html.")
 
 
 def _labelled(rows: Rows) -> Rows:
@@ -133,7 +133,7 @@ def _labelled(rows: Rows) -> Rows:
 def _predictor(path: str, rows: Rows, groups: str | None) -> Calibration:
     """The calibration whose sets are evaluated, if there is something to predict them from."""
     if not rows.has_labels:
-        raise FileError("a calibration needs logits to predict with; labels alone can only be held against sets.")
+        raise FileError("a calibration needs logits to predict with; labels alone can only be compared with sets.")
     calibration = inputs.load_calibration(path)
     inputs.require_groups(path, calibration, groups)
     return calibration
@@ -143,13 +143,14 @@ def _why_none(evaluation: Evaluation, sets: str) -> str:
     """Why there is nothing to hold the observed coverage against."""
     if evaluation.n_calibration is None:
         uncalibrated = evaluation.score == "base"
-        why = "it takes no calibration" if uncalibrated else "its rows were scored in folds, or its level moved"
+        why = "it takes no calibration" if uncalibrated else "its rows were scored in folds, or its level was adapted"
         return f"--check needs a guarantee, and there is none for {evaluation.score}: {why}."
     weighted = evaluation.guarantee == "weighted"
     kind = "weighted" if weighted else f"by {evaluation.guarantee}"
     return (
-        f"{sets} cannot be checked by itself: its guarantee is {kind}, and sets do not say what is guaranteed where. "
-        f"Give the calibration instead of its sets{', or check in Python if rows have weights' if weighted else ''}."
+        f"{sets} cannot be checked: its guarantee is {kind}, and a file of sets does not contain the guarantee of each "
+        "group. Pass the calibration instead of its "
+        f"sets{', or check in Python if rows have weights' if weighted else ''}."
     )
 
 

@@ -25,12 +25,13 @@ def explain(
     coverage: options.Coverage = 0.9,
     confidence: options.SetsConfidence = None,
     groups: options.Groups = None,
-    top: Annotated[int, typer.Option(help="How many labels to show.", min=1)] = 10,
+    top: Annotated[int, typer.Option(help="The number of labels to show.", min=1)] = 10,
     as_json: options.Json = False,
 ) -> None:
-    """What the scores of the best labels of one row are made of, and which labels are in the set.
+    """Explain one row: the parts of each label's score, and which labels are in the set.
 
-    Probability, rank and mass above, as the score needs them; of ECP evidence, belief, Dirichlet probability and cost.
+    For ECP: evidence, belief, Dirichlet probability and score. For other scores: the probability, rank and penalty that
+    they use.
     """
     loaded = inputs.load_calibration(calibration)
     inputs.require_groups(calibration, loaded, groups)

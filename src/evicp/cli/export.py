@@ -15,11 +15,15 @@ Calibration = Annotated[
     str, typer.Argument(metavar="CALIBRATION", help="A file of `evicp calibrate`.", show_default=False)
 ]
 Graph = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write.", show_default=False)]
-LogitsName = Annotated[str | None, typer.Option("--logits", metavar="NAME", help="The output that holds the logits.")]
+LogitsName = Annotated[
+    str | None, typer.Option("--logits", metavar="NAME", help="The output that contains the logits.")
+]
 OutputIs = Annotated[
     str | None,
     typer.Option(
-        "--output-is", metavar="WHAT", help="What it holds: logits or probabilities. Default: as the graph says."
+        "--output-is",
+        metavar="WHAT",
+        help="What it contains: logits or probabilities. Default: detected from the graph.",
     ),
 ]
 
@@ -36,7 +40,7 @@ def export(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Append the calibrated set predictor to an ONNX graph: standard operators, dynamic batch, any server."""
+    """Add prediction sets to an ONNX classifier: standard operators, dynamic batch size."""
     from evicp import onnx
 
     target = check_output(output, force=force, suffixes=[".onnx"], inputs=(model, calibration))

@@ -61,7 +61,7 @@ GroundTruth = Annotated[
     ),
 ]
 TrustLabels = Annotated[
-    bool, typer.Option("--trust-labels", help="Take label numbers as they are.", rich_help_panel=_DATA)
+    bool, typer.Option("--trust-labels", help="Use label numbers without checking them.", rich_help_panel=_DATA)
 ]
 Split = Annotated[str | None, typer.Option(help="Split of a data set.", rich_help_panel=_DATA)]
 InputColumn = Annotated[str | None, typer.Option(help="Column of paths, images or texts.", rich_help_panel=_DATA)]
@@ -71,9 +71,7 @@ Size = Annotated[int | None, typer.Option(help="Side of the input.", rich_help_p
 Resize = Annotated[int | None, typer.Option(help="Short side before the central crop.", rich_help_panel=_IMAGES)]
 Mean = Annotated[str | None, typer.Option(help="One number, or one per channel: 0.5,0.5,0.5.", rich_help_panel=_IMAGES)]
 Std = Annotated[str | None, typer.Option(help="Likewise.", rich_help_panel=_IMAGES)]
-Scale = Annotated[
-    float | None, typer.Option(help="What pixels of 0 to 255 are divided by first.", rich_help_panel=_IMAGES)
-]
+Scale = Annotated[float | None, typer.Option(help="Divisor of pixel values (0 to 255).", rich_help_panel=_IMAGES)]
 Interpolation = Annotated[
     str | None, typer.Option(help="bilinear, bicubic, nearest, lanczos, box, hamming.", rich_help_panel=_IMAGES)
 ]
@@ -82,13 +80,17 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...", rich_h
 Precision = Annotated[
     str, typer.Option(help="auto (mixed on a GPU), float32, float16 or bfloat16.", rich_help_panel=_RUNNING)
 ]
-BatchSize = Annotated[int, typer.Option(help="Inputs run at once.", rich_help_panel=_RUNNING)]
+BatchSize = Annotated[int, typer.Option(help="Inputs per batch.", rich_help_panel=_RUNNING)]
 Workers = Annotated[
     int | None,
     typer.Option(help="Threads that read inputs; one per processor by default.", rich_help_panel=_RUNNING),
 ]
 ShardSize = Annotated[
-    int, typer.Option(help="Inputs written at once: what an interruption may lose.", rich_help_panel=_RUNNING)
+    int,
+    typer.Option(
+        help="Inputs per file of the unfinished result: at most these are lost in an interruption.",
+        rich_help_panel=_RUNNING,
+    ),
 ]
 
 
@@ -126,9 +128,9 @@ def extract(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write the logits and labels of a network's classes for every image or text.
+    """Compute logits of a network for images or texts and write them with their labels.
 
-    Interrupted, the same command goes on where it stopped. Images that cannot be read are left out and listed.
+    After an interruption, the same command continues. Unreadable images are skipped and listed.
     """
     images = {"size": size, "resize": resize, "mean": mean, "std": std, "scale": scale, "interpolation": interpolation}
     how: dict[str, Any] = {"weights": weights, "transform": _transform(transform, images), "labels": labels}

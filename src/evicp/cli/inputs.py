@@ -86,9 +86,7 @@ def _open_rows(path: str, labels: str | None, columns: tuple[str | None, str | N
     except FileError as error:
         if not _is_calibration(path):
             raise
-        raise FileError(
-            f"{path} is a calibration, not logits. Where both are given, the calibration comes first."
-        ) from error
+        raise FileError(f"{path} is a calibration, not logits. Pass the calibration first.") from error
 
 
 def _is_calibration(path: str) -> bool:
@@ -105,9 +103,9 @@ def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
         return None
     groups = open_labels(path, "groups").whole()
     if groups.dtype.kind not in ("biuU" if groups.ndim < 2 else "biuf"):
-        raise FileError(f"{path} must hold groups as whole numbers or strings; got dtype {groups.dtype}.")
+        raise FileError(f"{path} must contain groups as whole numbers or strings; got dtype {groups.dtype}.")
     if groups.shape[:1] != (n,) or groups.ndim > 2:
-        raise FileError(f"{path} must hold a group for each of {n:,} rows; got shape {groups.shape}.")
+        raise FileError(f"{path} must contain a group for each of {n:,} rows; got shape {groups.shape}.")
     return groups
 
 

@@ -22,8 +22,10 @@ Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=]FILE...",
-        help="Logits with labels, one file for each network, called NAME or after the file. Without files the embedded "
-        "sample is used.",
+        help=(
+            "Logits with labels, one file for each network; NAME defaults to the file name. Without files the embedded "
+            "sample is used."
+        ),
         show_default=False,
     ),
 ]
@@ -33,7 +35,7 @@ ScoreList = Annotated[
         "--score", "-s", metavar="SCORE", help="A score to rank. Repeat the option for several. [default: all families]"
     ),
 ]
-Trials = Annotated[int, typer.Option("--trials", "-n", help="How many random splits.", min=2)]
+Trials = Annotated[int, typer.Option("--trials", "-n", help="The number of random splits.", min=2)]
 
 
 @options.examples(

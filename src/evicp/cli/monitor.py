@@ -25,17 +25,18 @@ Confidence = Annotated[
     float | None, typer.Option("--confidence", help="The confidence the sets were predicted with, if any.")
 ]
 FalseAlarmRate = Annotated[
-    float, typer.Option("--false-alarm-rate", help="The probability of ever alarming without cause.")
+    float, typer.Option("--false-alarm-rate", help="The probability of ever raising a false alarm.")
 ]
 PValues = Annotated[
-    bool, typer.Option("--p-values", help="Watch p-values instead of sets: any shift to less plausible labels.")
+    bool,
+    typer.Option("--p-values", help="Monitor p-values instead of sets: detects any shift to less plausible labels."),
 ]
 Group = Annotated[
-    str | None, typer.Option("--group", metavar="NAME", help="The group to watch, where the calibration has groups.")
+    str | None, typer.Option("--group", metavar="NAME", help="The group to monitor, if the calibration has groups.")
 ]
 State = Annotated[
     str | None,
-    typer.Option("--state", metavar="FILE", help="Continue from this JSON file if it exists, and write it again."),
+    typer.Option("--state", metavar="FILE", help="Continue from this JSON file if it exists, and update it."),
 ]
 
 
@@ -59,10 +60,10 @@ def monitor(
     state: State = None,
     as_json: options.Json = False,
 ) -> None:
-    """Tell whether coverage has broken since the calibration, from labelled rows in the order of their arrival.
+    """Monitor coverage on labelled rows in order of arrival; raise an alarm when it no longer holds.
 
-    The alarm is raised without cause with at most the probability stated, however often one looks; once raised, it
-    stays. Exit code 1 means alarm.
+    The probability of a false alarm is at most the stated one, although the test is repeated at every label. An alarm
+    stays. Exit code 1 means an alarm.
     """
     if state is not None:
         _check_state(state, (calibration, logits, labels, groups))
@@ -83,7 +84,7 @@ def monitor(
 def _check_state(state: str, inputs: Sequence[str | None]) -> None:
     """Raise, before the work, where the state cannot be written: what it found would be lost."""
     if state == STREAM:
-        raise FileError("the state must be a file, since it is read and written; got -.")
+        raise FileError("the state must be a file, because it is read and written; got -.")
     refuse_target(Path(state), [Path(state).suffix])
     refuse_inputs(Path(state), inputs)
 

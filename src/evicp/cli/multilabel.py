@@ -27,13 +27,15 @@ Missed = Annotated[
     float, typer.Option("--missed", metavar="NUMBER", help="The share of a row's true labels that may be missed.")
 ]
 Confidence = Annotated[
-    float | None, typer.Option("--confidence", help="Keep to it for this share of calibration sets.")
+    float | None, typer.Option("--confidence", help="Reach this share for so many of the calibration sets.")
 ]
 Precision = Annotated[
     float | None,
-    typer.Option("--precision", help="Also find the labels of which this share is true; see --confidence."),
+    typer.Option(
+        "--precision", help="Also find sure labels, of which at least this share is true; needs --confidence."
+    ),
 ]
-ByLabel = Annotated[bool, typer.Option("--by-label", help="A threshold for each label.")]
+ByLabel = Annotated[bool, typer.Option("--by-label", help="Use a threshold for each label.")]
 
 
 @options.examples(
@@ -53,7 +55,7 @@ def multilabel(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Several labels per row: a rule for evicp apply that misses at most a share of them, and its certificate."""
+    """Several labels per row: write a rule that misses at most a share of them and print its certificate."""
     target = check_output(output, force=force, suffixes=(".safetensors",), inputs=(logits, truth, class_names))
     rows = inputs.read_rows(logits).with_labels(None)
     names = inputs.read_class_names(class_names) or rows.class_names

@@ -52,9 +52,7 @@ def parse_score(text: str, *, conformal: bool = True) -> Score:
     from evicp.method.scores import as_score
 
     if text.lower() == "auto":
-        raise ScoreError(
-            "auto is a choice, not a score: run evicp tune on other rows, and give the score that it names."
-        )
+        raise ScoreError("auto is not a score: run evicp tune on other rows, and pass the score that it names.")
     return as_score(text, conformal=conformal)
 
 
@@ -84,14 +82,14 @@ LogitsFiles = Annotated[
     typer.Argument(
         metavar="LOGITS",
         help="npz, npy, safetensors, parquet, Arrow, pt or pth file, a folder of such files, a data set saved by "
-        "Hugging Face, a csv or tsv file, or - for standard input. Damage is found in npz, pt and pth files, and in "
-        "parquet files that were written with checksums of their pages.",
+        "Hugging Face, a csv or tsv file, or - for standard input. Damage is detected in npz, pt and pth files, and "
+        "in parquet files with page checksums.",
         show_default=False,
     ),
 ]
 Labels = Annotated[
     str | None,
-    typer.Option("--labels", "-l", metavar="FILE", help="True labels (npy) where the logits file has none."),
+    typer.Option("--labels", "-l", metavar="FILE", help="True labels (npy), if the logits file has none."),
 ]
 LogitsColumn = Annotated[
     str | None,
@@ -121,20 +119,21 @@ Groups = Annotated[
     typer.Option(
         "--groups",
         metavar="FILE",
-        help="The group of each row (npy), for a calibration by group; a matrix of 0 and 1 where groups overlap.",
+        help="The group of each row (npy), for a calibration by group; a matrix of 0 and 1 if groups overlap.",
     ),
 ]
 Title = Annotated[str, typer.Option(help="The heading of the page.")]
-Author = Annotated[str, typer.Option(metavar="TEXT", help="Who made the report; it stands at the top of the page.")]
-Note = Annotated[str, typer.Option(metavar="TEXT", help="Why the report was made, or what its readers must know.")]
+Author = Annotated[str, typer.Option(metavar="TEXT", help="Who made the report, shown at the top of the page.")]
+Note = Annotated[str, typer.Option(metavar="TEXT", help="A note for readers, shown at the top of the page.")]
 Model = Annotated[
-    str, typer.Option(metavar="TEXT", help="The model, for the top of the page; evicp extract's files know theirs.")
+    str,
+    typer.Option(metavar="TEXT", help="The model, shown at the top of the page; files of evicp extract contain it."),
 ]
-DataSet = Annotated[str, typer.Option("--data-set", metavar="TEXT", help="The data set, for the top of the page.")]
+DataSet = Annotated[str, typer.Option("--data-set", metavar="TEXT", help="The data set, shown at the top of the page.")]
 #: The options above, which only a page shows.
 ABOUT = ("title", "model", "data_set", "author", "note")
 Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that exists.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -143,7 +142,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Coverage = Annotated[
     float,
     typer.Option(
-        "--coverage", "-c", metavar="NUMBER", help="The coverage to ask for, between 0 and 1.", parser=_parse_coverage
+        "--coverage", "-c", metavar="NUMBER", help="The target coverage, between 0 and 1.", parser=_parse_coverage
     ),
 ]
 Coverages = Annotated[
@@ -152,7 +151,7 @@ Coverages = Annotated[
         "--coverage",
         "-c",
         metavar="NUMBER",
-        help="A coverage to ask for, between 0 and 1. Repeat the option for several.",
+        help="A target coverage, between 0 and 1. Repeat the option for several.",
         parser=_parse_coverage,
     ),
 ]
@@ -162,14 +161,14 @@ CalibrationCoverage = Annotated[
         "--coverage",
         "-c",
         metavar="NUMBER",
-        help="The coverage to ask of a calibration, between 0 and 1. [default: 0.9]",
+        help="The target coverage for a calibration, between 0 and 1. [default: 0.9]",
         parser=_parse_coverage,
     ),
 ]
 SetsConfidence = Annotated[
     float | None,
     typer.Option(
-        "--confidence", help="With this confidence over calibrations, cover at least what is asked (PAC sets)."
+        "--confidence", help="Reach the target coverage with this confidence over calibration sets (PAC sets)."
     ),
 ]
 NoEmpty = Annotated[bool, typer.Option("--no-empty", help="Give every empty set its most plausible label.")]
@@ -179,7 +178,7 @@ ScoreText = Annotated[
         "--score",
         "-s",
         metavar="SCORE",
-        help="A score by name, with parameters if wanted: ecp, lac, 'raps(lam=0.5,k_reg=3)'.",
+        help="A score by name, optionally with parameters: ecp, lac, 'raps(lam=0.5,k_reg=3)'.",
         autocompletion=_complete_score,
     ),
 ]
@@ -201,7 +200,7 @@ Temperature = Annotated[
     str,
     typer.Option(
         metavar="NUMBER|split|holdout",
-        help="A number; split: fitted on rows of their own; holdout: on the calibration rows, as in the paper.",
+        help="A number; split: fitted on separate rows; holdout: fitted on the calibration rows, as in the paper.",
     ),
 ]
 CalibrationRows = Annotated[
@@ -209,17 +208,17 @@ CalibrationRows = Annotated[
     typer.Option(
         "--calibration",
         metavar="SHARE|ROWS",
-        help="What to calibrate on: a share of the rows (0.3), or how many of them (300). The others are tested.",
+        help="Calibration rows: a share of the rows (0.3) or a number (300). The others are test rows.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Which random split.", min=0)]
+Seed = Annotated[int, typer.Option("--seed", help="The seed of the random split.", min=0)]
 Memory = Annotated[
     str,
-    typer.Option("--memory", metavar="SIZE", help="What blocks of rows may take: 256MiB, 2GB. Files may be larger."),
+    typer.Option("--memory", metavar="SIZE", help="The memory for blocks of rows: 256MiB, 2GB. Files may be larger."),
 ]
 Engine = Annotated[
     str,
-    typer.Option("--engine", metavar="local|ray", help="Work in this process, or let Ray share it out."),
+    typer.Option("--engine", metavar="local|ray", help="Run in this process, or distribute the work by Ray."),
 ]
 Address = Annotated[
     str | None,

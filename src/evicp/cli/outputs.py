@@ -137,7 +137,7 @@ def _network(path: Path) -> str:
 
 
 def note_start(page: Report, coverage: float | Fraction) -> None:
-    """Say where a report's slider starts, if that is not the coverage asked for."""
+    """Say where a report's slider starts, if that is not the target coverage."""
     start = page.data["grid"][page.data["start"]]
     if start != float(coverage):
-        note(f"the report starts at coverage {start:g}: its slider does not have {float(coverage):g}.")
+        note(f"the report starts at coverage {start:g}: its slider has no step at {float(coverage):g}.")

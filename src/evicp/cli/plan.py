@@ -14,7 +14,7 @@ from evicp.cli import options
 from evicp.cli.printing import print_json, print_table, print_text
 from evicp.progress import progress
 
-Tolerance = Annotated[float, typer.Option("--tolerance", "-t", help="How far coverage may be off.")]
+Tolerance = Annotated[float, typer.Option("--tolerance", "-t", help="The largest allowed distance from the coverage.")]
 Confidence = Annotated[float, typer.Option(help="The share of calibration sets that must stay within the tolerance.")]
 
 
@@ -28,9 +28,9 @@ def plan(
     confidence: Confidence = 0.95,
     as_json: options.Json = False,
 ) -> None:
-    """The smallest number of calibration rows from which on coverage stays within the tolerance.
+    """Compute how many calibration rows keep coverage within a tolerance.
 
-    Coverage differs between calibration sets; with n rows it follows a Beta law. The table shows what other n give.
+    Coverage differs between calibration sets; with n rows it follows a Beta distribution. The table shows other n.
     """
     with progress("planning"):
         rows = plan_rows(coverage, tolerance, confidence)
@@ -62,6 +62,6 @@ def plan(
 
 
 def _law(n: int, coverage: float, tolerance: float, confidence: float) -> dict[str, Any]:
-    """What the coverage of n calibration rows is like: near to the one asked for how often, and where mostly."""
+    """What the coverage of n calibration rows is like: near to the target how often, and where mostly."""
     interval = list(Reliability(n, coverage).interval(confidence))
     return {"rows": n, "within": share_within(n, coverage, tolerance), "interval": interval}

@@ -27,7 +27,9 @@ from evicp.sets import PredictionSets, SetsSummary, join_sets, set_text
 _SHOWN = 10
 SET_SUFFIXES = (*SETS, *TEXT_SETS)
 
-Smoothed = Annotated[bool, typer.Option("--smoothed", help="Let ties with calibration scores count by a random share.")]
+Smoothed = Annotated[
+    bool, typer.Option("--smoothed", help="Break ties with calibration scores at random, for exact average coverage.")
+]
 
 
 @options.examples(
@@ -52,9 +54,9 @@ def predict(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """The prediction sets of new rows: parquet, npz, jsonl, json or csv as the suffix says, JSON lines for -.
+    """Predict the sets of new rows: parquet, npz, jsonl, json or csv by suffix, JSON lines for -.
 
-    Without `--output` the first sets are shown.
+    Without `--output` the first sets are printed.
     """
     streamed = output == STREAM
     if streamed:
@@ -63,7 +65,7 @@ def predict(
     target = None if streamed else check_output(output, force=force, suffixes=SET_SUFFIXES, inputs=given)
     check_engine(engine_name, address)
     if target is None and engine_name != "local":
-        raise InputError("--engine ray needs --output: sets come back to a file.")
+        raise InputError("--engine ray needs --output: workers write sets to a file.")
     loaded = inputs.load_calibration(calibration)
     inputs.require_groups(calibration, loaded, groups)
     rows = inputs.read_rows(logits, None, (logits_column, None), memory=memory)
@@ -83,7 +85,7 @@ def _require_lines(as_json: bool) -> None:
     if output_is_closed():
         raise FileError("cannot write to standard output: it is closed. Give a file.")
     if as_json:
-        raise InputError("--json prints one document and -o - one line per set: leave out one of them.")
+        raise InputError("--json prints one document and -o - one line per set: use one of them.")
 
 
 def _print_lines(pairs: Iterator[tuple[Block, PredictionSets]], n: int) -> None:
@@ -112,5 +114,5 @@ def _print_sets(pairs: Iterator[tuple[Block, PredictionSets]], n: int, as_json: 
     lines = [[str(row), str(len(sets[row])), set_text(sets, row)] for row in range(len(sets))]
     print_table(["row", "size", "set"], lines, left=(2,))
     if summary.rows > len(sets):
-        print_text(f"... and {summary.rows - len(sets):,} more rows; give --output to write them all\n")
+        print_text(f"... and {summary.rows - len(sets):,} more rows; use --output to write them all\n")
     print_text(f"PredictionSets({summary})")

@@ -21,7 +21,9 @@ _DEFAULT = list(USUAL)
 Page = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")]
 Load = Annotated[
     list[str],
-    typer.Option(metavar="FILE", help="A calibration to report on; all rows are then tested. May be repeated."),
+    typer.Option(
+        metavar="FILE", help="A calibration to report on; all rows are then test rows. Repeat the option for several."
+    ),
 ]
 
 
@@ -53,9 +55,9 @@ def report(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """One self-contained HTML file: a slider of coverages, figures, certificate, classes, single rows.
+    """Write an interactive HTML report: coverage slider, charts, certificate, classes, single rows.
 
-    The rows are split at random into calibration and test rows, unless `--load` gives a calibration made elsewhere.
+    The rows are split at random into calibration and test rows, unless `--load` gives a calibration.
     """
     given = (logits, labels, groups, class_names, *load)
     target = check_output(output, force=force, suffixes=(".html", ".htm"), inputs=given)
@@ -85,7 +87,7 @@ def _split(
 def require_guarantee(temperature: float | str) -> None:
     """Raise where a report is wanted of rows that the temperature was fitted on."""
     if temperature == "holdout":
-        raise InputError("a report keeps the guarantee: use --temperature split, or a number.")
+        raise InputError("a report needs scores with a guarantee: use --temperature split, or a number.")
 
 
 def _refuse_ignored(context: typer.Context, load: list[str]) -> None:
@@ -93,7 +95,7 @@ def _refuse_ignored(context: typer.Context, load: list[str]) -> None:
     ignored = ("score", "calibration", "temperature", "seed") if load else ("groups",)
     given = options.given(context, *ignored)
     if given and load:
-        raise InputError(f"--{given[0]} is for rows that are split; with --load nothing is calibrated. Leave it out.")
+        raise InputError(f"--{given[0]} is only for reports that split the rows; leave it out with --load.")
     if given:
         raise InputError("--groups is for calibrations by group: give one with --load.")
 

@@ -18,8 +18,10 @@ Logits = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[val=FILE|v2=FILE]...",
-        help="Logits with labels on ImageNet-Val or ImageNet-V2; wildcards are understood. A file is called after "
-        "its network: resnet152.npz. Without files the embedded sample is used.",
+        help=(
+            "Logits with labels on ImageNet-Val or ImageNet-V2; wildcards work. Name a file after its network: "
+            "resnet152.npz. Without files the embedded sample is used."
+        ),
         show_default=False,
     ),
 ]
@@ -42,10 +44,10 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="Which random splits.", min=0)] = 0,
     reference: Reference = None,
     to_the_letter: Annotated[
-        bool, typer.Option(help="As released: also take the released code's rank k + 1 and its gradient descent for T.")
+        bool, typer.Option(help="As released: also use the released code's rank k + 1 and its gradient descent for T.")
     ] = False,
     figures: Annotated[bool, typer.Option(help="Draw the figures (needs matplotlib).")] = True,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Reproduce the paper's Tables 1 to 8 and Figures 2 and 3 under its released protocol and a clean one."""
@@ -60,7 +62,7 @@ def reproduce(
         rows = inputs.read_rows(path, labelled=True)
         networks.append(reproduction.as_network(Path(path).stem, dataset, rows.logits, inputs.labels_of(rows)))
     if not networks:
-        note("No files were given: reproducing on the embedded sample, a network the paper does not have.")
+        note("No files were given: using the embedded sample, a network that is not in the paper.")
     output.mkdir(parents=True, exist_ok=True)  # before the work, of hours, that is to be written there
     with progress_bars() as started:
         result = reproduction.reproduce(

@@ -17,14 +17,19 @@ from evicp.risk.selective import selective as make
 Error = Annotated[
     float, typer.Option("--error", "-e", metavar="NUMBER", help="The share of answers that may be wrong.")
 ]
-Confidence = Annotated[
-    float, typer.Option("--confidence", help="Keep to the error for this share of calibration sets.")
+Confidence = Annotated[float, typer.Option("--confidence", help="Reach the error for this share of calibration sets.")]
+Most = Annotated[int, typer.Option("--most", min=1, help="The number of labels in an answer.")]
+Doubt = Annotated[
+    str,
+    typer.Option(
+        metavar="softmax|margin|uncertainty", help="The measure of doubt: rows with little doubt are answered."
+    ),
 ]
-Most = Annotated[int, typer.Option("--most", min=1, help="So many labels are one answer.")]
-Doubt = Annotated[str, typer.Option(metavar="softmax|margin|uncertainty", help="What tells which rows are answered.")]
 ByGroup = Annotated[
     str | None,
-    typer.Option(metavar="class|group", help="Keep to the error in each class of answers, or group (see --groups)."),
+    typer.Option(
+        metavar="class|group", help="Bound the error in each class of answers, or in each group (see --groups)."
+    ),
 ]
 Groups = Annotated[str | None, typer.Option("--groups", metavar="FILE", help="The group of each row (npy).")]
 
@@ -47,7 +52,7 @@ def selective(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Answer or abstain: a rule for evicp apply whose answers are wrong at most so often, and its certificate."""
+    """Answer or abstain: write a rule with a bounded error of answers and print its certificate."""
     given = (logits, labels, groups, class_names)
     target = check_output(output, force=force, suffixes=(".safetensors",), inputs=given)
     rows = inputs.read_rows(logits, labels, labelled=True)

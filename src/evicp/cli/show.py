@@ -16,7 +16,7 @@ def show(
     coverage: options.Coverage = 0.9,
     as_json: options.Json = False,
 ) -> None:
-    """What is in a calibration file, and its certificate at a coverage; or what is in the file of a rule."""
+    """Show the content of a calibration file and its certificate, or the content of a rule."""
     if is_rule(calibration):
         return _show_rule(calibration, as_json=as_json)
     loaded = inputs.load_calibration(calibration)

@@ -15,7 +15,7 @@ from evicp.progress import progress
 Tunable = Annotated[
     str, typer.Option("--score", "-s", metavar="SCORE", help="A score to tune, or auto for the best of all families.")
 ]
-Metric = Annotated[str, typer.Option(metavar="METRIC", help="What to tune by: size, sscv or sat.")]
+Metric = Annotated[str, typer.Option(metavar="METRIC", help="The criterion: size, sscv or sat.")]
 Grid = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=A,B,...", help="Candidates for a parameter. Repeat the option for several."),
@@ -38,7 +38,7 @@ def tune(
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Tune a score on rows of their own: do not calibrate or test on them afterwards."""
+    """Tune a score on separate rows. Do not calibrate or test on them afterwards."""
     from evicp.evaluation import tuning
 
     rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True)

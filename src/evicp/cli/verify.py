@@ -16,7 +16,7 @@ from evicp.io.paths import as_path, read_text
 
 Certificate = Annotated[
     str,
-    typer.Argument(metavar="CERTIFICATE", help="JSON, as evicp calibrate --json prints it.", show_default=False),
+    typer.Argument(metavar="CERTIFICATE", help="JSON, as printed by evicp calibrate --json.", show_default=False),
 ]
 
 
@@ -25,9 +25,9 @@ Certificate = Annotated[
     "evicp calibrate val.npz -o cal.safetensors --json > certificate.json",
 )
 def verify(calibration: options.CalibrationFile, certificate: Certificate, as_json: options.Json = False) -> None:
-    """Tell whether a certificate is that of a calibration: checksums, and every figure worked out again.
+    """Verify that a certificate belongs to a calibration: checksums and recomputed figures.
 
-    Exit code 1 means that it is of another calibration, or that a figure is wrong.
+    Exit code 1 means that the certificate belongs to another calibration, or that a figure is wrong.
     """
     found = verify_certificate(inputs.load_calibration(calibration, "comes before CERTIFICATE"), _read(certificate))
     print_result(as_json, found.to_dict(), found)

@@ -1,1 +1,1 @@
-"""What sets are worth: metrics, comparisons, tuning, explanations."""
+"""Evaluation: metrics, comparisons, tuning, explanations."""

@@ -1,4 +1,4 @@
-"""Which score? Several scores, several random splits, one table."""
+"""Comparison of several scores on the same random splits."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Comparison:
 
     Attributes
     ----------
-    evaluations : for each score, by the name of its row, one `Evaluation` per trial
-    coverage : asked of all of them, exactly
-    trials : how many random splits
-    n_calibration : rows calibrated on in each trial
-    n_test : rows tested
-    n_tuning : rows set aside to tune, to choose, or to fit a temperature
+    evaluations : for each score, by name, one `Evaluation` per trial
+    coverage : the target coverage of all, exactly
+    trials : the number of random splits
+    n_calibration : calibration rows of each trial
+    n_test : test rows of each trial
+    n_tuning : rows set aside for tuning, selection and temperatures
     temperatures : the temperature of each trial
-    note : what the caption says of the temperature
-    chosen : for each score, by name, what it was in each trial: tuned, at its temperature
+    note : the caption's sentence on the temperature
+    chosen : for each score, by name, the tuned score of each trial with its temperature
     """
 
     evaluations: dict[str, list[Evaluation]]
@@ -79,7 +79,7 @@ class Comparison:
 
     @property
     def target_coverage(self) -> Fraction:
-        """The coverage asked of all of them, exactly: `coverage`, by a name that says what it is."""
+        """The target coverage, the same as `coverage`."""
         return self.coverage
 
     def values(self, score: str, metric: str) -> F64:
@@ -130,7 +130,7 @@ class Comparison:
         over = "one split" if self.trials == 1 else f"median (standard deviation) over {self.trials} splits"
         return (
             f"coverage {float(self.coverage):g}; {over}: "
-            f"{self.n_calibration:,} rows calibrated, {self.n_test:,} tested. {self.note}"
+            f"{self.n_calibration:,} calibration rows, {self.n_test:,} test rows. {self.note}"
         )
 
     def __repr__(self) -> str:
@@ -202,12 +202,13 @@ def compare(
     Parameters
     ----------
     logits, labels : the rows to split
-    scores : names, scores, callables, `Tuned` ones, or "auto", which chooses among all families; Base is not calibrated
-    coverage, min_count : asked of all of them; strata with fewer rows than that are left out of SSCV
-    trials, seed : how many splits, and which
-    calibration : rows to calibrate on in each trial, a share or a count; the rest is tested
+    scores : names, scores, callables, `Tuned` scores, or "auto", which selects among all families; Base is not
+    calibrated
+    coverage, min_count : the target coverage; strata with fewer rows than `min_count` are left out of SSCV
+    trials, seed : the number of splits and their seed
+    calibration : calibration rows of each trial, a share or a count; the others are test rows
     temperature : a number; "split" fits it on the tuning rows of each trial, which keeps the guarantee; "holdout" on
-        the calibration rows, as the paper does, outside the exact guarantee. A score with a T other than 1 keeps it.
+        the calibration rows, as in the paper, without an exact guarantee. A score with T other than 1 keeps it.
     tuning : rows set aside for "split", `Tuned` and "auto", a share or a count; by default a tenth, for "auto" more
 
     >>> labels = np.arange(600) % 5
@@ -317,7 +318,7 @@ def _unique_names(scores: Any) -> dict[str, Method]:
         method = _as_method(item)
         name = method.describe()
         if name in named:
-            raise InputError(f"scores must differ; got {name} twice. Functions need names of their own.")
+            raise InputError(f"scores must differ; got {name} twice. Give functions different names.")
         named[name] = method
     if not named:
         raise InputError("scores must name at least one score; got none.")
@@ -341,10 +342,10 @@ def _tuning_rows(tuning: Any, rows: _Rows, methods: Collection[Method], temperat
         tuning = rows_to_choose(n) if Auto in kinds else 0.1
     n_tuning = as_row_count(tuning, n, "tuning")
     if n_tuning < needed and chooses:
-        # Full sets cannot be told apart: where `tune` would refuse to choose, the first candidate is taken.
+        # Full sets cannot be compared: where `tune` would raise an error, the first candidate is used.
         warn(
-            f"the {n_tuning} tuning rows of a trial cannot tell candidates apart: coverage {float(rows.coverage):g} "
-            f"needs {needed}, with fewer all sets are full. Pass tuning={needed} or more.",
+            f"the {n_tuning} tuning rows of a trial cannot separate candidates: coverage {float(rows.coverage):g} "
+            f"needs {needed}, with fewer rows all sets are full. Pass tuning={needed} or more.",
             SmallCalibrationWarning,
         )
     return n_tuning
@@ -366,7 +367,7 @@ def _plain(value: float) -> float | None:
 
 def _note(temperature: float | str, n_tuning: int) -> str:
     if temperature == "split":
-        return f"Temperature fitted on {n_tuning:,} rows of their own."
+        return f"Temperature fitted on {n_tuning:,} separate rows."
     if temperature == "holdout":
         return "Temperature fitted on the calibration rows, as in the paper: outside the exact guarantee."
     return f"Temperature {temperature:g}."

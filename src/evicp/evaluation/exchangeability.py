@@ -1,4 +1,4 @@
-"""Do new rows look like the calibration rows? Tests before a calibration is used, with and without labels."""
+"""Tests whether new rows resemble the calibration rows, with and without labels."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Statistic:
     ----------
     name : what it is
     before, now : its median among the calibration rows (or the reference), and among the new rows
-    larger : the probability that a new row's is larger than a calibration row's, ties counting one half; 0.5 if nothing
-        has changed
+    larger : the probability that a new row's value is larger than a calibration row's, ties counting one half; 0.5
+        without a shift
     distance : between the two distributions (Kolmogorov and Smirnov), from 0 to 1
     p_value : of no change, multiplied by the number of statistics tested
     """
@@ -55,16 +55,16 @@ class Statistic:
 
 @dataclass(frozen=True, repr=False)
 class ExchangeabilityCheck:
-    """Whether new rows look like the calibration rows, as `check_exchangeable` returns it.
+    """The result of `check_exchangeable`: whether new rows resemble the calibration rows.
 
     Attributes
     ----------
-    statistics : what was compared
-    error : the probability of finding a shift where there is none, at most
-    n : calibration or reference rows that the new ones were compared with
+    statistics : the compared statistics
+    error : the largest probability of reporting a shift that does not exist
+    n : the calibration or reference rows of the comparison
     n_new : new rows
-    alarm_at : the number of the label, from 1, at which the labels alone showed the shift; None where they did not
-    checksum : of the calibration, as its certificate has it
+    alarm_at : the number of the label, from 1, at which the labels alone showed the shift; None if they did not
+    checksum : of the calibration, as in its certificate
     """
 
     statistics: tuple[Statistic, ...]
@@ -76,17 +76,17 @@ class ExchangeabilityCheck:
 
     @property
     def p_value(self) -> float:
-        """Of no shift at all: the smallest of the statistics'."""
+        """The p-value of no shift: the smallest p-value of the statistics."""
         return min(statistic.p_value for statistic in self.statistics)
 
     @property
     def shifted(self) -> bool:
-        """Whether a shift was found. Where none was found there may still be one that these tests do not see."""
+        """Whether a shift was found. There may be shifts that these tests do not detect."""
         return self.p_value <= self.error
 
     @property
     def moved(self) -> tuple[str, ...]:
-        """The names of the statistics that moved, the surest first."""
+        """The names of the statistics that changed, smallest p-value first."""
         sure = sorted(self.statistics, key=lambda statistic: statistic.p_value)
         return tuple(statistic.name for statistic in sure if statistic.p_value <= self.error)
 
@@ -111,7 +111,7 @@ class ExchangeabilityCheck:
 
     def __repr__(self) -> str:
         said = self.summary[0].upper() + self.summary[1:]
-        late = "" if self.alarm_at is None else f" The labels showed it from number {self.alarm_at:,} on."
+        late = "" if self.alarm_at is None else f" The labels show it from number {self.alarm_at:,} on."
         return f"{said}.{late}\n\n{text_table(*self._table())}"
 
     def _repr_html_(self) -> str:
@@ -127,22 +127,22 @@ def check_exchangeable(
     coverage: Coverage = 0.9,
     error: float = 0.01,
 ) -> ExchangeabilityCheck:
-    """Test whether new rows look like the calibration rows, on which coverage rests.
+    """Test whether new rows resemble the calibration rows, as the guarantee requires.
 
     Without labels, the new rows' scores of their best label are compared with the scores of the calibration rows' true
-    labels, which are not smaller unless rows have become harder. With a reference, the rows' largest logit, evidential
-    uncertainty u and entropy are compared, which also finds rows that have become easier. With labels, a monitor bets
-    against the p-values of the true labels in their order. If all rows are exchangeable, a shift is found with at most
-    the probability `error`. The rows of all groups are tested together.
+    labels, which can only be exceeded if rows have become harder. With a reference, the rows' largest logit, evidential
+    uncertainty u and entropy are compared, which also finds rows that have become easier. With labels, a monitor tests
+    the p-values of the true labels in their order. If all rows are exchangeable, a shift is reported with probability
+    at most `error`. The rows of all groups are tested together.
 
     Parameters
     ----------
     calibration : without weights
-    new_logits : (m, K) logits of new rows that had no part in the calibration
-    labels : (m,) their labels, in order of arrival, where they are known
+    new_logits : (m, K) logits of new rows that are not calibration rows
+    labels : (m,) their labels, in order of arrival, if known
     reference : (r, K) logits of the calibration rows, or of others from the same source
-    coverage : of the sets to be predicted, against whose misses the monitor bets
-    error : the probability of finding a shift where there is none, at most
+    coverage : of the sets to be predicted, whose misses the monitor tests
+    error : the largest probability of reporting a shift that does not exist
 
     >>> from evicp import calibrate
     >>> rng = np.random.default_rng(0)
@@ -266,13 +266,13 @@ def _true_labels(
     """The p-values of the true labels, on which a monitor bets, and the label at which it raised its alarm."""
     if calibration.groups is not None:
         raise InputError(
-            f"this calibration is by {calibration.guarantee}: with labels, watch each group, "
+            f"this calibration is by {calibration.guarantee}: with labels, monitor each group, "
             "Monitor(calibration, coverage, group=...); or leave the labels out (--no-labels)."
         )
     if calibration.law.refusal("rows") is not None:
         raise InputError(
-            "the law of coverage is not known for overlapping groups: leave the labels out (--no-labels), and give a "
-            "reference."
+            "the distribution of coverage is not known for overlapping groups: leave the labels out (--no-labels), and "
+            "pass a reference."
         )
     p_values = calibration.p_values(logits, labels)
     watch = Monitor(calibration, coverage, false_alarm_rate=rate).update_p_values(p_values)

@@ -1,4 +1,4 @@
-"""Why is this label in the set? Every ingredient of its score, label by label, and the threshold."""
+"""Explanations: the parts of each label's score, and the threshold."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _TITLES: Mapping[str, str] = MappingProxyType({"uncertainty": "uncertainty u"})
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """The ingredients of each label's score in one row, (K,) arrays in label order. Prints the best labels first.
+    """The parts of each label's score in one row, as (K,) arrays in label order. Prints the best labels first.
 
-    The ingredients are attributes, too. Of ECP: `evidence`, e = A(z) (Definition 1); `belief`, b = e / alpha_0 (Eq. 3);
+    The parts are attributes, too. For ECP: `evidence`, e = A(z) (Definition 1); `belief`, b = e / alpha_0 (Eq. 3);
     `probability`, p = alpha / alpha_0 (Eq. 2); `focal_uncertainty`, U = u pi (Eq. 5); `surprisal`, I = -ln p (Eq. 6);
     `focal_surprisal`, U I / p (Eq. 7); `utility`, phi, softmax(z / T) unless the score has another;
     `expected_utility`, phi p (Eq. 8); `rank`, r, how many labels lie strictly above; `uncertainty`, u of the row, one
@@ -46,9 +46,9 @@ class Explanation:
     of : the score
     logit : z
     score : of each label; lower is more plausible. Of ECP it is ln S (Eq. 11)
-    ingredients : what the score is made of, by name: (K,) arrays
-    of_row : the ingredients that all labels share, by name: numbers
-    threshold : the largest score in the set, one number or one per label; None where it is not known
+    ingredients : the parts of the score, by name: (K,) arrays
+    of_row : the parts that all labels share, by name: numbers
+    threshold : the largest score in the set, one number or one per label; None if unknown
     class_names : K names, or None
     """
 
@@ -92,18 +92,18 @@ class Explanation:
         return np.lexsort((-self.logit, self.score))
 
     def table(self, top: int = 10) -> str:
-        """The best `top` labels as text, and which of them are in the set where a threshold is known."""
+        """The best `top` labels as text, and which of them are in the set, if the threshold is known."""
         return text_table(*self._table(top))
 
     @property
     def note(self) -> str:
-        """What the probabilities of the table are; how the score is made of its ingredients."""
+        """The kind of probabilities in the table, and the formula of the score."""
         if isinstance(self.of, ECP):
             own = "" if self.of.utility else "softmax: the network's probability, at the score's temperature.\n"
-            return f"{own}Dirichlet p: spread over all {len(self.score):,} labels, so it is small where these are many."
+            return f"{own}Dirichlet p: spread over all {len(self.score):,} labels, so it is small for many labels."
         known = "probability: softmax, at the score's temperature.\n" if "probability" in self.ingredients else ""
         equation = self.of.equation
-        return f"{known}score = {equation}." if equation else f"{known}The score is a function of the user's own."
+        return f"{known}score = {equation}." if equation else f"{known}The score is a user-defined function."
 
     def _columns(self) -> dict[str, NDArray[Any]]:
         """The ingredients that tables show, by title."""
@@ -133,7 +133,7 @@ class Explanation:
         return row
 
     def to_dict(self, top: int | None = None) -> dict[str, Any]:
-        """The row's numbers and threshold, and the ingredients of the best `top` labels, or of all, ready for JSON.
+        """The row's numbers and threshold, and the parts of the best `top` labels, or of all, ready for JSON.
 
         >>> explain([2.0, 1.0, -1.0], ECP(), threshold=-5.0).to_dict(1)["labels"][0]["in_set"]
         True
@@ -174,7 +174,7 @@ def explain(
     threshold: float | F64 | None = None,
     class_names: ClassNames | None = None,
 ) -> Explanation:
-    """Every ingredient of every label's score in one row of logits.
+    """All parts of every label's score in one row of logits.
 
     `Calibration.explain` also says which labels are in the set.
 
@@ -182,8 +182,8 @@ def explain(
     ----------
     logits_row : (K,) or (1, K)
     score : a name, a score or a callable; ECP if None
-    threshold : says which labels are in the set: one number, or one per label, (K,)
-        It is a threshold of one score, which must then be given. `Calibration.explain` has both from the calibration.
+    threshold : decides which labels are in the set: one number, or one per label, (K,)
+        It belongs to one score, which must be given, too. `Calibration.explain` takes both from the calibration.
     class_names : K names, optional
 
     >>> explain([2.0, 1.0, -1.0])
@@ -194,11 +194,11 @@ def explain(
     1       1.000     1.000  0.16667      0.33333  0.25950   -4.5686
     2      -1.000     0.000  0.00000      0.16667  0.03512    0.0000
     softmax: the network's probability, at the score's temperature.
-    Dirichlet p: spread over all 3 labels, so it is small where these are many.
+    Dirichlet p: spread over all 3 labels, so it is small for many labels.
     """
     if score is None and threshold is not None:
         raise InputError(
-            "a threshold is one of the score it was calibrated with; give that score too: explain(logits_row, "
+            "a threshold belongs to the score it was calibrated with; pass that score too: explain(logits_row, "
             "calibration.score, threshold=...), or use calibration.explain(logits_row, coverage)."
         )
     array = _one_row(logits_row)

@@ -1,10 +1,10 @@
 """How well candidates do on the tuning rows, and by how much one leads another.
 
-A candidate is calibrated and measured on the tuning rows at several coverages around the one asked for, and the figures
-are averaged: SSCV jumps when a single row changes its stratum, the average does not. For the same reason a stratum of
-few rows counts less than a full one. Only a threshold is fitted to the rows, so all candidates gain equally by being
-measured where they were calibrated. All this is done on all rows and then without each tenth of them: the average of
-the eleven is steadier than the one figure, and how they scatter says how sure a lead is (the jackknife).
+A candidate is calibrated and measured on the tuning rows at several coverages around the target, and the figures are
+averaged: SSCV jumps when a single row changes its stratum, the average does not. For the same reason a stratum with few
+rows has less weight. Only a threshold is fitted to the rows, so measuring on the calibration rows favours all
+candidates equally. This is repeated without each tenth of the rows: the average of the eleven results is more stable
+than one, and their variation gives the standard error of a lead (the jackknife).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from evicp.types import F64, I64
 
 Metric = Literal["size", "sscv", "sat"]
 
-#: The coverages a candidate is measured at, as shares of the way from the coverage asked for to 0 or 1, the nearer.
+#: The coverages a candidate is measured at, as shares of the way from the target coverage to 0 or 1, the nearer.
 _AROUND = tuple(Fraction(w, 10) for w in (-2, -1, 0, 1, 2))
 _FOLDS = 10
 

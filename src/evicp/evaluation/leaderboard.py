@@ -51,7 +51,7 @@ class Cell:
     ----------
     network : its name
     coverage : asked of all scores
-    mode : how the temperature was chosen
+    mode : how the temperature was selected
     values : of each metric, and of "sscv_count", the figure of each score in each trial, (scores, trials)
     """
 
@@ -121,18 +121,18 @@ class Leaderboard:
 
     @property
     def about(self) -> str:
-        """What the tables show."""
+        """A description of the tables."""
         return (
             f"Figures are means over {self.trials} random splits. In each cell all scores are calibrated and tested on "
-            "the same splits. A temperature that is fitted (by likelihood) or chosen (by SAT) comes from a tenth of "
-            "the rows, which is neither calibrated on nor tested. SSCV is the largest distance of a size range's "
-            "coverage from the target. The count after it is the mean number of tested rows in the range that decides "
-            "it; where it is small, SSCV and SAT are mostly chance. SAT is (1 - SSCV) / mean size of non-empty sets. "
+            "the same splits. A temperature that is fitted (by likelihood) or selected (by SAT) comes from a tenth of "
+            "the rows, which are neither calibration nor test rows. SSCV is the largest distance of a size range's "
+            "coverage from the target. The count after it is the mean number of test rows in the range that decides "
+            "it; if it is small, SSCV and SAT are mostly chance. SAT is (1 - SSCV) / mean size of non-empty sets. "
             "Ranks have 95 % bootstrap intervals over the splits."
         )
 
     def overall(self) -> Table:
-        """How often each score is first, its mean rank, and how far its SAT is behind the best, over all cells."""
+        """Times first, mean rank, and mean distance of SAT from the best, of each score over all cells."""
         sat = np.array([cell.means("sat") for cell in self.cells])
         best = np.max(np.nan_to_num(sat), axis=1, keepdims=True)
         behind = np.mean(1 - np.nan_to_num(sat) / np.where(best > 0, best, 1.0), axis=0)
@@ -145,7 +145,7 @@ class Leaderboard:
         return Table(title, ("score", *_TITLES.values(), "SAT behind the best"), tuple(rows))
 
     def winners(self) -> Table:
-        """Who has the largest SAT where, and by how much."""
+        """The largest SAT in each cell, and its lead."""
         rows = []
         for cell in self.cells:
             first, other, lead, error = cell.lead(self.scores)
@@ -154,7 +154,7 @@ class Leaderboard:
             sat = f"{cell.means('sat')[first]:.3f}"
             rows.append((cell.network, f"{cell.coverage:g}", cell.mode, self.names[first], sat, second, by))
         head = ("network", "coverage", "temperature", "first", "SAT", "best other score", "lead (standard error)")
-        return Table("Who has the largest SAT, and by how much", head, tuple(rows))
+        return Table("The largest SAT and its lead", head, tuple(rows))
 
     def details(self, coverage: float, mode: Mode) -> Table:
         """Size, SSCV, SAT and the rank by SAT of all scores on all networks, at one coverage and temperature."""
@@ -264,8 +264,8 @@ def leaderboard(
     networks : logits and labels of each, by its name
     scores : those to compare
     coverages : asked of all scores
-    trials, seed : how many random splits, and which
-    calibration : rows to calibrate on in each trial, a share or a count
+    trials, seed : the number of random splits and their seed
+    calibration : calibration rows of each trial, a share or a count
     advance : called after each cell
 
     Raises

@@ -25,14 +25,14 @@ def fit_class_offsets(
     """Between one threshold for all and a threshold of each class (Ding et al., 2025): a score with that offset.
 
     The offset of a class moves its threshold by a share of the way from the threshold of all rows to its own. A
-    calibration of other rows with this score covers what is asked, over all rows, exactly; how much more rare classes
-    are covered depends on the share. A class of too few rows for a threshold has its largest score in place of one, and
-    at least the threshold of all rows. Use other rows for it than those you calibrate on.
+    calibration of other rows with this score has exactly the target coverage over all rows; the coverage of rare
+    classes depends on the share. A class with too few rows for a threshold uses its largest score instead, but at least
+    the threshold of all rows. Use rows that you do not calibrate on.
 
     Parameters
     ----------
     logits, labels : (n, K) and (n,), rows that are not calibrated
-    coverage : at which thresholds are taken, best the one that will be asked for
+    coverage : the coverage of the thresholds, best the target coverage of later use
     weight : the share of the way, from 0 (marginal) to 1 (by class)
     temperature : T of the probabilities softmax(z / T)
 
@@ -58,15 +58,15 @@ def fit_class_offsets(
 def fit_rank_limits(logits: Any, labels: Any, *, coverage: Coverage = 0.9, temperature: float = 1.0) -> ClassLAC:
     """Rank limits (RC3P: Shi et al., 2024): a score that puts labels of unlikely rank last, for `by="class"`.
 
-    Sets by class are large as rare classes have high thresholds. A class whose label is always among the first three
-    needs no set that holds it at rank 50: its limit is the rank that holds half of the rows that sets at this coverage
-    may miss. A calibration of other rows by class with this score covers what is asked in every class. Use other rows
-    for it than those you calibrate on. Classes of few rows have the limit of all rows.
+    Sets by class are large because rare classes have high thresholds. If the label of a class is always among the first
+    three, no set needs it at rank 50: its limit is the rank beyond which half of the rows lie that sets at this
+    coverage may miss. A calibration of other rows by class with this score has the target coverage in every class. Use
+    rows that you do not calibrate on. Classes with few rows use the limit of all rows.
 
     Parameters
     ----------
     logits, labels : (n, K) and (n,), rows that are not calibrated
-    coverage : of the sets that will be asked for
+    coverage : the target coverage of later use
     temperature : T of the probabilities softmax(z / T)
 
     >>> rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""How good are prediction sets? Functions of (sets, labels), and `evaluate`, which is all of them at once."""
+"""Metrics of prediction sets: functions of (sets, labels), and `evaluate`, which computes all of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _Rows = TypeVar("_Rows", PredictionSets, I64)
 
 
 def coverage(sets: PredictionSets, labels: Any) -> float:
-    """The share of rows whose set holds the true label."""
+    """The share of rows whose set contains the true label."""
     return float(_hits(sets, labels).mean())
 
 
@@ -63,7 +63,7 @@ def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float,
 
 
 def mean_size(sets: PredictionSets, *, non_empty: bool = False) -> float | None:
-    """The mean number of labels per set; of non-empty sets only if asked, None if there are none."""
+    """The mean number of labels per set; optionally of non-empty sets only (None if there are none)."""
     sizes = sets.sizes[sets.sizes > 0] if non_empty else sets.sizes
     return float(sizes.mean()) if sizes.size else None
 
@@ -158,7 +158,7 @@ def _some(rows: _Rows) -> _Rows:
 
 
 def _hits(sets: PredictionSets, labels: Any) -> Bools:
-    """Whether each set holds its true label, of at least one set."""
+    """Whether each set contains its true label, of at least one set."""
     return _some(as_sets(sets)).contains(labels)
 
 
@@ -193,7 +193,7 @@ def evaluate(
     logits : (n, K), optional
         Adds top-1 accuracy and strata by difficulty, the rank of the true label.
     difficulty : (n,) ranks from 1, optional
-        In place of logits, where the ranks are known already.
+        Instead of logits, if the ranks are already known.
     groups : (n,) names or numbers, or (n, G) groups that overlap, optional
         Adds coverage and size in each group of rows.
     min_count : strata with fewer rows are left out of SSCV
@@ -215,7 +215,7 @@ def evaluate(
 
 
 def judged_by(calibration: Calibration, evaluation: Evaluation) -> Evaluation:
-    """An evaluation of sets that a calibration made, with its verdict: it knows what was promised in each group."""
+    """An evaluation of sets that a calibration made, with its verdict: it knows what was guaranteed in each group."""
     return replace(evaluation, judged=verdict_of(evaluation, calibration))
 
 
@@ -232,7 +232,7 @@ def evaluate_calibration(
 
 
 class Evaluator:
-    """Evaluation in batches or shards: only counts are kept, so n may be as large as it likes.
+    """Evaluation in batches or shards: only counts are kept, for any number of rows.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ class Evaluator:
         return self._add(Tally.of(sets.sizes, holds(sets, truth), truth, ranks, members, sets.n_classes), sets[:0])
 
     def merge(self, *others: Evaluator) -> Evaluator:
-        """Add what other evaluators have seen."""
+        """Add the counts of other evaluators."""
         for other in others:
             if not isinstance(other, Evaluator):
                 raise InputTypeError(f"only an Evaluator can be merged; got a {type(other).__name__}.")
@@ -285,7 +285,7 @@ class Evaluator:
 
     def _add(self, tally: Tally, like: PredictionSets) -> Evaluator:
         if self._like is not None and self._like != like:
-            raise InputError("batches must come from one calibration and one coverage; these sets differ in either.")
+            raise InputError("batches must come from one calibration and one coverage; these sets do not.")
         known = None if self._like is None else self._like.columns
         if known is not None and like.columns is not None and ClassAxis.known_to(like).misplaced(known):
             raise InputError("batches must come from one calibration; these sets are of columns in another order.")

@@ -33,7 +33,7 @@ class Stratum:
     low : where the range begins
     high : where it ends, inclusive
     count : rows in it
-    coverage : the share of them whose set holds the true label; None without rows
+    coverage : the share of them whose set contains the true label; None without rows
     coverage_interval : its exact (Clopper-Pearson) interval; None without rows
     mean_size : labels per set; None without rows
     """
@@ -77,7 +77,7 @@ class _Shares:
 
     @property
     def worst(self) -> float:
-        """The least coverage."""
+        """The lowest coverage."""
         return float(self.coverage[self._least])
 
     @property
@@ -101,19 +101,19 @@ class ClassCoverage(_Shares):
     coverage : (K,) the share of each class's rows whose set holds it
     counts : (K,) rows of each class
     mean_size : (K,) labels per set of these rows
-    target : the coverage asked for, exactly
-    names : of the classes, where the sets know them
+    target : the target coverage, exactly
+    names : of the classes, if known
     """
 
     names: tuple[str, ...] | None = None
 
     @property
     def worst_class(self) -> int:
-        """The class covered least."""
+        """The class with the lowest coverage."""
         return self._least
 
     def label(self, number: int) -> str:
-        """A class as text, with its name where that is known: "class 32", "32 tailed frog"."""
+        """A class as text, with its name if known: "class 32", "32 tailed frog"."""
         return f"class {number}" if self.names is None else f"{number} {self.names[number]}"
 
 
@@ -123,10 +123,10 @@ class GroupCoverage(_Shares):
 
     Attributes
     ----------
-    coverage : (G,) the share of each group's rows whose set holds the true label
+    coverage : (G,) the share of each group's rows whose set contains the true label
     counts : (G,) rows of each group
     mean_size : (G,) labels per set of these rows
-    target : the coverage asked for, exactly
+    target : the target coverage, exactly
     names : of the G groups, sorted
     """
 
@@ -134,22 +134,22 @@ class GroupCoverage(_Shares):
 
     @property
     def worst_group(self) -> str:
-        """The group covered least."""
+        """The group with the lowest coverage."""
         return self.names[self._least]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """Everything worth knowing about sets whose labels are known. Prints as a table.
+    """The evaluation of prediction sets with known labels. Prints as a table.
 
     Attributes
     ----------
-    n : rows evaluated
+    n : the number of rows
     n_classes : K
-    target : the coverage asked for, exactly
+    target : the target coverage, exactly
     score : the name of the score
-    n_calibration : rows calibrated on; None where there is no guarantee
-    coverage : the share of rows whose set holds the true label
+    n_calibration : calibration rows; None without a guarantee
+    coverage : the share of rows whose set contains the true label
     coverage_interval : its exact (Clopper-Pearson) interval
     mean_size : labels per set
     mean_size_non_empty : labels per non-empty set; None where all are empty
@@ -161,20 +161,20 @@ class Evaluation:
     size_strata : rows and coverage by ranges of set size (the paper's Table 3)
     sscv : size-stratified coverage violation: the largest distance of coverage from the target over ranges of set
         size; None where none of them has `min_count` rows
-    sscv_count : rows in the range that decides SSCV: where they are few, it is mostly chance
+    sscv_count : rows in the range that decides SSCV; with few rows SSCV is mostly chance
     sscv_smallest_count : rows in the smallest of these ranges
     sat : size-adaptivity trade-off, (1 - SSCV) / mean size of non-empty sets; None where either is
     class_coverage : coverage, rows and mean size of each class
     accuracy : top-1 accuracy of the logits; None where neither logits nor difficulty were given
     difficulty_strata : rows, coverage and size by the rank of the true label (the paper's Table 4); None likewise
     confidence : of the intervals
-    target_confidence : with which the coverage was asked for (training-conditional sets); None where on average
-    guarantee : where the coverage holds, "marginal" or as `PredictionSets` has it
+    target_confidence : with which the target coverage holds (training-conditional sets); None on average
+    guarantee : the kind of guarantee, as in `PredictionSets`
     group_coverage : coverage, rows and mean size of each group; None where no groups were given
     filled : empty sets were given their top label
     smoothed : ties were broken at random
-    tied : other calibration scores equal the threshold, so that more may be covered
-    judged : the verdict of the calibration that made the sets, where it was asked; see `verdict`
+    tied : other calibration scores equal the threshold, so coverage can be higher
+    judged : the verdict of the calibration that made the sets, if available; see `verdict`
     """
 
     n: int
@@ -210,25 +210,25 @@ class Evaluation:
 
     @property
     def observed_coverage(self) -> float:
-        """The share of rows whose set holds the true label: `coverage`, by a name that says what it is."""
+        """The share of rows whose set contains the true label, the same as `coverage`."""
         return self.coverage
 
     @property
     def target_coverage(self) -> Fraction:
-        """The coverage asked for, exactly: `target`."""
+        """The target coverage, exactly: `target`."""
         return self.target
 
     @property
     def law_is_bound(self) -> bool:
-        """Whether the Beta law of coverage is one of at least so much: of filled sets, and where scores are tied."""
+        """Whether the Beta law is a lower bound: for filled sets, and with tied scores."""
         return self.filled or self.tied
 
     @property
     def verdict(self) -> dict[str, Any] | None:
-        """Whether the coverage observed is what the guarantee lets one expect: `kept`, `compatible`, and the interval.
+        """Whether the observed coverage agrees with the guarantee: `kept`, `compatible`, and the interval.
 
-        None where there is no guarantee (Base), and where sets do not say what was promised (in groups, under weights):
-        `calibration.evaluate` asks the calibration.
+        None without a guarantee (Base), and for sets with groups or weights, which do not contain their guarantee: use
+        `calibration.evaluate` for those.
         """
         return self.judged if self.judged is not None else verdict_of(self)
 
@@ -247,9 +247,9 @@ class Evaluation:
         return result
 
     def to_pandas(self) -> pd.DataFrame:
-        """A data frame with one row, whose columns are the figures that are one number or text each.
+        """A data frame with one row and a column for each single figure.
 
-        `pandas.concat` puts several evaluations together; the tables by size, class and so on are in `to_dict`.
+        `pandas.concat` combines several evaluations; the tables by size and class are in `to_dict`.
         """
         pd = need("pandas", "pandas", "pandas", "a data frame")
         tables = {"size_strata", "difficulty_strata", "size_quantiles", "coverage_interval", "promise"}
@@ -283,8 +283,8 @@ class Evaluation:
 
     @property
     def _asked(self) -> str:
-        """The coverage asked for, in words; of sets that bound a loss there is none."""
-        return "not asked for: the sets bound a loss" if self.guarantee == "risk" else f"asked {float(self.target):g}"
+        """The target coverage, in words; of sets that bound a loss there is none."""
+        return "no target: the sets bound a loss" if self.guarantee == "risk" else f"target {float(self.target):g}"
 
     def _sscv_text(self) -> str:
         """SSCV with what it is taken from: coarser ranges of size than those of the table, of those with rows."""
@@ -308,7 +308,7 @@ class Evaluation:
             rows = [[s.label, f"{s.count:,}", _figure(s.coverage), _figure(s.mean_size, 2)] for s in ranges]
             tables[caption] = [by, *_STRATUM], rows
         if self.group_coverage is not None:
-            tables["By group, the one covered least first"] = (
+            tables["By group, lowest coverage first"] = (
                 ["group", *_STRATUM],
                 self._group_rows(self.group_coverage),
             )
@@ -342,13 +342,13 @@ class Evaluation:
 
         Parameters
         ----------
-        about : title, class_names, model, data_set, author, note, files, date: as `evicp.report.of_evaluation` has them
+        about : title, class_names, model, data_set, author, note, files, date: as for `evicp.report.of_evaluation`
         """
         page: str = outer("report")(self, **about).to_html()
         return page
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw coverage by set size, with exact intervals, beside the target.
+        """Draw coverage by set size, with exact intervals and the target.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Where coverage fails: the slice of the inputs in which sets cover least."""
+"""The slice of the inputs with the lowest coverage."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _FEWEST = 10
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WorstSlice:
-    """The rows with low <= features @ direction <= high, and how often their sets hold the true label.
+    """The rows with low <= features @ direction <= high, and how often their sets contain the true label.
 
     Parameters
     ----------
-    coverage : among rows that had no part in finding the slice; None if it holds none of them
+    coverage : among rows not used in the search; None if the slice contains none of them
     interval : of that coverage, with 95 % confidence
-    count : how many of those rows the slice holds
-    found_coverage : among the rows it was found with; the lowest of many, so too low
-    found_count : how many of these it holds
-    target : the coverage that was asked for
+    count : the number of those rows in the slice
+    found_coverage : among the rows of the search; biased downwards
+    found_count : the number of rows of the search in the slice
+    target : the target coverage
     direction : (d,) a weight for each feature
     low, high : the ends
-    columns : the names of the features, where they came in a frame
+    columns : the names of the features, if given as a frame
     """
 
     coverage: float | None
@@ -62,24 +62,24 @@ class WorstSlice:
         held_out = "no other row" if self.coverage is None else f"{self.coverage:.4f} in {self.count:,} other rows"
         return (
             f"WorstSlice(coverage {held_out}, 95% interval [{self.interval[0]:.4f}, {self.interval[1]:.4f}]; "
-            f"{self.found_coverage:.4f} in the {self.found_count:,} it was found with; asked for {self.target:g})"
+            f"{self.found_coverage:.4f} in the {self.found_count:,} it was found with; target {self.target:g})"
         )
 
 
 def worst_slice(
     sets: PredictionSets, labels: Any, features: Any, *, share: float = 0.1, directions: int = 1000, seed: int = 0
 ) -> WorstSlice:
-    """The slice of the inputs with the least coverage, of those that hold at least a share of the rows.
+    """Find the slice of the inputs with the lowest coverage, among slices with at least a share of the rows.
 
-    A slice lies between two ends along a direction (Cauchois et al., 2021). It is searched for in one half of the rows,
-    exactly along each of many random directions; its coverage is that of the other half.
+    A slice is an interval along a direction (Cauchois et al., 2021). The search uses one half of the rows and many
+    random directions; the reported coverage is that of the other half.
 
     Parameters
     ----------
     sets, labels : as for `evaluate`
-    features : (n, d) what describes a row: its inputs, an embedding, its logits. Units do not matter.
-    share : of the rows, that a slice must hold
-    directions : how many to search along
+    features : (n, d) inputs, embeddings or logits of the rows. Units do not matter.
+    share : the smallest share of rows in a slice
+    directions : the number of directions to search
     seed : of the halves and the directions
 
     >>> import evicp
@@ -112,7 +112,7 @@ def _fewest(share: Any, n: int) -> int:
     fewest = ceil(share * n)
     if fewest < _FEWEST:
         raise InputError(
-            f"a slice must hold at least {_FEWEST} of the rows it is searched for in, which are half of all; "
+            f"a slice must contain at least {_FEWEST} of the rows used for the search, which are half of all; "
             f"a share of {share:g} of {n} is {fewest}. Give more rows, or a larger share."
         )
     return fewest

@@ -76,7 +76,7 @@ def violation(rows: Any, hits: Any, target: Any, *, min_count: int = 1, steady: 
     Parameters
     ----------
     rows, hits : (..., ranges) the rows in each range of sizes, and how many of them are covered
-    target : the coverage asked for, of the shape of the result
+    target : the target coverage, of the shape of the result
     min_count : ranges of fewer rows are left out
     steady : a range of so many rows counts half: its distance is weighed by rows / (rows + steady)
 

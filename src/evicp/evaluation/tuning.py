@@ -1,7 +1,7 @@
-"""Which parameters, which score? Chosen on rows of their own.
+"""Selection of parameters and scores on separate rows.
 
-Rows that chose a score must not be used again, neither to calibrate nor to test it: the score fits them better than it
-fits any other row, and the guarantee needs untouched ones.
+Do not use rows that selected a score again for calibration or tests: the score fits them better than other rows, and
+the guarantee needs unused rows.
 """
 
 from __future__ import annotations
@@ -60,16 +60,15 @@ _DOUBT = 0.25
 
 @dataclass(frozen=True)
 class Candidate:
-    """A score with its figures on the tuning rows, and by how much it leads the score to beat.
+    """A score with its figures on the tuning rows and its lead over the reference score.
 
     Attributes
     ----------
     score : the candidate
-    size : the mean size of its sets at the coverage asked for
+    size : the mean size of its sets at the target coverage
     sscv : their SSCV
     sat : their SAT
-    lead : by how much it is ahead of the score to beat in the metric that decides, averaged over coverages around the
-        one asked for
+    lead : its lead over the reference score in the selection metric, averaged over coverages around the target
     standard_error : of the lead
     """
 
@@ -83,16 +82,16 @@ class Candidate:
 
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """The best score, why it was chosen, and every candidate, best first. Prints as a table.
+    """The best score, the reason for its selection, and all candidates, best first. Prints as a table.
 
     Attributes
     ----------
-    best : the score chosen, ready to calibrate
-    why : a sentence or two
+    best : the selected score
+    why : the reason, in one or two sentences
     candidates : each with its figures, best first
     by : the metric, "size", "sscv" or "sat"
-    coverage : the coverage to be asked for later, exactly
-    n : tuning rows, which have been used up
+    coverage : the target coverage of later use, exactly
+    n : tuning rows; do not reuse them
     """
 
     best: Score
@@ -120,17 +119,17 @@ class Tuning:
 
     @property
     def caption(self) -> str:
-        """What the columns are of, and why the order of the rows is not that of the figure they are chosen by."""
+        """A description of the columns and the order of the rows."""
         return (
             f"At coverage {float(self.coverage):g}, ordered by lead in {_NAMES[self.by]}: an average over several "
-            f"coverages and over samples that leave a tenth of the rows out. size, SSCV and SAT are those on all rows."
+            f"coverages and over samples without a tenth of the rows. size, SSCV and SAT are on all rows."
         )
 
     def __repr__(self) -> str:
         return f"{text_table(*self.table())}\n{self.caption}\n{self.why}"
 
     def to_markdown(self) -> str:
-        """The candidates as a Markdown table, and why the best was chosen."""
+        """The candidates as a Markdown table, with the reason for the selection."""
         return f"{markdown_table(*self.table())}\n\n{self.caption}\n\n{self.why}"
 
     def _repr_html_(self) -> str:
@@ -162,14 +161,14 @@ def tune(
     seed: int = 0,
     **unknown: Any,
 ) -> Tuning:
-    """The best parameters of a score, on rows that must not be used again.
+    """Select the best parameters of a score, on rows that must not be used again.
 
     Parameters
     ----------
     logits, labels : the tuning rows; calibrate and test on others
-    score : a name, a score whose other parameters are kept, or "auto" for a choice among all families
+    score : a name, a score whose other parameters are kept, or "auto" to select among all families
     by : "size" (smallest), "sscv" (most adaptive) or "sat" (both)
-    coverage : the coverage to be asked for later
+    coverage : the target coverage of later use
     grid : candidates for each parameter, `{"lam": [0.01, 0.1]}`; `GRIDS` if None
     seed : which tenths of the rows are left out in turn
 
@@ -183,11 +182,11 @@ def tune(
     refuse_unknown("tune", unknown)
     if isinstance(score, str) and score.lower() == "auto":
         if grid is not None:
-            raise InputError('"auto" has candidates of its own; pass grid with one score.')
+            raise InputError('"auto" has its own candidates; pass grid with one score.')
         return auto(logits, labels, by, coverage, seed=seed)
     given = as_score(score)
     if grid is None and given.name not in GRIDS:
-        raise InputError(f"{given.name} has no grid of its own; pass grid with candidates for its parameters.")
+        raise InputError(f"{given.name} has no default grid; pass grid with candidates for its parameters.")
     tuned = Tuned(given, by=by, **(GRIDS[given.name] if grid is None else _as_grid(grid)))
     return _tune(tuned, TuningRows.checked(logits, labels, coverage, by, seed))
 
@@ -206,10 +205,10 @@ def _tune(tuned: Tuned, rows: TuningRows) -> Tuning:
 
 
 def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: Coverage = 0.9, *, seed: int = 0) -> Tuning:
-    """Which score? The best of all families on rows that must not be used again.
+    """Select the best score of all families, on rows that must not be used again.
 
-    The best of the families' defaults wins (LAC, unless another leads it by a quarter of a standard error), unless a
-    tuned candidate leads it by one.
+    The best default is selected (LAC, unless another is better by a quarter of a standard error), unless a tuned
+    candidate is better by one standard error.
 
     Parameters
     ----------
@@ -226,7 +225,7 @@ def _auto(candidates: Sequence[Score], rows: TuningRows) -> Tuning:
     best = max(judged, key=_overall)
     why = f"{why} on {len(rows.labels):,} rows"
     if best.overall <= default.overall:
-        return _report(default, default, judged, f"{why}, and no tuned candidate leads it", rows)
+        return _report(default, default, judged, f"{why}, and no tuned candidate is clearly better", rows)
     rival = f"{best.score.describe()} leads it by {best.lead_text(default)}"
     if best.leads_clearly(default, _CLEAR):
         return _report(best, default, judged, f"{why}, but {rival}", rows)
@@ -239,7 +238,7 @@ def _best_default(judged: Sequence[Judged], metric: str) -> tuple[Judged, str]:
     lac = next((j for j in judged if isinstance(j.score, LAC)), best)
     if best is lac or best.leads_clearly(lac, _DOUBT):
         return best, f"{best.score.describe()} has the best {metric} of all defaults"
-    return lac, f"{lac.score.describe()} has the best {metric} of all defaults, as far as can be told,"
+    return lac, f"{lac.score.describe()} has the best {metric} of all defaults, within noise,"
 
 
 def rows_to_choose(n: int) -> int:
@@ -277,7 +276,7 @@ def choose_score(logits: NDArray[Any], labels: I64) -> tuple[Score, I64]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A score whose parameters are chosen on the tuning share of each trial, never on its test rows.
+    """A score whose parameters are selected on the tuning rows of each trial, never on its test rows.
 
     Parameters
     ----------
@@ -321,7 +320,7 @@ class Tuned:
         return max(map(rows.judge, candidates), key=_overall).score
 
     def describe(self) -> str:
-        """The score's name with what is tuned."""
+        """The score's name with its tuned parameters."""
         return f"{self.score.describe()} (tuned {', '.join(self.grid)} by {self.by})"
 
 
@@ -350,7 +349,7 @@ def with_temperature(score: Score, temperature: float | None) -> Score:
 # ---------------------------------------------------------------------------------------------------------------
 # What is said of a choice
 
-_USED_UP = "These rows are used up: calibrate and test on others."
+_USED_UP = "Calibrate and test on other rows."
 _NAMES: Mapping[Metric, str] = MappingProxyType({"size": "size", "sscv": "SSCV", "sat": "SAT"})
 _overall = attrgetter("overall")
 
@@ -365,9 +364,9 @@ def _beside(best: Judged, given: Judged) -> str:
     """How the best candidate compares with the score that was given, which may be no candidate and better than all."""
     ahead = best.overall - given.overall
     if not ahead:
-        return f"{given.score.describe()} is as good"
+        return f"{given.score.describe()} is equally good"
     if ahead < 0:
-        return f"but {given.score.describe()}, which is none of them, leads it by {given.lead_text(best)}"
+        return f"but {given.score.describe()}, which is not a default, leads it by {given.lead_text(best)}"
     return f"it leads {given.score.describe()} by {best.lead_text(given)}"
 
 

@@ -1,4 +1,4 @@
-"""Verdicts: whether the coverage that was observed is what the guarantee lets one expect."""
+"""Verdicts: whether the coverage that was observed is what the guarantee predicts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from evicp.evaluation.result import Evaluation
 
 _LESS = (
-    "these rows are not like the calibration rows: another network or other preprocessing, labels that belong to other "
-    "rows, or a shift of the inputs. Calibrate on rows like these."
+    "these rows differ from the calibration rows: another network or preprocessing, labels of other rows, or a shift "
+    "of the inputs. Calibrate on rows like these."
 )
 _MORE = (
-    "The sets are larger than these rows need: the model was trained on them, or they are easier than the calibration "
-    "rows. Evaluate on rows like those to come."
+    "The sets are larger than necessary for these rows: the model was trained on them, or they are easier than the "
+    "calibration rows. Evaluate on rows like future ones."
 )
 
 
@@ -45,10 +45,10 @@ def verdict_text(verdict: dict[str, Any]) -> str:
 
 
 def excess_of(verdict: dict[str, Any]) -> str | None:
-    """What to say where far more is covered than promised: no broken guarantee, but hardly what was meant."""
+    """What to say where far more is covered than guaranteed: no broken guarantee, but hardly what was meant."""
     if not _is_far(verdict) or verdict["coverage"] < verdict["high"]:
         return None
-    return f"{verdict['coverage']:.4f} is covered, far more than the guarantee lets one expect. {_MORE}"
+    return f"{verdict['coverage']:.4f} is covered, far more than expected from the guarantee. {_MORE}"
 
 
 def _cause(verdict: dict[str, Any]) -> str | None:

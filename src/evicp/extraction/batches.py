@@ -77,7 +77,8 @@ def _read(network: Network, source: Source, row: int) -> Any:
         cause = (isinstance(error, FileError) and error.__cause__) or error  # the system's own error
         if getattr(cause, "errno", None) not in _FILE_ERRORS or not source.location.exists():
             raise FileError(
-                f"cannot read {source.inputs[row]}: {cause}. Nothing is lost: run the same again to go on."
+                f"cannot read {source.inputs[row]}: {cause}. Finished inputs are kept: run the same command again to "
+                "continue."
             ) from error
         reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         return Unreadable(source.inputs[row], " ".join(str(reason).split())[:200])
@@ -132,8 +133,8 @@ def _logits(network: Network, source: Source, batch: dict[int, Any]) -> NDArray[
         logits = network.logits(list(batch.values()))
     except Exception as error:  # a network may raise anything at all
         raise InputError(
-            f"{network.name} failed on {len(batch)} inputs from {source.inputs[rows[0]]} on: {error} "
-            "If memory ran out, start afresh with a smaller batch_size."
+            f"{network.name} failed on {len(batch)} inputs from {source.inputs[rows[0]]} on: {error} If memory ran "
+            "out, start again with a smaller batch_size."
         ) from error
     if logits.shape != (len(rows), network.n_classes):
         expected = (len(rows), network.n_classes)

@@ -84,7 +84,7 @@ def match_classes(names: Sequence[str], n_classes: int, class_names: Sequence[st
     if len(names) != n_classes:
         raise LabelsError(
             f"the data have {len(names)} classes ({_few(names)}) and the network {n_classes}, whose names are not "
-            "known: cannot tell which is which. Give the network's class names."
+            "known, so they cannot be matched. Give the network's class names."
         )
     return np.arange(n_classes)
 

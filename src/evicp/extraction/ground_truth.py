@@ -36,7 +36,7 @@ def read_ground_truth(path: Path, images: Sequence[str]) -> list[str]:
     labels = {row[0]: row[1] for row in rows}
     twice = next((row[0] for row in rows if labels[row[0]] != row[1]), None)
     if twice is not None:
-        raise LabelsError(f"{path} has more than one label for {twice}. Keep the one that is right.")
+        raise LabelsError(f"{path} has more than one label for {twice}. Keep the right one.")
     return _by_name(labels, path, images)
 
 
@@ -65,12 +65,12 @@ def _in_order(labels: list[str], path: Path, images: Sequence[str]) -> list[str]
     if not meta.exists():
         raise LabelsError(
             f"{path} numbers classes as ImageNet's development kit does, which is not the order of any weights. "
-            "Put the kit's meta.mat beside it, or use a list of synsets."
+            "Put the kit's meta.mat in the same folder, or use a list of synsets."
         )
     synsets = _devkit_synsets(meta)
     unknown = next((label for label in labels if int(label) not in synsets), None)
     if unknown is not None:
-        raise LabelsError(f"{path} holds the number {unknown}, which {meta} does not know.")
+        raise LabelsError(f"{path} holds the number {unknown}, which is not in {meta}.")
     return [synsets[int(label)] for label in labels]
 
 

@@ -34,7 +34,7 @@ def huggingface_network(name: str, weights: str, transform: Transform, device: D
     weights : "default"; there are no others
     """
     if weights != "default":
-        raise InputError(f"a Hugging Face model brings its weights; got weights {weights!r}.")
+        raise InputError(f"a Hugging Face model has its own weights; got weights {weights!r}.")
     transformers = need("transformers", "transformers", "huggingface", "a Hugging Face network")
     import_torch()
     local = {"local_files_only": Path(name).is_dir()}
@@ -103,7 +103,7 @@ def _text_network(
     transformers: Any, name: str, config: Any, transform: Transform, device: Device, local: dict[str, bool]
 ) -> Network:
     if transform != "weights":
-        raise InputError("a text classifier is fed by its own tokenizer; leave transform as it is.")
+        raise InputError("a text classifier uses its own tokenizer; leave transform at its default.")
     tokenizer = _loaded(name, transformers.AutoTokenizer, local)
     module = _loaded(name, transformers.AutoModelForSequenceClassification, local)
     digest = parameters_digest(module)

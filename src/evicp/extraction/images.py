@@ -36,9 +36,9 @@ class Preprocess:
     size : (height, width) of the network's input, or one number for a square
     resize : the length of the short side before the crop; None crops the largest central square first (or its
         `fraction`) and resizes that
-    fraction : the part of the short side that is kept where `resize` is None
+    fraction : the share of the short side that is kept if `resize` is None
     interpolation : "bilinear", "bicubic", "nearest", "lanczos", "box" or "hamming", with antialiasing, as Pillow does
-    scale : what a pixel of 0..255 is divided by
+    scale : the divisor of pixel values (0 to 255)
     mean, std : one number per channel (or one for all), after the division; tuples of one mean grey images
     layout : "CHW" or "HWC"
 

@@ -1,4 +1,4 @@
-"""A network, as extraction sees it: something that turns a batch of inputs into logits."""
+"""The interface of networks for extraction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Network:
-    """A classifier with what it needs to be run and to be recognised again.
+    """A classifier with its preprocessing and the settings that identify it.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Network:
     logits : function of a list of inputs
         Gives their logits, (batch, K) float32.
     settings : mapping of JSON values
-        What its logits depend on: how a later run recognises the same network.
+        Everything that its logits depend on; a later run compares it.
     modality : "image" or "text"
     class_names : K names, where they are known
     """
@@ -58,7 +58,7 @@ class Network:
 def choose_transform(
     wanted: Transform, own: Preprocess | Callable[[Any], Any] | None, own_described: Any = None
 ) -> tuple[Callable[[Any], Any], Any]:
-    """The transform to use and its description as JSON values; what a function does cannot be told.
+    """The transform to use and its description as JSON values; what a function does is unknown.
 
     Parameters
     ----------
@@ -72,12 +72,12 @@ def choose_transform(
         chosen: Any = PAPER if wanted == "paper" else own
         if chosen is None:
             raise InputError(
-                "this network does not say how its images are prepared. Give transform='paper' (resize to 256, crop "
+                "this network does not state its preprocessing. Give transform='paper' (resize to 256, crop "
                 "224, ImageNet's mean and deviation) or a Preprocess (--size, --resize, --mean, --std)."
             )
     elif isinstance(wanted, Mapping):
         if own is not None and not isinstance(own, Preprocess):
-            raise InputError("this network brings a transform of its own that cannot be changed in part.")
+            raise InputError("this network has its own transform, which cannot be changed in part.")
         chosen = (own or PAPER).changed(wanted)
     elif callable(wanted):
         chosen = wanted
@@ -96,7 +96,7 @@ def probe_classes(name: str, prepare: Callable[[Any], Any], logits: Callable[[li
     try:
         result = logits([prepare(image)])
     except Exception as error:  # a network may raise anything at all
-        raise InputError(f"{name} cannot be run on images prepared so: {error}") from error
+        raise InputError(f"{name} cannot be run on images with this transform: {error}") from error
     if result.ndim != 2 or len(result) != 1 or result.shape[1] < 2:
         raise LogitsError(f"{name} must give logits of shape (batch, classes); got {result.shape} for one image.")
     return int(result.shape[1])

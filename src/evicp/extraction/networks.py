@@ -1,4 +1,4 @@
-"""From what a user writes to a network."""
+"""Open a network by name, file or module."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _extra_of(prefix: str) -> str:
 
 def _open_onnx(path: Path, weights: str, transform: Transform, device: str, precision: str) -> Network:
     if weights != "default" or device not in ("auto", "cpu") or precision not in ("auto", "float32"):
-        raise InputError("an ONNX file brings its weights and precision and is run on the CPU; drop those options.")
+        raise InputError("an ONNX file has its own weights and precision and runs on the CPU; drop those options.")
     return onnx_network(path, transform)
 
 

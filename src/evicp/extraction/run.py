@@ -34,7 +34,7 @@ from evicp.types import I64
 
 @dataclass(frozen=True)
 class Extraction:
-    """What an extraction left on disk.
+    """The result of an extraction.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ class Extraction:
     unreadable : tuple of Unreadable
         Inputs that were left out.
     resumed : int
-        Rows that an earlier, interrupted run had done.
-    rate : float, or None if nothing was left to do
+        Rows that an earlier, interrupted run had finished.
+    rate : float, or None if all inputs were done before
         Inputs per second of this run.
     """
 
@@ -68,9 +68,9 @@ class Extraction:
         lines.append("no labels" if self.accuracy is None else f"top-1 accuracy {self.accuracy:.2%}")
         if self.resumed:
             lines.append(f"{self.resumed:,} inputs were done by an earlier run")
-        lines.append(f"{self.rate:.1f} inputs a second" if self.rate else "nothing was left to do")
+        lines.append(f"{self.rate:.1f} inputs a second" if self.rate else "all inputs were done")
         if self.unreadable:
-            lines.append(f"{len(self.unreadable):,} could not be read and were left out:")
+            lines.append(f"{len(self.unreadable):,} could not be read and were skipped:")
             lines += [f"  {item.input}: {item.reason}" for item in self.unreadable[:10]]
             lines += [f"  ... all in {storage.manifest_path(self.path).name}"] if len(self.unreadable) > 10 else []
         return "\n".join(lines)
@@ -99,17 +99,17 @@ def extract(
 ) -> Extraction:
     """Run a network over images or texts and write logits and labels to a file.
 
-    Interrupted, the same call goes on where it stopped, and the file is the same, byte for byte.
+    After an interruption, the same call continues, and the file is byte for byte the same.
 
     Parameters
     ----------
     network, weights, transform, device, precision : see `open_network`
     source, labels, split, input_column, label_column : see `open_source`
     output : a file ending in npz (`logits`, `labels`, `inputs`, `class_names`), safetensors, or npy (an array a file)
-    class_names : the network's classes in order, where it does not know them itself
-    trust_labels : take the numbers of the data's labels as they are, whatever its classes are called
-    batch_size, shard_size : inputs run at once, and written at once, which is what an interruption may lose
-    workers, force, progress : threads that read inputs (one per processor by default); start afresh; show a bar
+    class_names : the network's classes in order, if it does not contain them
+    trust_labels : use the numbers of the data's labels without checking class names
+    batch_size, shard_size : inputs per batch, and per shard; an interruption loses at most one shard
+    workers, force, progress : threads that read inputs (one per processor by default); start again; show a bar
     """
     target = _Target(Path(output), batch_size, shard_size, workers)
     opened = open_source(source, labels=labels, split=split, input_column=input_column, label_column=label_column)
@@ -143,8 +143,8 @@ def _job(network: Network, source: Source, target: _Target, class_names: Any, *,
     labels = network_labels(source, network.n_classes, names, trusted=trust_labels)
     if labels is not None and ClassAxis(network.n_classes, names).labels(labels) is not labels:
         raise InputError(
-            f"the classes of {network.name} are called by numbers of other classes ({some_of(names or ())}): labels "
-            "in a file could be of two kinds. Give other class_names."
+            f"the classes of {network.name} are numbers of other classes ({some_of(names or ())}), so labels in a file "
+            "are ambiguous. Give other class_names."
         )
     return _Job(network, source, labels, names, target)
 
@@ -191,7 +191,9 @@ class _Job:
             storage.check_same_settings(self.output, manifest["settings"], self.settings)
             shards.remove()  # what a run killed while it tidied up has left
             return self._result(manifest, resumed=len(self.source), rate=None)
-        raise FileError(f"{self.output} exists and is no result of this command. Use force (--force) to overwrite it.")
+        raise FileError(
+            f"{self.output} exists and is not a result of this command. Use force (--force) to overwrite it."
+        )
 
     def run(self, *, force: bool, progress: bool) -> Extraction:
         """Compute the shards that are missing, then join them."""

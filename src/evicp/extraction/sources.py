@@ -42,7 +42,7 @@ class Source:
         The image or text of a row; raises on a damaged one.
     modality : "image" or "text"
     labels : (n,) integers, optional
-        Numbers of `class_names` where those are given, otherwise of the network's classes.
+        Numbers of `class_names` if those are given, otherwise of the network's classes.
     class_names : names, optional
         The source's own classes.
     version : str
@@ -81,7 +81,7 @@ def open_source(
     input_column: str | None = None,
     label_column: str | None = None,
 ) -> Source:
-    """Find out what a path holds, and list it.
+    """Detect the kind of data under a path, and list its inputs.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def open_source(
     labels : path, optional
         Ground truth of a flat folder: lines of `file label`, or one label per image in the order of names.
     split, input_column, label_column : str, optional
-        A split of a Hugging Face data set; columns of a data set or a CSV file, where their names are not known.
+        A split of a Hugging Face data set; columns of a data set or a CSV file, if their names are not usual ones.
     """
     if isinstance(source, Source):
         return source
@@ -100,7 +100,7 @@ def open_source(
         raise FileError(f"cannot read {path}: no such file or folder.")
     is_dataset = (path / "dataset_dict.json").exists() or (path / "state.json").exists()
     if split is not None and not is_dataset:
-        raise InputError(f"a split is one of a Hugging Face data set; {path} is none.")
+        raise InputError(f"a split needs a Hugging Face data set; {path} is not one.")
     if is_dataset or path.is_file():
         if labels is not None:
             raise InputError(f"a ground-truth file is for a folder of images; {path} has labels of its own.")
@@ -111,7 +111,7 @@ def open_source(
             raise InputError(f"columns are those of a CSV file or a data set; {path} is a folder of images.")
         opened = _from_folder(path) if labels is None else _from_flat_folder(path, Path(labels))
     if not len(opened):
-        raise FileError(f"{path} holds no inputs. Give a folder of images, a data set or a CSV file with rows.")
+        raise FileError(f"{path} contains no inputs. Give a folder of images, a data set or a CSV file with rows.")
     return opened
 
 
@@ -146,8 +146,8 @@ def _from_folder(root: Path) -> Source:
         return _image_files(root, root, names)
     if flat:
         raise FileError(
-            f"{root} holds images both directly ({flat[0]}) and in folders: which are the classes? "
-            "Move them apart, or give a ground-truth file."
+            f"{root} contains images both directly ({flat[0]}) and in folders: so the classes are unclear. Separate "
+            "them, or give a ground-truth file."
         )
     folders = sorted((f.name for f in root.iterdir() if f.is_dir() and not _hidden(f.name)), key=natural_key)
     if all(folder.isascii() and folder.isdigit() for folder in folders):
@@ -281,7 +281,7 @@ def _from_dataset(path: Path, split: str | None, input_column: str | None, label
     column = _find_column(list(kinds), input_column, (*_PATH_COLUMNS, *_TEXT_COLUMNS), path)
     column = column or next((name for name, kind in kinds.items() if kind == "Image"), None)
     if column is None:
-        raise FileError(f"{path} has no column of images or texts that is known by name; it has {', '.join(kinds)}.")
+        raise FileError(f"{path} has no column of images or texts with a usual name; it has {', '.join(kinds)}.")
     label = _find_column(list(kinds), label_column, _LABEL_COLUMNS, path)
     label = label or next((name for name, kind in kinds.items() if kind == "ClassLabel"), None)
     numbers, class_names = _dataset_labels(data, label)
@@ -298,7 +298,7 @@ def _dataset_labels(data: Any, label: str | None) -> tuple[I64 | None, tuple[str
         return None, None
     values, names = data[label][:], getattr(data.features[label], "names", None)
     if any(value is None for value in values):
-        raise LabelsError(f"the column {label!r} has rows without a label. Filter them out first.")
+        raise LabelsError(f"the column {label!r} has rows without a label. Remove them first.")
     if names is None and any(isinstance(value, str) for value in values):
         return _numbered(values)
     return np.asarray(values), None if names is None else tuple(names)

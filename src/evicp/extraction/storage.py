@@ -26,7 +26,7 @@ from evicp.io.atomic import atomic_path, write_whole
 from evicp.io.paths import open_file, read_text
 from evicp.types import I64
 
-#: The value of a setting that cannot be told, and so is never the same as that of an earlier run.
+#: The value of a setting that is unknown, and so is never the same as that of an earlier run.
 UNKNOWN = "cannot be told"
 
 
@@ -115,9 +115,7 @@ def refuse_companions(output: Path, written: Collection[str], *, force: bool) ->
     """
     for name, beside in companions(output).items():
         if name not in written and beside.exists():
-            raise FileError(
-                f"{beside} would be read with the new {output.name}, and is not written anew. Move it away."
-            )
+            raise FileError(f"{beside} would be read with the new {output.name}, but is not updated. Move it away.")
         if beside.exists() and not output.exists() and not force:
             raise _would_be_lost(beside)
     if not output.exists() and not force and _is_of_others(manifest_path(output)):
@@ -164,13 +162,13 @@ def check_same_settings(output: Path, before: Mapping[str, Any], now: Mapping[st
     unknown = [name for name, values in different.items() if UNKNOWN in values]
     if unknown and not changes:
         raise FileError(
-            f"{output} was begun by an earlier run, and whether {unknown[0]} is the same cannot be told. "
-            "Choose another output, or start afresh with force (--force)."
+            f"{output} was begun by an earlier run, and {unknown[0]} cannot be compared with it. Use another output, "
+            "or start again with force (--force)."
         )
     if changes:
         raise FileError(
-            f"{output} was begun with other settings: {'; '.join(changes)}. Repeat the first settings, choose another "
-            "output, or start afresh with force (--force)."
+            f"{output} was begun with other settings: {'; '.join(changes)}. Repeat the first settings, use another "
+            "output, or start again with force (--force)."
         )
 
 
@@ -205,7 +203,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             return content
         raise ValueError("it is not an object")
     except (OSError, ValueError) as error:
-        raise FileError(f"cannot read {path}: {error}. Delete it, or start afresh with force (--force).") from error
+        raise FileError(f"cannot read {path}: {error}. Delete it, or start again with force (--force).") from error
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

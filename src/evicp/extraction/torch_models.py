@@ -43,7 +43,7 @@ def import_torchvision() -> Any:
         return need("torchvision", "torchvision", "extract", "a torchvision network")
     except RuntimeError as error:  # torchvision's compiled part was built for another torch
         raise MissingExtraError(
-            f"torchvision does not fit the installed torch ({error}). Install builds of both that belong together."
+            f"torchvision does not match the installed torch ({error}). Install matching builds of both."
         ) from error
 
 
@@ -98,7 +98,7 @@ def _torchvision_module(torchvision: Any, name: str, weights: str, chosen: Any) 
 
 
 def _preset(preset: Any) -> Preprocess:
-    """Torchvision's transform for a set of weights, as ours: the same arithmetic, bit for bit."""
+    """Torchvision's transform for a set of weights, as ours: the same arithmetic, exactly."""
     (size,), (resize,) = preset.crop_size, preset.resize_size
     return Preprocess(
         size=(size, size),
@@ -222,7 +222,7 @@ def _lite_weights(number: int) -> Path:
 
 
 def factory_network(name: str, weights: str, transform: Transform, device: Device) -> Network:
-    """A network from a function of yours: `package.module:function`.
+    """A network from your own function: `package.module:function`.
 
     The function takes no arguments and returns a torch module, a pair (module, transform of a Pillow image), or a
     `Network`. Modules in the current folder are found.

@@ -70,7 +70,7 @@ def open_device(device: str = "auto", precision: str = "auto") -> Device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".") or type(error).__name__
-        raise InputError(f"device {device!r} cannot be used: {reason}. Use cpu, or auto for what is there.") from error
+        raise InputError(f"device {device!r} cannot be used: {reason}. Use cpu or auto.") from error
     if precision == "auto":
         precision = "float16" if device.startswith("cuda") else "float32"
     return Device(device, precision)

@@ -1,1 +1,1 @@
-"""What users give: arrays, frames and names of classes, checked and converted once."""
+"""User input: arrays, frames and class names, checked and converted once."""

@@ -79,9 +79,9 @@ class ClassAxis:
             if len(columns) != n_classes:
                 raise InputError(f"it has {len(columns)} columns for {n_classes} classes.")
         if numbered is not True and numbered is not False:
-            raise InputError(f"it says of its class names that they are numbers: {numbered!r}.")
+            raise InputError(f"it states whether its class names are numbers as {numbered!r}.")
         if numbered and (names is None or None in map(as_number, names)):
-            raise InputError("it says that its class names are numbers, and they are not.")
+            raise InputError("it states that its class names are numbers, but they are not.")
         return cls(n_classes, names, None if columns is None else tuple(columns), numbered)
 
     @classmethod
@@ -126,7 +126,7 @@ class ClassAxis:
                 selected = f"{_in_order(frame, what, known)}, or " if len(set(columns)) == len(columns) else ""
                 message = f"in another order: {here}. Pass {selected}{by_place}."
             else:
-                message = f"under other names: {here}. Pass the columns of the classes, or {by_place}."
+                message = f"with other names: {here}. Pass the columns of the classes, or {by_place}."
         elif _is_shuffled(columns, numbers_of(columns)):
             message = (
                 f"in another order than that of their numbers: {some_of(columns, repr)}. Pass them in that "
@@ -134,10 +134,10 @@ class ClassAxis:
             )
         else:
             message = (
-                f"under other numbers than 0 to {self.n_classes - 1}: {some_of(columns, repr)}. Pass them as "
+                f"with numbers other than 0 to {self.n_classes - 1}: {some_of(columns, repr)}. Pass them as "
                 f"class_names too, to calibrate, if labels are among them, or {by_place}, from 0."
             )
-        raise LogitsError(f"{what} have the classes' columns {message}")
+        raise LogitsError(f"{what} have the columns of the classes {message}")
 
     @property
     def _own_numbers(self) -> tuple[str, ...]:
@@ -220,9 +220,9 @@ class ClassAxis:
             return _by_name(array.tolist(), tuple(map(as_number, names)))
         if array.dtype.kind in "iu" and (name := _number_of_another(names)) is not None:
             raise LabelsError(
-                f"labels that are whole numbers can be of two kinds here: {name!r} is the name of class "
-                f"{names.index(name)}, and the number of another. Pass names: labels.astype(str) if labels are among "
-                "the class_names, np.array(class_names)[labels] if they count classes from 0."
+                f"labels that are whole numbers are ambiguous here: {name!r} is the name of class {names.index(name)}, "
+                "and the number of another class. Pass names: labels.astype(str) if labels are among the class_names, "
+                "np.array(class_names)[labels] if they count classes from 0."
             )
         return array
 
@@ -295,7 +295,7 @@ def _as_name(place: int, name: Any) -> str:
     """One class name: text as it is, a whole number in its digits; what else has a text is hardly meant by it."""
     if isinstance(name, str) or (isinstance(name, int | np.integer) and not isinstance(name, bool)):
         return str(name)
-    missing = "Name every class, or leave class_names out."
+    missing = "Give every class a name, or leave out class_names."
     hint = (
         "Decode it: name.decode()."
         if isinstance(name, bytes)
@@ -415,7 +415,7 @@ def _by_name(labels: list[Any], class_names: tuple[Any, ...]) -> I64:
     if len(numbers) < len(class_names):
         number, name = next((i, name) for i, name in enumerate(class_names) if numbers[name] != i)
         raise LabelsError(
-            f"labels can be names only where class_names differ; got {name!r} for classes {number} and "
+            f"labels can be names only if class_names are different; got {name!r} for classes {number} and "
             f"{numbers[name]}. Pass class numbers."
         )
     found = np.array([numbers.get(name, -1) for name in labels], np.int64)
@@ -431,8 +431,8 @@ def _hint(label: Any, class_names: tuple[Any, ...]) -> str:
     """What may be meant by a label that is no class."""
     if not isinstance(label, str):
         return (
-            f"They are numbers ({some_of(class_names)}), so that labels are looked up among them; pass "
-            "np.array(class_names)[labels] if labels count classes from 0."
+            f"They are numbers ({some_of(class_names)}), so labels are looked up among them; pass "
+            "np.array(class_names)[labels] if labels are class numbers from 0."
         )
     close = did_you_mean(label, class_names, show=repr)
     return close or "Drop such rows, or calibrate with this class."

@@ -120,7 +120,7 @@ def _plain(column: Any) -> Any:
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # of more bytes than one array can count
-        raise InputError("a column must fit into one Arrow array; read the file in blocks: evicp.blocks.open_rows.")
+        raise InputError("a column must fit into one Arrow array. Read the file in blocks: evicp.blocks.open_rows.")
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage

@@ -114,7 +114,7 @@ def _from_frame(frame: Any, what: str) -> NDArray[Any]:
         if column.dtype.kind not in kinds:
             raise InputTypeError(
                 f"{what} must have {wanted} columns only; column {name!r} has dtype {column.dtype}. "
-                "Drop it, or fill its gaps."
+                "Drop it, or fill its missing values."
             )
         columns.append(column)
     return np.column_stack(columns) if columns else array.astype(np.float64)

@@ -71,7 +71,7 @@ def _labels_of_all(rows: Sequence[Any]) -> list[Any] | None:
     first = column_labels(rows[0])
     for number, row in enumerate(rows):
         if column_labels(row) != first:
-            raise LogitsError(f"rows must have the same columns in the same order; those of row {number} are others.")
+            raise LogitsError(f"rows must have the same columns in the same order; those of row {number} differ.")
     return first
 
 
@@ -140,12 +140,12 @@ def as_features(
     own = columns_of(features) if getattr(features, "ndim", 2) == 2 else None
     if columns is not None and own is not None and own != columns:
         raise InputError(
-            f"{what} must have the columns {some_of(columns)}, in this order; got {some_of(own)}. Order them so."
+            f"{what} must have the columns {some_of(columns)}, in this order; got {some_of(own)}. Reorder them."
         )
     if columns is None and own is not None and sorted(numbers_of(own) or ()) == list(range(len(own))):
         raise InputError(
-            f"{what} must have numbered columns in their order; got {some_of(own)}. Order them so, or pass "
-            f"{what}.to_numpy() if their order is right."
+            f"{what} must have numbered columns in their order; got {some_of(own)}. Reorder them, or pass "
+            f"{what}.to_numpy() if the order is right."
         )
     array = convert.as_array(features, what)
     if array.dtype.kind not in "bfiu" and array.size:
@@ -204,15 +204,15 @@ def _compare(one: str, index: Any, other: str, theirs: Any) -> None:
         row = next((row for row in range(len(index)) if index[row] != theirs[row]), 0)
         aligned = f"{other}.loc[{one}.index] to pair them by it, or " if index.isin(theirs).all() else ""
         raise (LabelsError if other == "labels" else InputError)(
-            f"{one} and {other} must be of the same rows in the same order; by their index row {row} is "
+            f"{one} and {other} must have the same rows in the same order; by index, row {row} is "
             f"{_shown(index[row])} in {one} and {_shown(theirs[row])} in {other}. "
-            f"Pass {aligned}{other}.to_numpy() to pair them by place."
+            f"Pass {aligned}{other}.to_numpy() to pair them by position."
         )
     moved = entries - np.arange(len(entries))
     if np.all(moved == moved[0]) and abs(int(moved[0])) < len(entries):
         warn(
-            f"by their index the rows of {one} and {other} are {abs(int(moved[0]))} apart; they are paired by their "
-            f"place. Pass {other}.to_numpy() if that is right, or the same rows of both.",
+            f"by index, the rows of {one} and {other} are {abs(int(moved[0])):,} apart; they are paired by position. "
+            f"Pass {other}.to_numpy() if that is right, or the same rows of both.",
             SuspiciousInputWarning,
         )
 
@@ -257,7 +257,8 @@ def same_labels(logits: Any, labels: Any, array: NDArray[Any], truth: I64) -> No
     gained, lost = int(np.sum(by_index & ~by_place)), int(np.sum(by_place & ~by_index))
     if gained - lost > 3 * np.sqrt(gained + lost):
         raise LabelsError(
-            f"labels must be those of the logits' rows; of {len(rows):,} rows that both have by their index, "
-            f"{by_index.mean():.0%} have the largest logit at their label if paired by it, {by_place.mean():.0%} by "
-            "their place. Pass the same rows of both in the same order, or labels.to_numpy() to pair them by place."
+            f"labels must belong to the rows of the logits; of {len(rows):,} rows with a common index, "
+            f"{by_index.mean():.0%} have the largest logit at their label if paired by index, {by_place.mean():.0%} if "
+            "paired by position. Pass the same rows of both in the same order, or labels.to_numpy() to pair them by "
+            "position."
         )

@@ -23,10 +23,10 @@ def rows_of(lists: Any) -> list[list[Any]]:
     rows = []
     for number, row in enumerate(lists.to_pylist() if hasattr(lists, "to_pylist") else lists):  # of Arrow
         if isinstance(row, str | bytes | Mapping) or not isinstance(row, Iterable):
-            raise InputTypeError(f"lists must hold one list of labels per row; got {row!r} at row {number}.")
+            raise InputTypeError(f"lists must contain one list of labels per row; got {row!r} at row {number}.")
         rows.append(row.tolist() if hasattr(row, "tolist") else sorted(row) if isinstance(row, Set) else list(row))
         if any(isinstance(label, bool | np.bool_) for label in rows[-1]):
-            raise InputTypeError(f"lists must hold labels; got True or False in row {number}. Use from_mask.")
+            raise InputTypeError(f"lists must contain labels; got True or False in row {number}. Use from_mask.")
     return rows
 
 
@@ -41,7 +41,7 @@ def labels_of(rows: list[list[Any]], classes: ClassAxis) -> I64:
                 classes.numbers(row, len(row))
             except (LabelsError, InputTypeError) as error:
                 where = str(error).replace(" at row ", " at position ")
-                raise type(error)(f"lists must hold labels; in row {number}, {where}") from None
+                raise type(error)(f"lists must contain labels; in row {number}, {where}") from None
         raise
 
 

@@ -125,12 +125,12 @@ def as_labels(labels: Any, n: int, n_classes: int) -> I64:
 def _labels_hint(array: NDArray[Any]) -> str:
     """How labels of another kind become class numbers."""
     if isinstance(array.flat[0], str | bytes):
-        return "Pass class numbers; names will do where class_names= is given, in the order of the logits."
+        return "Pass class numbers, or names together with class_names= in the order of the logits."
     if array.dtype.kind == "O" and (gap := _gap_in(array)):
         return f"{gap[1:]} Drop such rows."
     if array.dtype.kind == "f" and not np.all(array == np.rint(array)):
         row = int(np.flatnonzero(array != np.rint(array))[0])
-        return f"Row {row} has {array[row]}, which is no class number; drop such rows."
+        return f"Row {row} has {array[row]}, which is not a class number; drop such rows."
     return "Use labels.astype(int) if they are class numbers."
 
 
@@ -392,7 +392,7 @@ def as_printable(names: Sequence[str], what: str) -> None:
     """Names are shown in tables, pages and files: none may hold a control character."""
     for index, name in enumerate(names):
         if not name.isprintable() and any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
-            raise InputError(f"{what} must be printable; name {index}, {name!r}, holds a control character.")
+            raise InputError(f"{what} must be printable; name {index}, {name!r}, contains a control character.")
 
 
 def is_many(coverage: Any) -> bool:

@@ -57,7 +57,7 @@ def _warn_if_no_evidence(logits: NDArray[Any]) -> None:
     if len(sample) and np.mean(np.max(sample, axis=1) <= 0) > 0.5:
         warn(
             "most rows have no positive logit, so relu evidence is zero for every label (log-probabilities?). "
-            "Pass raw logits; if there are none, take a score other than ECP, or ECP(evidence='softplus').",
+            "Pass raw logits; if there are none, use a score other than ECP, or ECP(evidence='softplus').",
             SuspiciousInputWarning,
         )
 
@@ -74,7 +74,7 @@ def _warn_if_equal(logits: NDArray[Any]) -> None:
     usable = np.abs(sample[:, 0]) <= LARGEST_LOGIT  # others are refused
     if len(sample) >= _SOME and np.all(usable & (sample.min(1) == sample.max(1))):
         warn(
-            "all logits of a row are equal, in every row looked at: its labels have the same score, so sets are empty "
-            "or full. Check that the model is trained, and that its output is read from the right place.",
+            "all logits of a row are equal, in every row of a sample: its labels have the same score, so sets are "
+            "empty or full. Check that the model is trained, and that the right output is used.",
             SuspiciousInputWarning,
         )

@@ -1,1 +1,1 @@
-"""The outside world: files of logits, sets and calibrations."""
+"""Files of logits, sets and calibrations."""

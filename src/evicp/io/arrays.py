@@ -105,7 +105,7 @@ def _open_member(path: Path, file: Any, archive: zipfile.ZipFile, info: zipfile.
     """One array of an npz file: its bytes where they are plain, a stream where they are packed."""
     most = {zipfile.ZIP_STORED: info.compress_size, zipfile.ZIP_DEFLATED: _MOST_INFLATED * info.compress_size}
     if info.file_size > most.get(info.compress_type, info.file_size):
-        raise FileError(f"its array {info.filename} cannot have the {info.file_size:,} bytes that the archive claims.")
+        raise FileError(f"its array {info.filename} cannot have the {info.file_size:,} bytes that the archive states.")
     with archive.open(info) as entry:
         header = npy_header(entry)
         length = entry.tell()

@@ -85,13 +85,15 @@ def saved_files(folder: Path) -> list[Path] | None:
     """The files of a data set that `save_to_disk` has written, in their order; None of any other folder."""
     if (folder / "dataset_dict.json").is_file():
         splits = [f"{folder / name}" for name in sorted(entry.name for entry in folder.iterdir() if entry.is_dir())]
-        raise FileError(f"{folder} holds splits of a data set. Give one of them: {some_of(splits) or 'it has none'}.")
+        raise FileError(
+            f"{folder} contains splits of a data set. Give one of them: {some_of(splits) or 'it has none'}."
+        )
     if not (folder / "state.json").is_file():
         return None
     state = _json(folder / "state.json")
     if state.get("_indices_data_files"):
         raise FileError(
-            f"{folder} holds a selection of rows. Call flatten_indices() on the data set, and save it again."
+            f"{folder} contains a selection of rows. Call flatten_indices() on the data set, and save it again."
         )
     entries = state.get("_data_files") or ()
     names: list[Any] = [entry.get("filename") for entry in entries if isinstance(entry, dict)]
@@ -117,5 +119,5 @@ def _json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise FileError(f"cannot read {path}: it is not JSON ({error}).") from error
     if not isinstance(content, dict):
-        raise FileError(f"cannot read {path}: it must hold a JSON object.")
+        raise FileError(f"cannot read {path}: it must contain a JSON object.")
     return content

@@ -1,4 +1,4 @@
-"""The calibration artifact: a safetensors file, with a description under a checksum, that is read without trust.
+"""The calibration file: a safetensors file with a checksummed description, validated on load.
 
 Its tensors are "scores"; or, where there are groups, "scores.0", "scores.1", ...; and where there are weights,
 "weights" and "class_weights".
@@ -48,7 +48,7 @@ _COUNTS = ("chosen_on", "folds")
 _OPTIONAL = (*_COUNTS, "columns", "numbered")
 
 #: Fifty thousand class names of sixty letters fit. Parsed, a header takes up to fifteen times its size: this bound
-#: keeps the promise that loading takes no more than the file's size plus 64 MiB.
+#: keeps the guarantee that loading takes no more than the file's size plus 64 MiB.
 LARGEST_HEADER = 3 * 2**20
 
 #: No description has more lists, objects or keys than this (class names and base rates are one list each) ...
@@ -85,7 +85,7 @@ def _description(calibration: Calibration) -> str:
 
 
 def _name_of(score: Score) -> str:
-    """What a file calls a score: a class of yours that has the name of a built-in one is not that one."""
+    """What a file calls a score: your own class that has the name of a built-in one is not that one."""
     return score.name if SCORES.get(score.name, type(score)) is type(score) else CUSTOM
 
 
@@ -167,18 +167,18 @@ def _layout(lengths: dict[str, int]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def load(path: str | PathLike[str], score: Score | Callable[..., Any] | None = None) -> Calibration:
-    """Read a calibration. Nothing in the file is executed, and nothing in it is believed before it is checked.
+    """Read a calibration. No code in the file is executed, and every field is checked.
 
     Parameters
     ----------
     path : a file written by `Calibration.save`, or `hf://owner/model[@revision][/file]` on the Hugging Face Hub
-    score : needed where the calibration used a function of yours (a score, ECP's evidence or utility): the file only
-        says "custom", so supply it again
+    score : your own function, if the calibration used one (a score, ECP's evidence or utility): the file only says
+        "custom", so supply it again
 
     Returns
     -------
     Calibration
-        As it was when it was saved.
+        The same as when it was saved.
 
     >>> from tempfile import TemporaryDirectory
     >>> from evicp import calibrate
@@ -222,7 +222,7 @@ def read_sealed(
         except (ArithmeticError, OSError, TypeError, ValueError) as error:
             raise ArtifactError(f"cannot load {source}: it is not a calibration ({error}).") from error
         except MemoryError as error:
-            raise ArtifactError(f"cannot load {source}: it is larger than the memory at hand.") from error
+            raise ArtifactError(f"cannot load {source}: it is larger than the available memory.") from error
 
 
 def _read_artifact(file: BinaryIO, names_of: NamesOf) -> tuple[dict[str, str], dict[str, F64]]:
@@ -230,14 +230,14 @@ def _read_artifact(file: BinaryIO, names_of: NamesOf) -> tuple[dict[str, str], d
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if length > min(LARGEST_HEADER, size - 8):
-        raise ArtifactError(f"it is not a calibration: its header claims {length:,} bytes.")
+        raise ArtifactError(f"it is not a calibration: its header states {length:,} bytes.")
     header = strict_json(file.read(length).decode(), _MOST_GROUPS)
     metadata = header.pop("__metadata__", None)
     lengths = _lengths(header, names_of(set(header)))
     n, rest = divmod(size - 8 - length, 8)
     if rest or not lengths or sum(lengths.values()) != n or not _laid_out(header, lengths):
         raise ArtifactError(
-            "it is not a calibration: it must hold one F64 tensor, scores, that fills the file (or one per group, "
+            "it is not a calibration: it must contain one F64 tensor, scores, that fills the file (or one per group, "
             "or scores and weights)."
         )
     if not isinstance(metadata, dict) or set(metadata) != {"evicp", "sha256"}:
@@ -276,7 +276,7 @@ def strict_json(text: str, most_groups: int = 0) -> dict[str, Any]:
         return result
 
     def refuse(literal: str) -> None:
-        raise ArtifactError(f"its description holds {literal}.")
+        raise ArtifactError(f"its description contains {literal}.")
 
     bare = _STRING.sub("", text)
     if any(bare.count(mark) > _MOST_PARTS + most_groups * each for mark, each in _PARTS_OF_A_GROUP.items()):
@@ -284,7 +284,7 @@ def strict_json(text: str, most_groups: int = 0) -> dict[str, Any]:
     try:
         content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except RecursionError as error:
-        raise ArtifactError("its description has more parts than any calibration, one within the other.") from error
+        raise ArtifactError("its description is nested more deeply than that of any calibration.") from error
     if not isinstance(content, dict):
         raise ArtifactError("its description is not an object.")
     return content
@@ -294,7 +294,7 @@ def rebuilt(content: dict[str, Any], tensors: dict[str, F64], supplied: Score | 
     """A calibration from a description whose every field is checked."""
     if content.get("version") != FORMAT_VERSION:
         raise ArtifactError(
-            f"its format is version {content.get('version')!r}; this evicp reads version {FORMAT_VERSION}."
+            f"its format is version {content.get('version')!r}; this version of evicp reads version {FORMAT_VERSION}."
         )
     kind = next(law for law in LAWS if law.names_of(set(tensors)))
     special = {kind.stored_as} - {""}
@@ -307,7 +307,7 @@ def rebuilt(content: dict[str, Any], tensors: dict[str, F64], supplied: Score | 
     parts = [tensor for name, tensor in tensors.items() if name.startswith("scores")]
     n = sum(map(len, parts))
     if validate.as_count(content["n"], "n") != n:
-        raise ArtifactError(f"it says n = {content['n']} but holds {n} scores.")
+        raise ArtifactError(f"it states n = {content['n']} but contains {n} scores.")
     if not all(_ascending(part) for part in parts if len(part)):
         raise ArtifactError("its scores are not ascending numbers.")
     score = _rebuild_score(content["score"], supplied)
@@ -335,7 +335,7 @@ def rebuilt(content: dict[str, Any], tensors: dict[str, F64], supplied: Score | 
 def stored_count(value: Any, what: str) -> int:
     """A number of rows or folds that the file does not hold: only its size can be checked."""
     if validate.as_count(value, what) >= 2**53:
-        raise ArtifactError(f"it says {what} = {value}, more than anyone has.")
+        raise ArtifactError(f"it states {what} = {value}, which is too large.")
     return int(value)
 
 
@@ -354,12 +354,12 @@ def _rebuild_score(stored: Any, supplied: Score | None) -> Score:
             raise ScoreError(f"it was made with the score {name} {parameters}; got {got[0]} {got[1]}.")
         return supplied
     if name == CUSTOM or CUSTOM in parameters.values():
-        raise ScoreError("it was made with a function or class of yours. Supply it again: evicp.load(path, score=...).")
+        raise ScoreError("it was made with your own function or class. Supply it again: evicp.load(path, score=...).")
     kind = SCORES.get(name)
     if kind is None or set(parameters) != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]
         raise ScoreError(
-            f"it names the score {name!r} with parameters {', '.join(sorted(parameters)) or 'none'}, which this evicp "
-            "does not know. If it is a score of yours, supply it: evicp.load(path, score=...)."
+            f"it names the score {name!r} with parameters {', '.join(sorted(parameters)) or 'none'}, which this "
+            "version of evicp does not know. If it is your own score, supply it: evicp.load(path, score=...)."
         )
     return as_score(kind(**parameters))
 

@@ -37,8 +37,8 @@ def read_torch(path: Path, wanted: Wanted) -> LogitsFile:
     except Exception as error:  # whatever the parser raises on a malformed file becomes one typed error
         if type(error).__name__ == "UnpicklingError":  # its text says how to run what is in the file
             raise FileError(
-                f"cannot read {path}: not a torch file of plain tensors: it holds a pickled module or another object. "
-                "Save a dict of tensors: torch.save({'logits': ..., 'labels': ...})."
+                f"cannot read {path}: not a torch file of plain tensors: it contains a pickled module or another "
+                "object. Save a dict of tensors: torch.save({'logits': ..., 'labels': ...})."
             ) from error
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileError(f"cannot read {path}: it is not a torch file of plain tensors ({reason[:200]}).") from error
@@ -110,5 +110,5 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, if none of its keys is there twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        raise FileError("cannot read standard input: a key of its JSON object is there twice.")
+        raise FileError("cannot read standard input: a key of its JSON object occurs twice.")
     return content

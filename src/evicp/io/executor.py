@@ -98,7 +98,7 @@ def tasks(rows: Rows, values: Mapping[str, Any], size: int) -> Iterator[Task]:
 
 
 class Executor:
-    """Where rows are worked on: in this process, unless a subclass shares them out."""
+    """Where rows are worked on: in this process, unless a subclass distributes them."""
 
     def calibrate(self, rows: Rows, values: Mapping[str, Any], calibrator: Calibrator) -> Generator[int]:
         """Add rows to a calibrator; yields how many rows were added, now and then."""

@@ -82,9 +82,7 @@ class SetsWriter:
     def append(self, sets: PredictionSets) -> None:
         """Write the sets of the next rows."""
         if self.summary is not None and self.summary.about != about_of(sets):
-            raise InputError(
-                "sets of one file must come from one calibration and one coverage; these differ in either."
-            )
+            raise InputError("sets of one file must come from one calibration and one coverage; these do not.")
         self._file.append(sets, 0 if self.summary is None else self.summary.rows)
         self.summary = SetsSummary.of(sets, self.summary)
 
@@ -218,7 +216,7 @@ def write_set_lines(file: IO[str], sets: PredictionSets, first_row: int) -> None
 
 
 def read_sets(path: str | PathLike[str]) -> PredictionSets:
-    """Read sets written to parquet or npz (JSON lines do not keep what the sets remember)."""
+    """Read sets from parquet or npz (other formats do not contain the guarantee of the sets)."""
     return join_sets(list(scan_sets(path)))
 
 
@@ -232,11 +230,11 @@ def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[Predic
         try:
             content = content or strict_json(about)
             if validate.as_n_classes(content["n_classes"]) > most:
-                raise InputError(f"it claims {content['n_classes']:,} classes; a file of its size has at most {most:,}")
+                raise InputError(f"it states {content['n_classes']:,} classes; a file of its size has at most {most:,}")
             yield _rebuild_sets(content, offsets, labels, rows)
             rows += len(offsets) - 1
         except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise FileError(f"cannot read {path}: it does not hold sets written by evicp ({error}).") from error
+            raise FileError(f"cannot read {path}: it does not contain sets written by evicp ({error}).") from error
 
 
 #: Evaluating sets counts by class, which takes 60 bytes each: a small file must not claim more than these.
@@ -257,7 +255,7 @@ def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
                 first_row, left = file.metadata.num_rows - left, left - len(batch)
                 yield columns.lists(batch.column("labels"), "labels", first_row)
         if left:
-            raise FileError("it does not hold as many sets as it says.")
+            raise FileError("it does not contain the stated number of sets.")
 
     return about, pieces()
 
@@ -287,7 +285,7 @@ def _scan_npz(path: Path, step: int) -> tuple[str, Iterator[Any]]:
 def _refuse_logits(names: Sequence[str]) -> None:
     """Raise where a file of logits was given for sets."""
     if "logits" in names:
-        raise FileError("it holds logits, not sets. Give sets, or the calibration to predict them with.")
+        raise FileError("it contains logits, not sets. Give sets, or the calibration to predict them with.")
 
 
 def _fit(offsets: RawArray, labels: RawArray) -> bool:
@@ -305,7 +303,7 @@ def _rebuild_sets(about: dict[str, Any], offsets: NDArray[Any], labels: NDArray[
     if offsets.ndim != 1 or labels.ndim != 1 or offsets.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
         raise InputError("offsets and labels are not whole numbers")
     if not len(offsets) or offsets[0] or offsets[-1] != len(labels) or np.any(offsets[1:] < offsets[:-1]):
-        raise InputError("offsets and labels do not fit together")
+        raise InputError("offsets and labels do not match")
     if np.any((labels < 0) | (labels >= n_classes)):
         raise InputError(f"labels are not in [0, {n_classes})")
     offsets = offsets.astype(np.int64, copy=False)

@@ -40,7 +40,7 @@ def _rows_in(opener: Callable[..., Any], path: Path, wanted: Wanted) -> FileRows
 
 def _rows_of_npy(path: Path, wanted: Wanted) -> FileRows:
     if wanted.logits is not None:
-        raise FileError("it holds one array without a name. Leave out logits_column (--logits-column).")
+        raise FileError("it contains one array without a name. Leave out logits_column (--logits-column).")
     return FileRows(open_npy(path), None)
 
 
@@ -72,9 +72,9 @@ def read_logits(
 
     npz and safetensors hold arrays `logits` and `labels`; tables hold a column `logits` of lists of one length, or a
     column for each class (`logit_0`, `logit_1`, ...), and a column `labels`, without nulls. Other usual names (`label`,
-    `targets`, `preds`, `arr_0`, ...) are known; `logits_column` and `labels_column` name any other, or, with a `*`, the
-    columns of a wide table. A damaged npz file is refused, and so is a parquet file if its pages have checksums
-    (pyarrow writes them with `write_page_checksum=True`); other formats have none.
+    `targets`, `preds`, `arr_0`, ...) are recognised; `logits_column` and `labels_column` set any other name, or, with a
+    `*`, the columns of a wide table. A damaged npz file is refused, and so is a parquet file if its pages have
+    checksums (pyarrow writes them with `write_page_checksum=True`); other formats have none.
     """
     wanted = Wanted(logits_column, labels_column)
 
@@ -110,11 +110,11 @@ def open_rows(
         val.labels.npy. The names of a folder are those of its files, which must agree; files of a folder that hold the
         same rows are refused. Parquet files are compared with the checksums of their pages, which pyarrow writes with
         `write_page_checksum=True` only
-    labels : an npy file of labels, where the logits' own file has none
+    labels : an npy file of labels, if the logits file has none
     logits_column, labels_column : the arrays or columns to read, if not those with usual names (`logits`, `preds`,
         `labels`, `label`, `targets`, ...); in tables, a name with a `*` stands for a column for each class
-    memory : what blocks and what is made of them may take, as bytes or text
-    more : readers of further formats by suffix, which return whole arrays
+    memory : the memory for blocks and their results, as bytes or text
+    more : readers of additional formats by suffix, which return whole arrays
     """
     source, budget, wanted = as_path(path), as_bytes(memory), Wanted(logits_column, labels_column)
     readers = more or {}
@@ -172,12 +172,12 @@ def _files_of_logits(folder: Path, suffixes: Collection[str]) -> list[Path]:
     beside = {file for f in found for file in companions(f).values()}
     found = [f for f in found if f not in beside and not _holds_labels(f)]
     if not found:
-        raise FileError(f"{folder} holds no file of logits; known are {', '.join(suffixes)}.")
+        raise FileError(f"{folder} contains no file of logits; known formats are {', '.join(suffixes)}.")
     for one, other in pairwise(sorted(found, key=lambda f: f.stem)):
         if one.stem == other.stem:
             raise FileError(
-                f"{folder} holds {one.name} and {other.name}: rows in two formats would count twice. Keep one of them; "
-                "if their rows differ, give them different names."
+                f"{folder} contains {one.name} and {other.name}: rows in two formats would count twice. Keep one of "
+                "them; if their rows differ, give them different names."
             )
     return sorted(found, key=lambda f: (natural_key(f.name), f.name))
 
@@ -201,8 +201,8 @@ def _refuse_copies(found: Sequence[Path], shards: Sequence[FileRows]) -> None:
         for other in same_start:
             if _same_rows(shard, shards[other]):
                 raise FileError(
-                    f"{found[other].name} and {found[number].name} in {found[number].parent} hold the same rows, which "
-                    "would count twice. Remove one of them, or put rows that are equal by chance into one file."
+                    f"{found[other].name} and {found[number].name} in {found[number].parent} contain the same rows, "
+                    "which would count twice. Remove one of them, or put rows that are equal by chance into one file."
                 )
         same_start.append(number)
 
@@ -244,7 +244,7 @@ def _common_names(found: Sequence[Path], files: Sequence[FileRows]) -> tuple[str
         if names != named[0][1]:
             raise FileError(
                 f"the files of a folder must have the same class names; {named[0][0].name} and {file.name} differ. "
-                "Order the classes alike, or keep the files in folders of their own."
+                "Use the same order of classes, or put the files into separate folders."
             )
     return named[0][1] if named else None
 
@@ -270,7 +270,7 @@ def _names_in_metadata(path: Path) -> tuple[str, ...] | None:
         names = None if text is None else json.loads(text)
         if names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             return None if names is None else tuple(names)
-        raise ValueError("it is another kind of JSON")
+        raise ValueError("it is a different kind of JSON")
     except (ValueError, RecursionError) as error:
         raise FileError(
             f"class_names in {path} must be a JSON list of strings; they cannot be read ({error})."

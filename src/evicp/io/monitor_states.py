@@ -47,7 +47,7 @@ def _read(path: str, monitor: Monitor, watched: dict[str, Any]) -> Monitor:
     except InputError as error:
         raise FileError(f"cannot read {path}: {error}") from error
     if content.get("calibration") != watched["calibration"]:
-        raise InputError(f"{path} was made with another calibration, or does not say which. Use another state file.")
+        raise InputError(f"{path} was made with another calibration, or does not state which. Use another state file.")
     mine, theirs = _settings(monitor, watched["group"]), _settings(before, content.get("group"))
     for name in mine:
         if mine[name] != theirs[name]:

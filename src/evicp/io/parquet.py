@@ -40,7 +40,7 @@ def _require_one_of_each(file: Any) -> None:
     footer = file.metadata
     rows = sum(footer.row_group(number).num_rows for number in range(footer.num_row_groups))
     if rows != footer.num_rows:
-        raise FileError(f"it claims {footer.num_rows:,} rows, and {rows:,} in its row groups.")
+        raise FileError(f"it states {footer.num_rows:,} rows, but {rows:,} in its row groups.")
 
 
 def _batches(path: Path, names: tuple[str, ...], step: int) -> Generator[Any]:

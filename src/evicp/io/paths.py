@@ -22,11 +22,11 @@ def as_path(path: Any) -> Path:
     if not (text := os.fsdecode(path)):
         raise FileError("a path must not be empty.")
     if "\0" in text:
-        raise FileError(f"a path must not hold a NUL character; got {text!r}.")
+        raise FileError(f"a path must not contain a NUL character; got {text!r}.")
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise FileError(f"a path must be text that file names can have here; got {text!r}.") from error
+        raise FileError(f"a path must be text that this system allows in file names; got {text!r}.") from error
     return Path(text)
 
 
@@ -133,11 +133,11 @@ def reading(source: object, problem: str = "it is damaged") -> Iterator[None]:
     except EvicpError as error:
         raise unreadable(source, error) from error
     except MemoryError as error:
-        raise FileError(f"cannot read {source}: it is larger than the memory at hand ({error}).") from error
+        raise FileError(f"cannot read {source}: it is larger than the available memory ({error}).") from error
     except Exception as error:
         if isinstance(error, OSError) and error.strerror:
             raise FileError(f"cannot read {source}: {error.strerror}.") from error
-        reason = str(error) or "it ends where more was expected"
+        reason = str(error) or "it ends too early"
         raise FileError(f"cannot read {source}: {problem} ({reason}).") from error
 
 

@@ -136,7 +136,7 @@ def _usual_logits(names: Sequence[str], table: bool) -> tuple[str, ...]:
         return tuple(name for _, name in sorted(complete[0].items()))
     hint = ", or a pattern for a column per class, such as 'logit_*'" if table else ""
     raise FileError(
-        f"it has no {_what(table)} 'logits'; it has {_holds(names)}. Name what holds them with logits_column "
+        f"it has no {_what(table)} 'logits'; it has {_holds(names)}. Name it with logits_column "
         f"(--logits-column NAME){hint}."
     )
 

@@ -40,7 +40,7 @@ def as_bytes(memory: int | str) -> int:
         raise InputError(f"memory must be a size such as 256MiB or 2GB; got {str(memory)[:99]!r}.")
     size = min(int(float(match[1]) * _UNITS[match[2] or ""]), sys.maxsize)
     if size < 1:
-        raise InputError(f"memory must be more than nothing; got {memory!r}.")
+        raise InputError(f"memory must be greater than 0; got {memory!r}.")
     return size
 
 
@@ -89,7 +89,7 @@ class FileRows:
             return ((piece, None) for piece in logits)
         n, given = self.shape[0], self.labels.shape
         if not given:
-            raise LabelsError("labels must be one-dimensional; got one number alone. Pass one class number per row.")
+            raise LabelsError("labels must be one-dimensional; got a single number. Pass one class number per row.")
         if len(given) == 1 and given[0] != n:
             raise LabelsError(f"labels must have one entry per row of logits; got {given[0]} labels for {n} rows.")
         return _aligned(logits, self.labels.pieces(step, start, stop))
@@ -137,7 +137,7 @@ class Rows:
     def __post_init__(self) -> None:
         for file in self.files:
             if not file.shape:
-                raise LogitsError(f"{self._name(file)} must hold rows; it holds a single number.")
+                raise LogitsError(f"{self._name(file)} must contain rows; it contains a single number.")
 
     def __len__(self) -> int:
         return sum(file.shape[0] for file in self.files)
@@ -233,7 +233,7 @@ def no_labels(rows: Rows) -> FileError:
         if (len(names) > 1)
         else ("", "")
     )
-    given = f"{name_it}give them in a file of their own (--labels labels.npy)."
+    given = f"{name_it}give them in a separate file (--labels labels.npy)."
     return FileError(f"{rows.source} has no labels{holds}. {given[0].upper()}{given[1:]}")
 
 
@@ -253,5 +253,5 @@ def in_one_type(logits: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if logits.dtype == dtype or logits.dtype.kind not in "fiu":
         return logits
     if len(logits) and not np.can_cast(logits.dtype, dtype):
-        raise FileError(f"logits of {logits.dtype} do not fit {dtype}, the type of the files' logits when opened.")
+        raise FileError(f"logits of {logits.dtype} do not match {dtype}, the type of the files' logits when opened.")
     return logits.astype(dtype)

@@ -57,7 +57,7 @@ def bytes_of(shape: tuple[int, ...], itemsize: int) -> int:
     for length in shape:
         size *= length
     if min(shape, default=0) < 0 or (shape and shape[0] and not size):
-        raise FileError(f"its header claims rows that hold nothing: shape {shape}, {itemsize} bytes a value.")
+        raise FileError(f"its header states rows without content: shape {shape}, {itemsize} bytes a value.")
     return size
 
 
@@ -155,7 +155,7 @@ class RawArray(StoredArray):
     def __post_init__(self) -> None:
         end = self.offset + bytes_of(self.shape, self._stored.itemsize)
         if self.offset < 0 or end > (self.stamp or (self.path.stat().st_size,))[0]:
-            raise FileError("it is shorter than its header says.")
+            raise FileError("it is shorter than its header states.")
 
     @property
     def _stored(self) -> np.dtype[Any]:
@@ -186,7 +186,7 @@ class RawArray(StoredArray):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start to stop, in an array of their own."""
         if not 0 <= start <= stop <= self.shape[0]:
-            raise FileError(f"it has {self.shape[0]:,} rows; asked for {start:,} to {stop:,}.")
+            raise FileError(f"it has {self.shape[0]:,} rows, not {start:,} to {stop:,}.")
         with opened(self.path, self.stamp) as file:
             return self._shown(self._read(file, self._buffer(stop - start), start, stop), stop - start).copy()
 

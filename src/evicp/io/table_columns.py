@@ -50,7 +50,7 @@ class TableColumn(StoredArray):
         if values.shape[1:] != self.shape[1:]:
             raise columns.uneven_lists(self.names[0], first_row, values.shape[1], self.shape[1])
         if len(self.shape) > 1 and values.dtype != self.dtype:
-            raise FileError(f"its {self.names[0]} were {self.dtype} when it was opened, and are {values.dtype}.")
+            raise FileError(f"its {self.names[0]} were {self.dtype} when it was opened, and now are {values.dtype}.")
         return values
 
 

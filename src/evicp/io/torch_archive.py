@@ -50,7 +50,7 @@ def require_version(torch: Any) -> None:
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or tuple(map(int, found.groups())) < _OLDEST:
         raise MissingExtraError(
-            f"reading torch files needs torch 2.10 or newer; got {version}, which a file can make run code "
+            f"reading torch files needs torch 2.10 or newer; got {version}, in which a file can run code "
             "(CVE-2025-32434, CVE-2026-24747). Upgrade it (pip install 'torch>=2.10'), or use safetensors files."
         )
 
@@ -92,7 +92,7 @@ def _require_tensors(archive: zipfile.ZipFile) -> None:
     other = next((name for name in names if not _OURS.fullmatch(name)), None)
     if other is not None or len(set(names)) < len(names):
         twice = "a member more than once" if other is None else repr(other[:100])
-        raise FileError(f"it holds {twice}, which torch.save does not write. Save its tensors again.")
+        raise FileError(f"it contains {twice}, which torch.save does not write. Save its tensors again.")
     if any(member.compress_type or member.compress_size != member.file_size for member in members):
         raise FileError("its tensors are compressed, which torch.save does not do. Save them again.")
     damaged = archive.testzip()  # torch writes checksums and does not compare them
@@ -105,5 +105,6 @@ def refuse_expanded(tensor: Any, what: str) -> None:
     strided = hasattr(tensor, "untyped_storage") and str(getattr(tensor, "layout", "")) == "torch.strided"
     if strided and tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise FileError(
-            f"its {what} of shape {tuple(tensor.shape)} repeat numbers that are stored once. Save {what}.contiguous()."
+            f"its {what} of shape {tuple(tensor.shape)} are expanded from fewer stored numbers. Save "
+            f"{what}.contiguous()."
         )

@@ -48,8 +48,8 @@ def compiled() -> ModuleType | None:
         return import_module("evicp.kernels._native")
     except ImportError as error:
         warn(
-            f"evicp has no compiled kernels here ({error}); scores are computed by NumPy, which takes longer. "
-            "Install it where there is a C++ compiler, or from a wheel.",
+            f"evicp is installed without compiled kernels ({error}); scores are computed by NumPy, which is slower. "
+            "Install it with a C++ compiler, or from a wheel.",
             EvicpWarning,
         )
         return None
@@ -84,7 +84,7 @@ def _find_backend(score: Any) -> Any:
         raise InputError(f"EVICP_BACKEND must be one of {', '.join(_BACKENDS)}; got {_chosen!r}.")
     fast = compiled()
     if fast is None and _chosen == "native":
-        raise InputError('backend "native" is not installed here: it takes a wheel, or a C++ compiler at installation.')
+        raise InputError('backend "native" is not installed: it needs a wheel, or a C++ compiler at installation.')
     return fast if fast is not None and (score is None or fast.knows(score)) else _numpy
 
 
@@ -169,14 +169,14 @@ def label_scores(score: Any, logits: Any, labels: I64) -> F64:
 def labelled(score: Any, logits: Any, labels: Any, *, ordered: bool) -> Any:
     """The scores of labelled rows of a tensor on an accelerator, which stay there, and a summary (`Labelled`).
 
-    The labels, a tensor beside the logits, are whole numbers; that they are class numbers is found out there, too. With
-    `ordered` the scores may come sorted as well, where that costs nothing.
+    The labels, a tensor beside the logits, are whole numbers; that they are class numbers is determined there, too.
+    With `ordered` the scores may come sorted as well, where that costs nothing.
     """
     return _backend_for(score, logits).labelled(score, logits, labels, ordered=ordered)
 
 
 def fixed_sets(score: Any, logits: Any, threshold: float, width: int | None) -> Any:
-    """Sets of a tensor on an accelerator in a fixed shape, without a wait for the device, see `_torch_fixed`."""
+    """Sets of a tensor on an accelerator in a fixed shape, without waiting for the device, see `_torch_fixed`."""
     return _backend_for(score, logits).fixed_sets(score, logits, threshold, width)
 
 

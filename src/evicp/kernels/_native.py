@@ -112,7 +112,7 @@ _last: tuple[Any, int, bytes, bool] = (None, 0, b"", True)
 
 
 def _blocks(score: Any, logits: NDArray[Any]) -> Iterator[tuple[bytes, slice, _Parts]]:
-    """A score's parameters with all rows at once, or with the blocks for which a user's utility is worked out."""
+    """A score's parameters with all rows at once, or with the blocks for which a user's utility is computed."""
     global _last  # noqa: PLW0603 - replaced as a whole, so that threads see one or the other
     last, width, packed, plain = _last
     if last is not score or width != logits.shape[1]:

@@ -1,7 +1,7 @@
 """The reference: plain float64 NumPy, in row blocks, for any score.
 
 Everything here trusts its input (`validate.blocks` has seen it) and every label's score comes from the score's one
-formula, so `label in set` and `score <= threshold` agree bit for bit.
+formula, so `label in set` and `score <= threshold` agree exactly.
 """
 
 from __future__ import annotations

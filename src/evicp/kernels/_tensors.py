@@ -55,7 +55,7 @@ class Tensors:
         return self.backend.labelled(score, logits, labels, ordered=ordered)
 
     def fixed_sets(self, score: Any, logits: Tensor, threshold: float, width: int | None) -> tuple[Tensor, Tensor]:
-        """Membership, or the first labels of each set, and sizes, without a wait for the device."""
+        """Membership, or the first labels of each set, and sizes, without waiting for the device."""
         backend = self.backend if hasattr(self.backend, "fixed_sets") else _torch_fixed
         sets: tuple[Tensor, Tensor] = backend.fixed_sets(score, logits, threshold, width)
         return sets

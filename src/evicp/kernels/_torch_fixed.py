@@ -1,4 +1,4 @@
-"""Sets of fixed shape by plain tensor operations, without a wait for the device."""
+"""Sets of fixed shape by plain tensor operations, without waiting for the device."""
 
 from __future__ import annotations
 

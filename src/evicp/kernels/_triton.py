@@ -1,10 +1,10 @@
 """The built-in scores on CUDA: one kernel reads the logits, once; everything after it works on what it left.
 
-`_read_rows` reduces a row to a few statistics and, on the way, counts the labels above the one asked for, or finds
+`_read_rows` reduces a row to a few statistics and, on the way, counts the labels above the given one, or finds
 the few labels that could be in the set. Rows that fit are held in registers (`_tile`), longer ones are looped over
 (`_long`). `_score` then turns a logit, its rank and its row's statistics into the label's score, in float64. It is
 the only formula: label scores, sets and dense scores all end in it, so membership and `score <= threshold` agree
-bit for bit.
+exactly.
 
 Probabilities and evidence are added as integers (`_parts`), in two levels of 20 bits that each fit a 32-bit sum.
 Integer sums have no order, so neither the compiler nor the number of warps has a say in a result's last bits. From 65
@@ -100,7 +100,7 @@ def sets_plan(score: Any, like: Tensor, threshold: float) -> SetsPlan | None:
 
 
 def fixed_sets(score: Any, logits: Tensor, threshold: float, width: int | None) -> tuple[Tensor, Tensor]:
-    """Sets of fixed shape, without a wait for the device, see `_torch_fixed.fixed_sets`."""
+    """Sets of fixed shape, without waiting for the device, see `_torch_fixed.fixed_sets`."""
     if not _readable(logits) or not len(logits) or threshold == inf:
         return _torch_fixed.fixed_sets(score, logits, threshold, width)
     ((_, whole),) = _groups(logits, len(logits))

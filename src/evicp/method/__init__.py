@@ -1,1 +1,1 @@
-"""The paper: evidence, scores, temperature."""
+"""The method of the paper: evidence, scores, temperature."""

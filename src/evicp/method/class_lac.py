@@ -25,14 +25,14 @@ _BEYOND = 1e6
 class ClassLAC(Score):
     """LAC with an offset of each class, and optionally a rank limit: -ln p_k + offset_k, for long-tailed classes.
 
-    A class with a low offset is in more sets. The offsets and limits must come from other rows than those that are
-    calibrated: `of_frequencies`, `fit_class_offsets` and `fit_rank_limits` find them.
+    A class with a low offset is in more sets. Offsets and limits must come from rows outside the calibration set:
+    `of_frequencies`, `fit_class_offsets` and `fit_rank_limits` compute them.
 
     Parameters
     ----------
     offsets : K numbers; 0 if not given
-    limits : K whole numbers from 1: a label whose rank among the logits is beyond its class's limit comes after all
-        that are within theirs; none if not given
+    limits : K whole numbers from 1: labels whose rank among the logits is above the limit of their class come last;
+        none if not given
     temperature : T of the probabilities softmax(z / T)
 
     >>> ClassLAC(offsets=[0.0, -1.0, 0.0], limits=[3, 3, 2]).scores([[2.0, 1.0, 0.0]]).round(3)
@@ -62,11 +62,11 @@ class ClassLAC(Score):
     def of_frequencies(cls, frequencies: Any, temperature: float = 1.0) -> ClassLAC:
         """The prevalence-adjusted softmax (Ding et al., 2025): -ln(p_k / frequency of class k).
 
-        If the probabilities are the true ones, no sets of the same mean size have a higher mean coverage of classes.
+        With true probabilities, no other sets of the same mean size have a higher mean coverage of classes.
 
         Parameters
         ----------
-        frequencies : K positive numbers, of the classes among the rows the network was trained on, or will meet
+        frequencies : K positive numbers: class frequencies in the training set or among new rows
         temperature : T of the probabilities softmax(z / T)
 
         >>> round(ClassLAC.of_frequencies([1.0, 0.5]).offsets[1], 4)
@@ -74,7 +74,7 @@ class ClassLAC(Score):
         """
         given = _numbers(in_class_order(frequencies, "frequencies"), "frequencies", "fiu").astype(np.float64)
         if not ((given > 0) & np.isfinite(given)).all():
-            raise ScoreError("frequencies must be positive and finite; give classes without rows a small one.")
+            raise ScoreError("frequencies must be positive and finite; give classes without rows a small frequency.")
         return cls(tuple(np.log(given / given.max()).tolist()), temperature=temperature)
 
     def formula(self, z: F64) -> F64:
@@ -102,7 +102,7 @@ def _numbers(given: Any, what: str, kinds: str) -> NDArray[Any]:
     array = np.asarray(in_class_order(given, what))
     if array.ndim != 1 or not array.size or array.dtype.kind not in kinds:
         wanted = "whole numbers" if kinds == "iu" else "numbers"
-        raise ScoreError(f"{what} must be {wanted}, one of each class; got {given!r}.")
+        raise ScoreError(f"{what} must be {wanted}, one for each class; got {given!r}.")
     return array
 
 

@@ -32,8 +32,8 @@ class ECP(Score):
     temperature : float
         T of the utility softmax(z / T).
     stabilizer : float or "scaled"
-        Added to the cost's denominator: 1e-8 is what the paper's released code does, 0 the equation as printed,
-        "scaled" is 0.01 / K^2 (equal to 1e-8 at K = 1,000).
+        Added to the cost's denominator: 1e-8 as in the paper's released code, 0 as in the printed equation, or "scaled"
+        for 0.01 / K^2 (equal to 1e-8 at K = 1,000).
     utility : callable, optional
         Takes (n, K) logits and returns as many utilities >= 0, in place of the softmax.
 
@@ -61,7 +61,7 @@ class ECP(Score):
 
     @property
     def monotone(self) -> bool:
-        """Whether every set is a top-m set: scores fall as logits rise (built-in parts, uniform base rates)."""
+        """Whether scores fall as logits rise, so that every set is a top-m set (built-in parts, uniform base rates)."""
         return self.base_rates is None and self.utility is None and isinstance(self.evidence, str)
 
     def epsilon(self, n_classes: int) -> float:
@@ -89,7 +89,7 @@ class ECP(Score):
             return np.exp(evidence.log_utility(z, self.temperature))
         phi = validate.numbers_from_user(self.utility, z, "utility")
         if self.stabilizer == 0 and np.any((phi == 0) & (z > -np.inf)):
-            raise ScoreError("utility must be positive where stabilizer is 0; got 0. Use stabilizer=1e-8.")
+            raise ScoreError("utility must be positive if stabilizer is 0; got 0. Use stabilizer=1e-8.")
         return phi
 
     def formula(self, z: F64) -> F64:

@@ -183,7 +183,7 @@ def log_utility(z: F64, temperature: float = 1.0) -> F64:
 def _is_normalized(z: F64, log_total: F64) -> Bools:
     """Whether rows hold log-probabilities, (..., 1); log_total is ln of the sum of exp(z - max z).
 
-    These are kept as they are, so that equal probabilities of different rows stay equal to the last bit.
+    These are kept as they are, so that equal probabilities of different rows stay exactly equal.
     """
     top = z.max(-1, keepdims=True)
     with np.errstate(over="ignore"):  # what does not fit is not equal
@@ -297,7 +297,7 @@ def log_score(log_cost: F64, possible: Bools) -> F64:
 class Opinion:
     """What the evidence in a batch of logits says: (n, K) arrays, and the uncertainty, (n,).
 
-    `uncertainty + belief.sum(1)` is 1: what is not believed of any label is not known.
+    `uncertainty + belief.sum(1)` is 1: the uncertainty is the part that is not assigned to any label.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What all scores share: parameters that are checked, and one formula."""
+"""The base class of scores: checked parameters and one formula."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CUSTOM = "custom"
 
 
 class Score:
-    """What all scores share. A subclass names itself and gives `formula`, (n, K) logits to (n, K) scores."""
+    """The base class of scores. A subclass sets `name` and defines `formula`, (n, K) logits to (n, K) scores."""
 
     name: ClassVar[str]
     #: Whether it needs the total probability of the labels above.
@@ -41,9 +41,9 @@ class Score:
         raise TypeError(f"{type(self).__name__} defines no formula")
 
     def ingredients(self, z: F64) -> Ingredients:  # noqa: ARG002
-        """What the formula computes on the way, by name: of each label, (n, K), or of each row, (n, 1).
+        """Intermediate results of the formula by name: for each label, (n, K), or for each row, (n, 1).
 
-        `explain` shows them. A score of one's own may leave them out.
+        `explain` shows them. Your own score may omit them.
         """
         return {}
 
@@ -62,7 +62,7 @@ class Score:
         return {field.name: getattr(self, field.name) for field in fields}
 
     def plain_parameters(self) -> dict[str, Any]:
-        """The parameters as JSON values, for files and tables; of a user's function only that it is one."""
+        """The parameters as JSON values, for files and tables; a user's function appears as "custom"."""
         return {name: CUSTOM if callable(value) else value for name, value in self.parameters().items()}
 
     def describe(self) -> str:

@@ -108,12 +108,12 @@ class APS(Score):
 @built_in
 @dataclass(frozen=True)
 class RAPS(Score):
-    """Regularised APS: every rank past k_reg costs lam more.
+    """Regularised APS: every rank above k_reg adds a penalty lam.
 
     Parameters
     ----------
-    lam : what each rank past k_reg costs
-    k_reg : how many ranks cost nothing
+    lam : the penalty of each rank above k_reg
+    k_reg : the number of ranks without penalty
     randomized : whether a label's own probability counts v times, v uniform for each row; if False, v is 1
     randomize_penalty : whether the penalty of the label's own rank counts v times, as in the released code of the ECP
         paper
@@ -153,11 +153,11 @@ class RAPS(Score):
 @built_in
 @dataclass(frozen=True)
 class SAPS(Score):
-    """Sorted APS: only the largest probability is kept; every further rank costs lam.
+    """Sorted APS: only the largest probability is used; every further rank adds lam.
 
     Parameters
     ----------
-    lam : what each rank after the first costs
+    lam : the penalty of each rank after the first
     randomized : whether the label's own part, of the largest probability or of lam, counts v times, v uniform for each
         row; if False, v is 1
     temperature : T of the probabilities softmax(z / T)
@@ -199,7 +199,7 @@ class TopK(Score):
     Parameters
     ----------
     randomized : whether ranks are spread by v, uniform for each row; if False, v is 1
-    temperature : taken as by other scores, and of no effect
+    temperature : accepted as by other scores, without effect
     seed : of v, which is a function of it and the row's logits
 
     >>> TopK().scores([[1.0, 0.0, -1.0]])
@@ -222,7 +222,7 @@ class TopK(Score):
 @built_in
 @dataclass(frozen=True)
 class Margin(Score):
-    """By how much the best other label is ahead: max_{j != k} p_j - p_k.
+    """The lead of the best other label: max_{j != k} p_j - p_k.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ class Base(Score):
 
 @dataclass(frozen=True)
 class Custom(Score):
-    """A user's own score. Wherever a score is taken, the callable alone will do.
+    """A user-defined score. You can pass the callable itself wherever a score is expected.
 
     Parameters
     ----------
@@ -346,7 +346,7 @@ ScoreLike = str | Score | Callable[[F64], Any]
 
 
 def as_score(score: ScoreLike, *, conformal: bool = True) -> Score:
-    """A score from its name, from the text in which it describes itself, an instance, or a user's callable.
+    """A score from its name, its description as text, an instance, or a user's callable.
 
     >>> as_score("las")
     LAC(temperature=1.0)
@@ -379,7 +379,9 @@ def _from_text(text: str) -> Score:
         raise ScoreError(f"cannot read the score {text!r}; write it as 'ecp' or 'raps(lam=0.5,k_reg=3)'.")
     name, arguments = match.group(1), (match.group(2) or "").strip()
     if name.lower() == "auto":
-        raise ScoreError('"auto" is a choice among scores, not one: use calibrate(score="auto"), tune or compare.')
+        raise ScoreError(
+            '"auto" selects a score and is not a score itself: use calibrate(score="auto"), tune or compare.'
+        )
     if name.lower() not in SCORES:
         hint = did_you_mean(name.lower(), SCORES)
         raise ScoreError(f"unknown score {name!r}; known are {', '.join(SCORES)}. {hint}".rstrip())

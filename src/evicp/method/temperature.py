@@ -1,4 +1,4 @@
-"""Temperature scaling: the one T that makes softmax(z / T) most likely."""
+"""Temperature scaling: the T with the largest likelihood of softmax(z / T)."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
     """The T that minimises the mean negative log-likelihood of softmax(z / T), to 1e-6 in ln T.
 
     The likelihood is convex in beta = 1/T. Newton's steps are taken inside a bracket of the derivative's sign change.
-    Rows used here should not be used again to calibrate: the guarantee needs untouched rows.
+    Do not use these rows again for calibration: the guarantee needs unused rows.
 
     Parameters
     ----------
-    logits, labels : (n, K) and (n,), rows of their own
+    logits, labels : (n, K) and (n,), separate rows
 
     Returns
     -------
     TemperatureFit
-        Its `temperature` is what a score takes: `LAC(temperature=...)`.
+        Pass its `temperature` to a score: `LAC(temperature=...)`.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.normal(size=(2000, 5))
@@ -106,8 +106,8 @@ def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
 
 def _warn_of_edge(temperature: float) -> None:
     warn(
-        f"the best temperature lies beyond {temperature:.4g}, the edge of the search (ln T within +-{_EDGE:g}); "
-        "are these logits, and are the labels right?",
+        f"the best temperature lies beyond {temperature:.4g}, the edge of the search (ln T within +-{_EDGE:g}). "
+        "Check that these are logits and that the labels are right.",
         SuspiciousInputWarning,
     )
 
@@ -118,7 +118,7 @@ def _raise_unlikely(logits: NDArray[Any], labels: I64) -> NoReturn:
     row = int(true.argmin())
     if true[row] == -np.inf:
         raise LabelsError(
-            f"the true label of row {row} has logit -inf, so no temperature makes it likely. Leave such rows out."
+            f"the true label of row {row} has logit -inf, so no temperature makes it likely. Remove such rows."
         )
     raise LogitsError(
         f"logits must be small enough for a likelihood; got {true[row]:g} for the true label of row {row}, and the sum "

@@ -46,13 +46,13 @@ def export(
     Parameters
     ----------
     model : an ONNX file, or an onnx.ModelProto, with logits of shape (batch, K) among its outputs
-    calibration : a calibration or its file, or the fitted `ConformalClassifier` whose `estimator_` was converted; a
-        randomised score is refused, since its hash has no standard operator
+    calibration : a calibration or its file, or the fitted `ConformalClassifier` whose `estimator_` was converted;
+        randomised scores are refused, because no standard operator computes their hash
     coverage, confidence : as for `Calibration.predict`; fixed in the exported graph
     path : where to write; outputs are the model's own and `set_mask` (batch, K) bool, `set_size` (batch,) int64,
         `uncertainty` (batch,) double: the evidential u = K / (K + sum of evidence)
-    logits : the name of the logits output, where the model has several
-    output_is, examples : what that output holds, or inputs to find it out with; see `evicp.onnx`
+    logits : the name of the logits output, if the model has several
+    output_is, examples : the kind of that output, or inputs to determine it; see `evicp.onnx`
     """
     onnx = need("onnx", "onnx", "onnx", "exporting to ONNX")
     known, output_is = _known(calibration, output_is)
@@ -79,11 +79,12 @@ def _known(given: Any, output_is: Any) -> tuple[Calibration, Any]:
     if not isinstance(made_by, str):
         return given if isinstance(given, Calibration) else artifact.load(given), output_is
     if not isinstance(given.calibration_, Calibration):
-        raise InputError("an ensemble cannot be exported: it has as many models as folds. Fit it with ensemble=False.")
+        raise InputError("an ensemble cannot be exported: it has one model per fold. Fit it with ensemble=False.")
     if made_by == LOGITS and output_is == PROBABILITIES:
         raise InputError(
-            "this classifier was calibrated on decision values, which probabilities do not give back. Convert it with "
-            "them: skl2onnx.to_onnx(..., options={id(model.estimator_): {'zipmap': False, 'raw_scores': True}})."
+            "this classifier was calibrated on decision values, which cannot be computed from probabilities. Convert "
+            "it with decision values: skl2onnx.to_onnx(..., "
+            "options={id(model.estimator_): {'zipmap': False, 'raw_scores': True}})."
         )
     return given.calibration_, made_by
 
@@ -124,7 +125,7 @@ def _load(onnx: Any, model: Any) -> Any:
     except Exception:  # of protobuf, where it cannot count so far
         size = LARGEST_MODEL + 1
     if size > LARGEST_MODEL:
-        raise FileError("the model has more than 2 GiB, too much for one ONNX file with its sets.")
+        raise FileError("the model has more than 2 GiB, too much for one ONNX file with sets.")
     return graph
 
 
@@ -145,7 +146,8 @@ def _logits_output(onnx: Any, model: Any, wanted: str | None, n_classes: int) ->
     outputs = {o.name: o.type for o in model.graph.output}
     if wanted is None and len(outputs) != 1:
         raise InputError(
-            f"the model has outputs {', '.join(outputs)}; say which holds the logits with logits (--logits NAME)."
+            f"the model has outputs {', '.join(outputs)}; name the one that contains the logits with logits (--logits "
+            "NAME)."
         )
     name = next(iter(outputs)) if wanted is None else wanted
     if name not in outputs:
@@ -163,21 +165,21 @@ def _logits_output(onnx: Any, model: Any, wanted: str | None, n_classes: int) ->
     if tensor.elem_type not in allowed:
         kind = onnx.TensorProto.DataType.Name(tensor.elem_type)
         raise InputError(
-            f"logits must be FLOAT, FLOAT16, BFLOAT16 or DOUBLE; output {name!r} is {kind}. Of a quantized model take "
-            "the output behind its DequantizeLinear."
+            f"logits must be FLOAT, FLOAT16, BFLOAT16 or DOUBLE; output {name!r} is {kind}. For a quantized model use "
+            "the output after its DequantizeLinear."
         )
     return name, tensor.elem_type
 
 
 def _check_shape(name: str, tensor: Any, n_classes: int) -> None:
     if not tensor.HasField("shape"):
-        raise InputError(f"logits must have shape (batch, {n_classes}); output {name!r} declares none. Declare it.")
+        raise InputError(f"logits must have shape (batch, {n_classes}); output {name!r} declares no shape. Declare it.")
     dims = tensor.shape.dim
     if len(dims) == 2 and (not dims[1].HasField("dim_value") or dims[1].dim_value == n_classes):
         return
     shape = [dim.dim_value or dim.dim_param for dim in dims]
     one_column = n_classes == 2 and (len(dims) < 2 or (len(dims) == 2 and dims[1].dim_value == 1))
-    hint = " Have the model give two columns: 0 and s of a decision value s, 1 - p and p of a probability p."
+    hint = " Let the model return two columns: 0 and s for a decision value s, 1 - p and p for a probability p."
     raise InputError(
         f"logits must have shape (batch, {n_classes}); output {name!r} has {shape}.{hint if one_column else ''}"
     )
@@ -189,4 +191,4 @@ def _check_names(graph: Any) -> None:
     taken.update(name for node in graph.node for name in node.output)
     clash = [name for name in OUTPUTS if name in taken] or [name for name in taken if name.startswith("evicp/")]
     if clash:
-        raise InputError(f"the model already has a tensor named {min(clash)!r}, a name that the sets need; rename it.")
+        raise InputError(f"the model already has a tensor named {min(clash)!r}, a name that the sets need. Rename it.")

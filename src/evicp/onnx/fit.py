@@ -13,7 +13,7 @@ from evicp.onnx.outputs import FRACTIONS, LOG_PROBABILITIES, LOGITS, PROBABILITI
 from evicp.types import F64
 
 _TAKE_LOGARITHMS = (
-    'pass output_is="probabilities" (--output-is probabilities) to take their logarithms: that fits a calibration of '
+    'pass output_is="probabilities" (--output-is probabilities) to use their logarithms: this suits a calibration of '
     "np.log(probabilities), or of logits with a score other than ECP"
 )
 
@@ -29,12 +29,13 @@ def check_meaning(calibration: Calibration, name: str, found: Meaning | None, ou
     """
     if found is None and output_is is None:
         warn(
-            f"nothing tells whether output {name!r} holds logits: onnxruntime is not there, or cannot run the model. "
+            f"cannot find out whether output {name!r} contains logits: onnxruntime is not installed, or cannot run the "
+            "model. "
             'Pass output_is="logits" if it does, or examples, inputs that the model takes.',
             SuspiciousInputWarning,
         )
     holds = None if found is None else found.holds
-    seen = "" if found is None else f"output {name!r} holds {holds} ({found.shown_by})"
+    seen = "" if found is None else f"output {name!r} contains {holds} ({found.shown_by})"
     of_probabilities = output_is == PROBABILITIES
     if of_probabilities and holds in (LOGITS, LOG_PROBABILITIES, SHARES, FRACTIONS):
         raise InputError(f"{seen}, not probabilities. Leave out output_is (--output-is).")
@@ -42,15 +43,15 @@ def check_meaning(calibration: Calibration, name: str, found: Meaning | None, ou
         raise InputError(f"{seen}, not logits. Export the model without that step, or {_TAKE_LOGARITHMS}.")
     if holds in (UNCLEAR, SHARES, FRACTIONS) and output_is is None:
         raise InputError(
-            f'{seen}. If the calibration was made of just these numbers, pass output_is="logits" (--output-is '
-            "logits). If it was made of their logarithms, have the model divide them by their sum, and "
+            f'{seen}. If the calibration used the same numbers, pass output_is="logits" (--output-is '
+            "logits). If it used their logarithms, let the model divide them by their sum, and "
             f"{_TAKE_LOGARITHMS}."
         )
     if isinstance(calibration.score, ECP) and (of_probabilities or holds == LOG_PROBABILITIES):
         if output_is is None:
             raise InputError(
                 f"{seen}, whose evidence is not that of logits. Export the model without that step; or, if the "
-                'calibration was made of these log-probabilities, pass output_is="logits" (--output-is logits).'
+                'calibration used these log-probabilities, pass output_is="logits" (--output-is logits).'
             )
         _check_evidence(calibration.score, calibration.scores, calibration.n_classes)
 
@@ -63,7 +64,7 @@ def _check_evidence(score: ECP, scores: F64, n_classes: int) -> None:
     """
     if score.evidence == "relu":
         warn(
-            "relu evidence of log-probabilities is zero for every label. Calibrate with another score than ECP, or "
+            "relu evidence of log-probabilities is zero for every label. Calibrate with a score other than ECP, or "
             "with ECP(evidence='softplus').",
             SuspiciousInputWarning,
         )
@@ -77,8 +78,8 @@ def _check_evidence(score: ECP, scores: F64, n_classes: int) -> None:
     possible = scores[scores > np.finfo(np.float64).min]
     if possible.min(initial=0.0) < least_cost - most_cost - 1e-3:
         raise InputError(
-            "this calibration has scores that no log-probabilities give: it was made of logits, whose evidence "
-            "probabilities have lost. Export the model with its logits, or calibrate with a score other than ECP."
+            "this calibration has scores that are impossible for log-probabilities: it used logits, whose evidence is "
+            "lost in probabilities. Export the model with its logits, or calibrate with a score other than ECP."
         )
 
 
@@ -97,6 +98,6 @@ def check_reach(calibration: Calibration, thresholds: F64, precision: str) -> No
     beyond = thresholds[(thresholds > reach) & (thresholds < zero)]
     if beyond.size:
         raise InputError(
-            f"the threshold {beyond[0]:g} asks for smaller probabilities than {precision} holds. Export the model with "
-            "its logits, or with probabilities of a finer type."
+            f"the threshold {beyond[0]:g} needs smaller probabilities than {precision} can represent. Export the model "
+            "with its logits, or with probabilities of a finer type."
         )

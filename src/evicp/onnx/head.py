@@ -76,7 +76,7 @@ def _scores(score: Score, z: Tensor) -> Tensor:
     """Every label's score; a masked label's is +inf."""
     if getattr(score, "randomized", False):
         raise ScoreError(
-            f"{score.describe()} is randomised, which no standard ONNX operator can do reproducibly. "
+            f"{score.describe()} is randomised, which standard ONNX operators cannot reproduce. "
             f"Calibrate with {type(score).__name__}(randomized=False), or with ECP or LAC."
         )
     if type(score) not in _BUILDERS:
@@ -87,7 +87,7 @@ def _scores(score: Score, z: Tensor) -> Tensor:
 def _ecp(score: ECP, z: Tensor) -> Tensor:
     """Eq. 11 on the log scale."""
     if callable(score.evidence) or score.utility is not None:
-        raise ScoreError("ECP with functions of your own cannot be exported: a graph holds no Python.")
+        raise ScoreError("ECP with your own functions cannot be exported: a graph contains no Python.")
     k = z.graph.n_classes
     rates = score.rates(k)
     prior = z.graph.constant(np.ones(k) if rates is None else k * rates)

@@ -16,10 +16,10 @@ from evicp.errors import InputError, installed, need
 
 LOGITS, PROBABILITIES, LOG_PROBABILITIES = "logits", "probabilities", "log-probabilities"
 #: By steps after which rows may sum to 1 or not: parts and sums of probabilities, sigmoids.
-UNCLEAR = "numbers made of probabilities"
+UNCLEAR = "numbers computed from probabilities"
 FRACTIONS = "numbers from 0 to 1 whose rows do not sum to 1"
 #: Votes, percentages.
-SHARES = "shares of a sum that is the same in every row, and not 1"
+SHARES = "shares of a sum that is the same in every row but not 1"
 
 
 class Meaning(NamedTuple):
@@ -99,7 +99,7 @@ class _Graph:
         return node if node is not None and node.op_type in operators else None
 
     def meaning(self, tensor: str, further: int = 20) -> Meaning | None:
-        """What a tensor holds; None if that cannot be told."""
+        """What a tensor holds; None if that is unknown."""
         origin = self.origin(tensor)
         if origin not in self.known:
             self.known[origin] = self._of_node(self.makers.get(origin), further)

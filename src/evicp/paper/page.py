@@ -44,13 +44,13 @@ def render(
         "<title>Evidential conformal prediction: the paper, reproduced</title>"
         f"<style>{_STYLE}</style><h1>The paper, reproduced</h1>"
         f"{_list(about)}<nav>{links}</nav>"
-        f"<h2>Does the ranking survive an honest protocol?</h2><p class=verdict>{escape(verdict)}</p>"
+        f"<h2>Does the ranking hold under a clean protocol?</h2><p class=verdict>{escape(verdict)}</p>"
         f"{_list([str(r) for r in rankings])}"
         f"<h2>What the released protocol leaks</h2>{_list(LEAKS)}"
         f"<h2>What else the released code does</h2>{_list(DIFFERENCES)}"
         "<p>The clean protocol tunes temperature and lambda on a tenth of the rows, calibrates on three tenths and "
         "tests on the rest; all methods see the same splits.</p>"
-        f"<h2>Figures</h2>{''.join(map(_figure, drawings)) or '<p>None were drawn.</p>'}{sections}</html>\n"
+        f"<h2>Figures</h2>{''.join(map(_figure, drawings)) or '<p>No figures.</p>'}{sections}</html>\n"
     )
 
 

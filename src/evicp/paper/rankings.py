@@ -1,7 +1,7 @@
-"""Does the ranking of the methods survive an honest protocol?
+"""Rankings of the methods under the released and the clean protocol.
 
-Two methods are within the noise of the trials where the mean difference of their figures is at most one standard error
-over the trials, under either protocol. If they swap places, the ranking still survives.
+Two methods are within the noise of the trials if the mean difference of their figures is at most one standard error
+over the trials, under either protocol. If they swap, the ranking still counts as unchanged.
 """
 
 from __future__ import annotations

@@ -67,15 +67,15 @@ class Reproduction:
         if self.released.sgd:
             lines.append("As released: the temperature is fitted by the paper's gradient descent.")
         if self.released.rank_offset:
-            lines.append(f"As released: the threshold's rank is {self.released.rank_offset} above the one needed.")
+            lines.append(f"As released: the threshold's rank is {self.released.rank_offset} above the required one.")
         for m in self.measured:
             n, n_classes = m.network.logits.shape
-            known = m.network.title if m.network.paper_name else f"{m.network.name}, a network the paper does not have"
+            known = m.network.title if m.network.paper_name else f"{m.network.name}, a network that is not in the paper"
             lines.append(f"{DATASETS[m.network.dataset]}: {known}, {n:,} rows, {n_classes:,} classes.")
         for dataset, name in self.reference.items():
             lines.append(f"Tables 3 and 4 and the figures show {name} on {DATASETS[dataset]} (the paper: ResNet152).")
         if any(m.network.name == _EMBEDDED for m in self.measured):
-            lines.append("No files were given: this is the embedded sample, not the paper's networks.")
+            lines.append("No files were given: this is the embedded sample, not a network of the paper.")
         return tuple(lines)
 
     @property
@@ -198,8 +198,8 @@ def _warn_of_other_networks(networks: Sequence[Network]) -> None:
         if found:
             dataset = DATASETS[network.dataset]
             warn(
-                f"{network.name} is taken for the paper's {network.title} on {dataset}, but has {found}. Is it another "
-                "network, with other weights, or of another data set? Then give the file another name.",
+                f"{network.name} is matched to the paper's {network.title} on {dataset}, but has {found}. Is it "
+                "another network, other weights, or another data set? Then rename the file.",
                 SuspiciousInputWarning,
             )
 

@@ -310,15 +310,15 @@ def _notes(settings: TableSettings, here: Mapping[str, Measured]) -> tuple[str, 
             outcomes = [o for trials in of_methods for o in trials]
             one, conformal = outcomes[0], [o for o in outcomes if o.conformal]
             notes.append(
-                f"{name}, {protocol}: {len(of_methods[0])} trials, {one.n_calibration:,} rows calibrated, "
-                f"{one.evaluation.n:,} tested; coverage inside its 99.9 % beta-binomial interval in "
+                f"{name}, {protocol}: {len(of_methods[0])} trials, {one.n_calibration:,} calibration rows, "
+                f"{one.evaluation.n:,} test rows; coverage inside its 99.9 % beta-binomial interval in "
                 f"{sum(o.compatible for o in conformal)} of {len(conformal)} trials of the conformal methods."
             )
             if ("RAPS", "best") in settings.methods:
                 lams = [o.lam for o in measured.outcomes(protocol, Method("RAPS", "best"), settings.coverage)]
                 notes.append(f"{name}, {protocol}: lambda chosen {', '.join(f'{lam:g}' for lam in lams if lam)}.")
     if "SSCV" in settings.metrics:
-        notes.append("SSCV rows: how many tested rows the range of set sizes holds that decides SSCV.")
+        notes.append("SSCV rows: the number of test rows in the range of set sizes that decides SSCV.")
     if "count" in settings.metrics:
-        notes.append(f"Deviations of counts are after scaling to the paper's {_PUBLISHED_TEST_ROWS:,} tested rows.")
+        notes.append(f"Deviations of counts are after scaling to the paper's {_PUBLISHED_TEST_ROWS:,} test rows.")
     return tuple(notes)

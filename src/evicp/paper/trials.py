@@ -41,23 +41,24 @@ TUNING = Fraction(1, 10)
 
 #: What the released protocol does that an honest one does not.
 LEAKS = (
-    "The temperature is fitted on a random holdout other than the one calibrated on: it has seen rows that are tested.",
+    "The temperature is fitted on a random holdout that differs from the calibration set and overlaps the test rows.",
     "The fitted temperature also enters ECP's utility, which the paper describes as plain softmax.",
     "1e-8 is added to the denominator of ECP's cost; the printed equation has no such term.",
-    "RAPS's penalty of the label itself is randomised too, unlike in the paper that introduced RAPS.",
-    "Every method, and every lambda, is measured on a random split of its own: differences between methods carry the "
+    "RAPS's penalty of the label itself is randomised too, unlike in the RAPS paper.",
+    "Every method, and every lambda, is measured on a different random split: differences between methods include the "
     "noise of the splits.",
-    "Table 5's lambda is the one of least SSCV on the rows that are then reported.",
+    "Table 5's lambda is the one with the lowest SSCV on the test rows themselves.",
 )
 
 #: What else the released code does; the first two are followed on request (`Released`), the others are not.
 DIFFERENCES = (
-    "The threshold is the calibration score of rank k + 1, one more than the guarantee needs: coverage is higher by "
+    "The threshold is the calibration score of rank k + 1, one more than required: coverage is higher by "
     "1 / (n + 1) on average.",
-    "The temperature is not the most likely one: gradient descent takes at most ten passes from 1.3, in batches of 128 "
-    "rows at rate 0.01, and ends with a pass that moves it by less than 0.01.",
-    "Its exponential evidence is exp(clip(z / 10, -10, 10)), which no table uses; here it is exp(clip(z, -10, 10)).",
-    "Labels of equal probability p get different ranks, in the order of a sort; here they share the best one. Relu "
+    "The temperature is not the maximum-likelihood one: gradient descent takes at most ten passes from 1.3, in "
+    "batches of 128 rows at rate 0.01, and stops after a pass that changes it by less than 0.01.",
+    "Its exponential evidence is exp(clip(z / 10, -10, 10)), which no table uses; in evicp it is exp(clip(z, -10, "
+    "10)).",
+    "Labels of equal probability p get different ranks, in the order of a sort; in evicp they share the best one. Relu "
     "evidence makes all labels of negative logits equal.",
 )
 
@@ -124,7 +125,7 @@ class Method:
         """The score behind the column. Base has APS's: it differs in its threshold only."""
         if self.name == "RAPS":
             if not isinstance(self.lam, float):
-                raise InputError(f"{self} has no score before its lambda is chosen.")
+                raise InputError(f"{self} has no score before its lambda is selected.")
             return RAPS(self.lam, 5, randomize_penalty=randomize_penalty, temperature=temperature, seed=seed)
         if self.name in ("APS", "Base"):
             return APS(temperature=temperature, seed=seed)

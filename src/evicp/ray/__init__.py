@@ -1,7 +1,7 @@
-"""Ray: calibrate and predict on a cluster, or on all processors of one machine; also straight from a model.
+"""Ray: calibrate and predict on a cluster, or on all processors of one machine; also directly from a model.
 
-Rows are scored where they are and only scores (or sets) travel. A row's score is a function of that row, and a worker
-that dies has its rows done again by another: results are those of one machine, to the bit, every row once.
+Workers score their rows, and only scores or sets are transferred. If a worker dies, another repeats its rows. Results
+are identical to those of one machine, with every row once.
 """
 
 from evicp.errors import need

@@ -16,7 +16,7 @@ from evicp.errors import EvicpError, InputError
 
 @contextmanager
 def connected(address: str | None = None, *, workers: int | None = None) -> Iterator[None]:
-    """Connect to a cluster for the time being: the one in use, the one at an address, or one of this machine.
+    """Connect to a Ray cluster inside a block: the current one, one at an address, or a new one on this machine.
 
     Parameters
     ----------

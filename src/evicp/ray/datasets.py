@@ -45,19 +45,19 @@ def calibrate(
     workers: int | None = None,
     gpus: float | None = None,
 ) -> Calibration:
-    """Calibrate on a Ray dataset; only scores (and what the grouping needs of each row) come to the driver.
+    """Calibrate on a Ray dataset; only scores (and groups) are sent to the driver.
 
     Parameters
     ----------
     dataset : a `ray.data.Dataset`
     score, by, class_names : as for `evicp.Calibrator`
     logits, labels, groups : names of columns; groups for by="group"
-    model : called without arguments once in every worker, returns what makes logits of the column `inputs`: a torch
-        module (run in evaluation mode, on a GPU where the worker has one) or any callable of an array
+    model : a function without arguments, called once in every worker; it returns a torch module (run in evaluation
+        mode, on the worker's GPU if it has one) or a callable that maps the column `inputs` to logits
     inputs : the name of the column a model takes
     batch_rows : rows scored at a time
-    workers : how many at once; by default as many as there are processors, or GPUs for a model
-    gpus : of each worker; by default 1 for a model where the cluster has any, else 0
+    workers : the number of workers; by default the number of processors, or of GPUs for a model
+    gpus : GPUs of each worker; by default 1 for a model if the cluster has any, else 0
     """
     calibrator = Calibrator(score, by=by, class_names=class_names)
     work = partial(_score_batch, calibrator.empty(), logits, labels, groups)
@@ -129,8 +129,8 @@ def predict(
     """The prediction sets of a Ray dataset, as a Ray dataset in the same order, computed when it is consumed.
 
     Its columns are `set` (list<int32>, most plausible first), `size`, `names` where the calibration has class names,
-    and the dataset's own as they are, without those of logits or inputs and of tensors. One that has one of these names
-    is refused. Rows that look like probabilities are not warned of here: nobody waits for them.
+    and the other columns of the dataset, except logits, inputs and tensors. A column with one of these names is
+    refused. There is no warning of rows that look like probabilities.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ from evicp.ray.cluster import own_errors, processors
 from evicp.sets import PredictionSets, SetsSummary, join_sets
 from evicp.types import Coverage
 
-#: Blocks of the memory budget in one task: enough to hide what a task costs, few enough to share out evenly.
+#: Blocks of the memory budget in one task: enough to hide what a task costs, few enough to distribute evenly.
 _BLOCKS_PER_TASK = 4
 
 #: How often the rows of a worker that died are tried again: more deaths are no accident.
@@ -69,7 +69,7 @@ class _Cluster(Executor):
                     yield next_result()
         except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
             raise EvicpError(
-                "a worker died, and so did those that tried its rows again, most likely for want of memory. Open the "
+                "a worker died, and so did those that repeated its rows, probably because memory ran out. Open the "
                 "rows with a smaller memory budget."
             ) from error
         finally:
@@ -101,7 +101,7 @@ def calibrate_files(
     class_names: ClassNames | None = None,
     progress: blocks.Progress | None = None,
 ) -> Calibration:
-    """`evicp.blocks.calibrate` on a cluster: every worker reads its own rows, which must lie where all can read them.
+    """`evicp.blocks.calibrate` on a cluster: every worker reads its own rows, from paths that all workers can read.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def predict_files(
     progress: blocks.Progress | None = None,
     more: Mapping[str, SetsFormat] | None = None,
 ) -> SetsSummary:
-    """`evicp.blocks.predict` on a cluster: the sets come back in the order of the rows and go to one file.
+    """`evicp.blocks.predict` on a cluster: sets are written to one file in the order of the rows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Evaluation -> one HTML file that needs nothing else: no network, no server, no Python.
+"""Reports: an evaluation as one HTML file that needs no network, no server and no Python.
 
 >>> from evicp import report
 >>> from evicp.datasets import load_imagenet_sample
@@ -45,7 +45,7 @@ _EXPLORER_BYTES = 1 << 20
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report(Page):
-    """What a report holds, before it becomes HTML. Shows itself inside a notebook."""
+    """The content of a report. Displays itself in a notebook."""
 
     data: dict[str, Any]
 
@@ -71,18 +71,18 @@ def build(
     explored: int = 300,
     **about: Any,
 ) -> Report:
-    """A report of one or more calibrations on test rows that took no part in them.
+    """A report of one or more calibrations on test rows, which must not be calibration rows.
 
     Parameters
     ----------
     logits, labels : (m, K), (m,) the test rows and their true labels
     calibrations : one or several, or a mapping from names; the first is shown first. `Base` may be among them.
-    coverage : where the slider starts, from 0.5 to 0.999
+    coverage : the start of the slider, from 0.5 to 0.999
     class_names : K names; those of the first calibration if None
     title : the heading
     confidence : of all intervals
     groups : (m,) groups of the test rows, for calibrations by="group"
-    explored : how many single rows, drawn at random, can be looked into; 0 for none
+    explored : the number of random single rows in the report; 0 for none
     about : model, data_set, author, note, files, date: see `Provenance`
     """
     origin = Provenance(**about)
@@ -137,15 +137,15 @@ def split(
     class_names: ClassNames | None = None,
     **options: Any,
 ) -> Report:
-    """A report from labelled rows alone: a random part is calibrated on, the rest is tested.
+    """A report from labelled rows: a random part is used for calibration, the rest for tests.
 
     Parameters
     ----------
     logits, labels : the rows to split
     scores : names, scores or callables
-    calibration : rows to calibrate on, a share or a count
-    temperature : of every score without one of its own; "split" fits it on a tenth of the rows, used for nothing else
-    seed : which random split
+    calibration : calibration rows, a share or a count
+    temperature : of every score without its own; "split" fits it on a tenth of the rows, set aside for this
+    seed : of the random split
     options : as of `build`
     """
     array, truth = labelled(logits, labels, class_names=class_names)
@@ -181,7 +181,7 @@ def _fitted(temperature: float | str, logits: NDArray[Any], labels: I64) -> tupl
     if not isinstance(temperature, str):
         return (None, "") if temperature == 1.0 else (temperature, f"Temperature {temperature:.3f}.")
     fitted = fit_temperature(logits, labels).temperature
-    return fitted, f"Temperature {fitted:.3f}, fitted on rows of its own."
+    return fitted, f"Temperature {fitted:.3f}, fitted on separate rows."
 
 
 def of_evaluation(
@@ -191,11 +191,11 @@ def of_evaluation(
     title: str = "Prediction sets",
     **about: Any,
 ) -> Report:
-    """A report of one evaluation: the same page at its one coverage, without what needs the logits.
+    """A report of one evaluation, at its coverage and without the parts that need logits.
 
     Parameters
     ----------
-    evaluation : as `evicp.evaluate` returns it
+    evaluation : a result of `evicp.evaluate`
     class_names : K names; those of the sets if None
     title : the heading
     about : model, data_set, author, note, files, date: see `Provenance`

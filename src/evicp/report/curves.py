@@ -55,7 +55,7 @@ class Curves:
     name : the score with its parameters
     method : as it was given
     limits : the thresholds, raised where another backend calibrated
-    first : (m,) the first position on the grid whose set holds the true label; P if none does
+    first : (m,) the first position on the grid whose set contains the true label; P if none does
     bin_counts, bin_hits : (P, bins) rows by set size, and how many of them are covered
     total_size : (P,) the sum of all set sizes
     difficulty_hits, difficulty_sizes : (P, strata) covered rows and summed sizes by the true label's rank

@@ -49,7 +49,7 @@ def assemble(title: str, lead: str, data: dict[str, Any]) -> str:
 
 def filled(template: str, title: str, lead: str, version: str, date: str, parts: Mapping[str, str]) -> str:
     """A template with its style, its title and the parts that stand in it."""
-    foot = f"Made by evicp {version} on {date}. One file, no network: everything shown is in it."
+    foot = f"Made by evicp {version} on {date}. One file that works offline."
     texts = {"title": escape(title), "lead": escape(lead), "foot": escape(foot)}
     content = {**texts, "style": _source("page.css"), **parts}
     return _PLACEHOLDER.sub(lambda match: content[match.group(1)], _source(template))

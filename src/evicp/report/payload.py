@@ -69,7 +69,7 @@ class Promise:
 
     @classmethod
     def of(cls, curve: Curves) -> Promise | None:
-        """The promise of a method; of its weakest groups, where it has groups; None where nothing is promised."""
+        """The guarantee of a method; of its weakest groups, where it has groups; None where nothing is guaranteed."""
         if not isinstance(curve.method, Calibration) or curve.method.folds is not None:
             return None
         groups = curve.method.groups
@@ -142,7 +142,7 @@ def _class_intervals(counts: I64, confidence: float) -> Json:
 
 
 def below_by_chance(counts: I64, coverage: F64, confidence: float) -> F64:
-    """Of classes that are all covered as asked, how many have an interval below it, on average; (P,) as `coverage`.
+    """The expected number of classes whose interval is below the target by chance alone; (P,) as `coverage`.
 
     h hits of c lie below where P(Binomial(c, coverage) <= h) is less than the interval's tail. With few rows no h does.
 
@@ -170,7 +170,7 @@ def _classes(labels_counts: I64, names: Sequence[str] | None, grid: Sequence[Fra
 
 
 def _score_facts(name: str, method: Method, law: int | None) -> Json:
-    """What a certificate says of a score, beside the numbers that move; `law` is the number of its promise."""
+    """What a certificate says of a score, beside the numbers that move; `law` is the number of its guarantee."""
     if not isinstance(method, Calibration):
         return {"name": name, "n": None, "law": None, "by": None}
     by = None if method.groups is None else method.groups.by.kind

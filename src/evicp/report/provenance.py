@@ -1,4 +1,4 @@
-"""Where a report comes from: model, data, files with their digests, versions, and who made it for what."""
+"""The provenance of a report: model, data, files with their checksums, versions, author and note."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from evicp.io.paths import as_path, open_file
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a report says of its origin, above everything else.
+    """The provenance at the top of a report.
 
     Parameters
     ----------
-    model : whose outputs were calibrated and tested
-    data_set : of which rows
+    model : the model
+    data_set : the data set
     author : who made the report
-    note : why, or what a reader must know
-    files : what was read; each is named with its size and the digest that `sha256sum` gives
+    note : a note for readers
+    files : the input files; each is listed with its size and SHA-256
     date : of the report; today if None
 
     Examples

@@ -1,1 +1,1 @@
-"""Promises beyond the coverage of one label: a bounded risk, answers or abstention, several labels at once."""
+"""Guarantees beyond the coverage of one label: bounded risk, selective answers, several labels per row."""

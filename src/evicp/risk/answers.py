@@ -1,4 +1,4 @@
-"""What answers to rows whose labels are known are worth."""
+"""The evaluation of answers on rows with known labels."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def _interval(wrong: int, answered: int, confidence: float) -> tuple[float, floa
 
 @dataclass(frozen=True, repr=False)
 class SelectiveEvaluation:
-    """What answers to rows whose labels are known are worth.
+    """The evaluation of answers on rows with known labels.
 
     Attributes
     ----------
     n : rows
-    answered, wrong : how many got an answer, and how many of these answers are wrong
-    error : asked for
+    answered, wrong : the number of answered rows, and of wrong answers
+    error : the allowed error
     confidence : of the intervals, and of the verdict
     observed : the share of answers that are wrong; None without answers
     interval : of the error of answers (Clopper-Pearson)
-    share, share_interval : of the rows answered
-    kept : whether the observed error agrees with the one asked for: its interval is not above it, nor that of any group
-    groups : where the rule is by class or by group, of each its answers, how many are wrong, and the interval of that,
-        wider so that all hold together
+    share, share_interval : the share of answered rows and its interval
+    kept : whether the observed error agrees with the allowed error: its interval is not above it, nor that of any group
+    groups : for a rule by class or by group: answers, wrong answers and the interval of their share in each, wider so
+    that all hold together
     """
 
     n: int

@@ -1,4 +1,4 @@
-"""What a rule promises, and what it was computed from, as text, JSON and HTML."""
+"""Certificates of rules: the guarantee and its figures as text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["RuleCertificate"]
 
 @dataclass(frozen=True, repr=False)
 class RuleCertificate:
-    """What a rule of `evicp.risk`, or the calibrations of several folds, promise. Prints as a table.
+    """The guarantee of a rule of `evicp.risk`, or of calibrations of several folds. Prints as a table.
 
     Attributes
     ----------
-    title : what it certifies
-    facts : what there is to say, by name, as text
-    caveat : on what it rests, and what it does not say
+    title : the kind of certificate
+    facts : the lines of the table, by name
+    caveat : its assumptions, and what it does not cover
     figures : the same as plain values, ready for JSON
     """
 

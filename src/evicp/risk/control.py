@@ -1,4 +1,4 @@
-"""Sets whose expected loss is at most what was asked: conformal risk control, and its version with a confidence."""
+"""Sets with a bounded expected loss: conformal risk control, on average or with a confidence."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def control_risk(
     Parameters
     ----------
     logits, labels, score, class_names : of the calibration rows, as for `calibrate`
-    risk : the expected loss asked for, in the units of the loss; 0.05 means 1/20
+    risk : the allowed expected loss, in the units of the loss; 0.05 means 1/20
     loss : "miss", 1 where the true label is not in the set, as coverage 1 - risk; or a (K, K) matrix of costs, true
         label by label in the set, of which the lowest counts; or a function of a set (its labels, best first) and the
         true label, from 0 (the full set) to `largest`. It must never rise as the set grows, and is refused if it does
     class_costs : (K,) numbers >= 0, in place of a loss: what it costs to miss the true label, by its class
-    largest : the most that a function returns
+    largest : the largest value that a function returns
     confidence : bounds the expected loss for that share of calibration sets; None bounds its mean over them
 
     >>> control = control_risk([[2.0, 1, 0]] * 60, [0] * 50 + [1] * 10, risk=0.5, class_costs=[1, 3, 1], score="topk")
@@ -66,7 +66,7 @@ def control_risk(
     >>> control.predict([1.0, 2.0, 0.0]).to_lists()
     [[1, 0]]
     """
-    refuse_unknown("control_risk", unknown, "Ask for a risk, the expected loss: risk=0.1.")
+    refuse_unknown("control_risk", unknown, "Pass a risk, the expected loss: risk=0.1.")
     calibrator, rows, classes = scored_rows(logits, labels, score, class_names)
     own = as_loss(loss, class_costs, largest, classes.n_classes, classes.names)
     asked, sure = as_risk(risk, own.largest), as_sure(confidence)
@@ -93,7 +93,7 @@ def as_risk(risk: Any, largest: float) -> Fraction:
         risk, bool | np.bool_
     )
     if not number:
-        raise InputTypeError(f"risk must be a number, the expected loss asked for; got {risk!r}.")
+        raise InputTypeError(f"risk must be a number, the allowed expected loss; got {risk!r}.")
     if not 0 < risk < largest:
         raise InputError(f"risk must be above 0 and below the largest loss, {largest:g}; got {risk}.")
     exactly = risk if isinstance(risk, Fraction) else Fraction(repr(float(risk))).limit_denominator(10**9)
@@ -113,8 +113,8 @@ class RiskControl(Rule):
     calibration : the score and the scores of the calibration rows, for coverages; its thresholds are not those here
     loss : of a set
     steps : where the losses of the calibration rows drop
-    risk : asked for
-    confidence : with which, over calibration sets; None where on average over them
+    risk : the allowed risk
+    confidence : with which, over calibration sets; None on average over them
     """
 
     calibration: Calibration
@@ -170,7 +170,7 @@ class RiskControl(Rule):
         logits : (n, K), or one (K,) row
         allow_empty : if False, an empty set gets its top label, which can only lower the loss
         """
-        refuse_unknown("predict", unknown, "The risk was asked for when this was made: control.at(risk=0.1).")
+        refuse_unknown("predict", unknown, "The risk is set by control_risk, or by control.at(risk=0.1).")
         return self.levelled.predict(logits, self.level, confidence=self.confidence, allow_empty=allow_empty)
 
     def losses(self, sets: PredictionSets, labels: Any) -> F64:
@@ -183,7 +183,7 @@ class RiskControl(Rule):
         return self.loss.of_sets(sets, ClassAxis.known_to(self.calibration).numbers(labels, len(sets)))
 
     def evaluate(self, logits: Any, labels: Any, *, confidence: float = 0.95) -> RiskEvaluation:
-        """The loss observed on labelled rows, and whether it agrees with the risk.
+        """The observed loss on labelled rows, and whether it agrees with the risk.
 
         Parameters
         ----------
@@ -209,15 +209,15 @@ class RiskControl(Rule):
         return (Section("Loss and size", text, curve.to_svg(), curve.table),)
 
     def evaluation_of(self, losses: F64, labels: int, confidence: float = 0.95) -> RiskEvaluation:
-        """The same from the losses of sets, and how many labels they hold together."""
+        """The same from the losses of sets and their total number of labels."""
         return RiskEvaluation.of(losses, labels, self, self.loss.largest, confidence)
 
     def certificate(self, evaluation: RiskEvaluation | None = None) -> RuleCertificate:
-        """What is promised, and what it was computed from.
+        """The guarantee, and the figures it was computed from.
 
         Parameters
         ----------
-        evaluation : what was observed on other rows
+        evaluation : an evaluation on other rows
         """
         bound = (self.n * self.mean_loss + exact(self.loss.largest)) / (self.n + 1)
         over = "on average over calibration sets"
@@ -251,7 +251,7 @@ class RiskControl(Rule):
         return RuleCertificate("Risk certificate", tuple(facts), RiskLaw.kind.caveat, figures)
 
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write it to a safetensors file, atomically. Read it again with `RiskControl.load`.
+        """Write the rule to a safetensors file, atomically. Read it with `RiskControl.load`.
 
         Parameters
         ----------
@@ -271,13 +271,13 @@ class RiskControl(Rule):
     def load(
         cls, path: str | PathLike[str], *, loss: Callable[..., float] | None = None, score: Any = None
     ) -> RiskControl:
-        """Read what `save` wrote; nothing in the file is executed.
+        """Read a saved rule; no code in the file is executed.
 
         Parameters
         ----------
         path : of the file
-        loss : your function, where it was one: `losses` and `evaluate` need it, `predict` does not
-        score : your score, where it was one
+        loss : your function, if the loss was one: `losses` and `evaluate` need it, `predict` does not
+        score : your score, if it was one
         """
         found = load_rule(path, {"risk": cls.rebuilt}, score)
         if loss is None:
@@ -294,7 +294,7 @@ class RiskControl(Rule):
         scores, before, after = (convert.frozen(tensors.pop(name)) for name in ("scores", "before", "after"))
         steps = Steps(scores, before, after, calibration.n, loss.largest)
         if tensors or stored["largest"] != loss.largest or not steps.is_valid:
-            raise InputError("its losses are not those of a growing set.")
+            raise InputError("its losses rise as sets grow.")
         risk = as_risk(stored_fraction(content["risk"]), loss.largest)
         return cls(calibration, loss, steps, risk, as_sure(content["confidence"]))
 
@@ -318,17 +318,17 @@ def _stored_loss(kind: Any, largest: Any, costs: F64, n_classes: int) -> Loss:
 
 @dataclass(frozen=True, repr=False)
 class RiskEvaluation:
-    """The loss of sets whose labels are known, beside the risk that was asked for.
+    """The observed loss of sets on rows with known labels, compared with the allowed risk.
 
     Attributes
     ----------
     n : rows evaluated
-    risk : asked for
+    risk : the allowed risk
     mean_loss : observed
     interval : of the expected loss, from these rows (a normal approximation)
     confidence : of the interval, and of the verdict
     mean_size : labels per set
-    kept : whether the loss observed agrees with the risk, given how much calibration and test rows vary; approximate
+    kept : whether the observed loss agrees with the risk, given the variation of calibration and test rows; approximate
     """
 
     n: int

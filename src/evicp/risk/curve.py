@@ -20,15 +20,15 @@ __all__ = ["RiskCoverage", "RiskCurve"]
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """The error of answers against the share answered, from the surest row on.
+    """The error of answers against the share answered, from the most certain row on.
 
     Attributes
     ----------
-    share : (m,) of the rows that are answered
-    error : (m,) of these answers that are wrong
-    upper : (m,) the upper end of its confidence interval, at each share by itself
-    target : the error asked for
-    chosen : the share and the error where the rule answers
+    share : (m,) the share of answered rows
+    error : (m,) the share of wrong answers
+    upper : (m,) the upper end of its confidence interval, at each share separately
+    target : the allowed error
+    chosen : share and error of the rule
     """
 
     share: F64
@@ -42,7 +42,7 @@ class RiskCoverage:
         top = max(2 * self.target, float(self.error.max(initial=0.0)), 1e-6) * 1.05
         return Picture(
             "Error of answers against the share answered",
-            ("share of rows answered", f"error of answers; asked at most {self.target:g}"),
+            ("share of rows answered", f"error of answers; target at most {self.target:g}"),
             (1.0, top),
             ((0, 0.25, 0.5, 0.75, 1), (self.target,)),
             [
@@ -56,7 +56,7 @@ class RiskCoverage:
 
 @dataclass(frozen=True, eq=False)
 class RiskCurve:
-    """The loss of labelled rows against the risk asked for.
+    """The loss of labelled rows against the target risk.
 
     Attributes
     ----------
@@ -78,8 +78,8 @@ class RiskCurve:
         ends = np.array([0.0, float(self.asked.max())])
         at = int(np.argmin(np.abs(self.asked - self.target)))
         return Picture(
-            "Mean loss against the risk asked for",
-            ("risk asked for", "mean loss of these rows; dashed: as asked"),
+            "Mean loss against the target risk",
+            ("target risk", "mean loss of these rows; dashed: the target"),
             (float(ends[1]), max(float(self.high.max()), float(ends[1])) * 1.05),
             ([0.0, *self.asked.tolist()], (self.target,)),
             [
@@ -95,7 +95,7 @@ class RiskCurve:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Heads of columns, and a row of text for each risk."""
         rows = zip(self.asked, self.loss, self.low, self.high, self.size, strict=True)
-        head = ["risk asked for", "mean loss", "from", "to", "mean size"]
+        head = ["target risk", "mean loss", "from", "to", "mean size"]
         return head, [[f"{row[0]:g}", *(f"{x:.4g}" for x in row[1:4]), f"{row[4]:.2f}"] for row in rows]
 
 
@@ -109,7 +109,7 @@ def risk_curve(evaluated: Callable[[Fraction], Any], target: Fraction, largest: 
     """
     asked = [risk for share in (1, 2, 3, 4, 6, 8, 12) if (risk := target * share / 4) <= 0.9 * largest or share == 4]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EvicpWarning)  # of risks that nobody asked for
+        warnings.simplefilter("ignore", EvicpWarning)  # of other risks
         found = [evaluated(risk) for risk in asked]
     figures = np.array([[one.mean_loss, *one.interval, one.mean_size] for one in found])
     loss, low, high, size = figures.T

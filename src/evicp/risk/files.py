@@ -67,10 +67,12 @@ def load_rule(path: str | PathLike[str], rules: Mapping[str, Rebuild], score: An
     def rebuild(content: dict[str, Any], tensors: dict[str, F64]) -> Any:
         name = content.pop("rule", None)
         if name not in rules:
-            raise ArtifactError(f"it holds the rule {name!r}; expected {' or '.join(rules)}.")
+            raise ArtifactError(f"it contains the rule {name!r}; expected {' or '.join(rules)}.")
         version = content.pop("rule_version", None)
         if version != FORMAT_VERSION:
-            raise ArtifactError(f"its rule is of version {version!r}; this evicp reads version {FORMAT_VERSION}.")
+            raise ArtifactError(
+                f"its rule is of version {version!r}; this version of evicp reads version {FORMAT_VERSION}."
+            )
         own = {name.removeprefix(RULE): tensors.pop(name) for name in list(tensors) if name.startswith(RULE)}
         try:
             described = content.pop("calibration" if tensors else "logits")
@@ -94,7 +96,7 @@ def _names_of(names: set[str]) -> list[str]:
 def stored_fraction(text: Any) -> Fraction:
     """A fraction as text, "1/20"."""
     if not isinstance(text, str) or not re.fullmatch(r"\d{1,40}(/[1-9]\d{0,39})?", text):
-        raise InputError(f"it has {text!r} where a fraction belongs.")
+        raise InputError(f"it has {text!r} instead of a fraction.")
     return Fraction(text)
 
 

@@ -79,5 +79,5 @@ class KnownLogits:
         """From the values of a file, checked."""
         precision = content["precision"]
         if precision not in ROUNDOFF:
-            raise InputError(f"it says that its logits were {precision!r}, which this evicp does not know.")
+            raise InputError(f"its logits were {precision!r}, which this version of evicp does not know.")
         return cls(ClassAxis.stored(content), precision)

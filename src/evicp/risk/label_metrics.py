@@ -77,16 +77,16 @@ class LabelRecalls:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MultiLabelEvaluation:
-    """What sets of several labels are worth, where the true labels are known. Prints as a table.
+    """The evaluation of multi-label sets on rows with known labels. Prints as a table.
 
     Attributes
     ----------
-    missed : the mean share of a row's true labels that its set misses, beside what was asked
-    by_label : whether each label is missed as rarely as asked, where each has its own threshold; None elsewhere
+    missed : the mean share of a row's true labels that its set misses, compared with the allowed share
+    by_label : whether each label is missed at most as often as allowed, if each has its own threshold; else None
     precision, recall, f1 : over all labels of all rows together; NaN where there are none
     mean_size : labels per set
     sure_precision, sure_recall : the mean share of a row's sure labels that are true, and the share of all true labels
-        that are sure; None where no precision was asked for
+        that are sure; None without a precision
     counts : (K,) rows in which each label is true
     label_precision, label_recall, label_f1 : (K,) of each label; NaN where there are none
     names : of the labels, where they are known
@@ -157,7 +157,7 @@ class MultiLabelEvaluation:
             ]
             for i in shown.tolist()
         ]
-        return ["labels of least recall", "rows", "precision", "recall", "F1"], rows
+        return ["labels with the lowest recall", "rows", "precision", "recall", "F1"], rows
 
     @property
     def sections(self) -> tuple[Section, ...]:

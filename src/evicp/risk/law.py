@@ -59,12 +59,12 @@ class RiskLaw(Marginal):
             return ()
         needed = rows_needed(1 - risk / exact(self.steps.largest), confidence)
         why = f"Calibrate on at least {needed:,} rows." if n < needed else "Calibrate on more rows."
-        text = f"{n:,} calibration row(s) cannot promise a risk of {float(risk):g}{sure}: every set is full. {why}"
+        text = f"{n:,} calibration row(s) cannot guarantee a risk of {float(risk):g}{sure}: every set is full. {why}"
         return (SmallCalibrationWarning(text),)
 
     def promise(self, scores: F64, target: Target) -> Promise:
-        """Refused: it promises no coverage."""
-        raise InputError("these sets bound a loss, not the coverage: ask for RiskControl.certificate().")
+        """Refused: it guarantees no coverage."""
+        raise InputError("these sets bound a loss, not the coverage: use RiskControl.certificate().")
 
     def raised(self, scores: F64, higher: Callable[[F64], F64]) -> tuple[F64, RiskLaw]:
         """Higher scores, ascending, and steps at higher scores."""

@@ -81,7 +81,7 @@ class Loss:
         """What the user's function gives for one set, checked."""
         if self.function is None:
             raise InputError(
-                "the loss was a function of yours, which files do not hold. Supply it: load(path, loss=...)."
+                "the loss was your own function, which files do not contain. Supply it: load(path, loss=...)."
             )
         given = self.function(labels, true)
         try:
@@ -119,7 +119,7 @@ class Loss:
         if before:
             raise InputError(
                 f"the loss {name_of(self.function)} of the full set must be 0; got {before:g} at row {row}, true label "
-                f"{true}. Subtract what no set can avoid."
+                f"{true}. Subtract the loss of the full set."
             )
 
 
@@ -150,12 +150,12 @@ def as_loss(loss: Any, class_costs: Any, largest: float, n_classes: int, class_n
         if np.any(np.diag(costs) != 0):
             bad = int(np.flatnonzero(np.diag(costs))[0])
             raise InputError(
-                f"the cost matrix must be 0 on its diagonal; got {costs[bad, bad]:g} for class {bad}. A set that holds "
-                "the true label costs nothing."
+                f"the cost matrix must be 0 on its diagonal; got {costs[bad, bad]:g} for class {bad}. A set with the "
+                "true label has no loss."
             )
         return Loss(COST_MATRIX, float(costs.max()), costs)
     if isinstance(largest, bool) or not isinstance(largest, int | float | np.number) or not 0 < largest < np.inf:
-        raise InputError(f"largest must be a positive number, the most that the loss can be; got {largest!r}.")
+        raise InputError(f"largest must be a positive number, the largest possible loss; got {largest!r}.")
     return Loss(FUNCTION, float(largest), function=loss)
 
 
@@ -168,12 +168,14 @@ def _numbers(values: Any, what: str, shape: tuple[int, ...]) -> F64:
         raise InputError(f"{what} must have shape {shape}, one entry per class; got {array.shape}.")
     array = array.astype(np.float64)
     if not np.all((array >= 0) & (array < np.inf)) or not array.any():
-        raise InputError(f"{what} must be finite numbers, none below 0 and one above; got {array.min():g} as smallest.")
+        raise InputError(
+            f"{what} must be finite numbers, none below 0 and at least one above; got {array.min():g} as smallest."
+        )
     return convert.frozen(array)
 
 
 def hierarchy_costs(paths: Sequence[Sequence[Any]]) -> F64:
-    """Costs from a hierarchy of classes: how far up two classes have their first common ancestor, from 0 to 1.
+    """Costs from a hierarchy of classes: the height of the first common ancestor of two classes, from 0 to 1.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Several labels at once: sets that miss at most a share of the true labels, and labels that are surely true."""
+"""Multi-label sets that miss at most a share of the true labels, and sure labels with a bounded error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["MultiLabel", "multilabel"]
 
 _CAVEAT = (
     "Holds if calibration and new rows are exchangeable and the calibration rows were not used to select the model or "
-    "the thresholds asked for. Rows without a true label miss nothing. It says nothing about shifted data."
+    "the thresholds. Rows without a true label miss nothing. It says nothing about shifted data."
 )
 
 
@@ -51,7 +51,7 @@ def multilabel(
     class_names: ClassNames | None = None,
     **unknown: Any,
 ) -> MultiLabel:
-    """A rule for rows with several labels each: its sets miss at most the share `missed` of the true labels.
+    """A rule for rows with several labels: its sets miss at most the share `missed` of the true labels on average.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ def multilabel(
     truth : (n, K) of 0 and 1; or for each row a list of its labels, numbers or names; or an Arrow column of lists
     missed : the expected share of a row's true labels that are not in its set
     confidence : bounds it for that share of calibration sets; None bounds its mean over them
-    precision : a second, higher threshold, above which at least this share of a row's labels is expected to be true; it
-        needs a confidence, with which both then hold
+    precision : a second, higher threshold, above which at least this share of a row's labels is expected to be true;
+        needs `confidence`, with which both bounds hold
     by_label : a threshold for each label: of the rows where it is true at most the share `missed` lacks it
     class_names : as for `calibrate`
 
@@ -70,7 +70,7 @@ def multilabel(
     >>> rule.predict([2.0, 0.0, 4.0]).to_lists()
     [[2, 0]]
     """
-    refuse_unknown("multilabel", unknown, "Ask for the share of true labels that may be missed: missed=0.1.")
+    refuse_unknown("multilabel", unknown, "Pass the share of true labels that may be missed: missed=0.1.")
     known, array, true = _labelled(logits, truth, class_names)
     asked, sure = as_risk(missed, 1.0), as_sure(confidence)
     made = MultiLabel(known, *_steps(array, true), asked, sure, validate.as_flag(by_label, "by_label"))
@@ -78,7 +78,7 @@ def multilabel(
         return made
     wanted = validate.as_coverage(precision, "precision")
     if sure is None or by_label:
-        raise InputError("precision= needs a confidence, with which both thresholds hold, and one threshold for all.")
+        raise InputError("precision= needs confidence= (both thresholds hold with it) and no by_label=.")
     return replace(made, precision=wanted, surest=surest_threshold(array, true, 1 - wanted, (1 + sure) / 2))
 
 
@@ -88,7 +88,7 @@ def _labelled(logits: Any, truth: Any, class_names: Any) -> tuple[KnownLogits, N
     known, array = KnownLogits.of(convert.on_cpu(logits), class_names)
     true = as_truth(truth, len(array), known.classes)
     if not true.any():
-        raise InputError("truth must hold a true label in some row; there is none.")
+        raise InputError("truth must contain at least one true label; got none.")
     return known, array, true
 
 
@@ -157,14 +157,14 @@ class MultiLabel(Rule):
     # New rows
 
     def predict(self, logits: Any, *, sure: bool = False, **unknown: Any) -> PredictionSets:
-        """The labels of each new row, likeliest first.
+        """The labels of each new row, most likely first.
 
         Parameters
         ----------
         logits : (n, K), or one (K,) row
-        sure : True for the labels above the second threshold, where a precision was asked for
+        sure : True for the labels above the second threshold, if the rule has a precision
         """
-        refuse_unknown("predict", unknown, "The share of missed labels was asked for when this was made.")
+        refuse_unknown("predict", unknown, "The share of missed labels is set by evicp.multilabel.")
         if validate.as_flag(sure, "sure") and self.surest is None:
             raise InputError("sure labels need a precision: multilabel(..., precision=0.9, confidence=0.9).")
         array, precision = self.known.new(logits)
@@ -181,7 +181,7 @@ class MultiLabel(Rule):
         return sets_of(about, np.cumsum(np.concatenate(sizes)), np.concatenate(labels))
 
     def losses(self, sets: PredictionSets, truth: Any) -> F64:
-        """The share of each row's true labels that are not in its set, (n,); 0 of rows without any."""
+        """The share of each row's true labels that are not in its set, (n,); 0 for rows without true labels."""
         true = as_truth(truth, len(sets), self.known.classes)
         lost: F64 = (true & ~sets.mask()).sum(1) / np.maximum(true.sum(1), 1)
         return lost
@@ -208,7 +208,7 @@ class MultiLabel(Rule):
         return LabelRecalls.of(counts, lost, laws, float(self.risk), confidence, self.known.classes.names)
 
     def evaluate(self, logits: Any, truth: Any, *, confidence: float = 0.95) -> MultiLabelEvaluation:
-        """Share of missed labels, precision, recall and F1 of the sets of rows whose labels are known.
+        """Share of missed labels, precision, recall and F1 on rows with known labels.
 
         Parameters
         ----------
@@ -239,14 +239,14 @@ class MultiLabel(Rule):
         return (Section("Missed labels and size", text, curve.to_svg(), curve.table),)
 
     # -----------------------------------------------------------------------------------------------------------
-    # What is promised
+    # What is guaranteed
 
     def certificate(self, evaluation: MultiLabelEvaluation | RiskEvaluation | None = None) -> RuleCertificate:
-        """What is promised, and what it was computed from.
+        """The guarantee, and the figures it was computed from.
 
         Parameters
         ----------
-        evaluation : what was observed on other rows
+        evaluation : an evaluation on other rows
         """
         sure = "on average over calibration sets" if self.confidence is None else f"with confidence {self.confidence:g}"
         where, of_each = (
@@ -292,7 +292,7 @@ class MultiLabel(Rule):
     # Files
 
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write it to a safetensors file, atomically. Read it again with `MultiLabel.load`.
+        """Write the rule to a safetensors file, atomically. Read it with `MultiLabel.load`.
 
         Parameters
         ----------
@@ -314,7 +314,7 @@ class MultiLabel(Rule):
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> MultiLabel:
-        """Read what `save` wrote; nothing in the file is executed."""
+        """Read a saved rule; no code in the file is executed."""
         found: MultiLabel = load_rule(path, {"multilabel": cls.rebuilt})
         return found
 
@@ -330,7 +330,7 @@ class MultiLabel(Rule):
         if surest is not None and not surest > -np.inf:  # NaN among them
             raise InputError(f"its labels are surely true from a logit of {surest} on.")
         if tensors or len(codes) != len(scores) or not (steps.is_valid and inside) or n < np.sum(before == 1):
-            raise InputError("its true labels do not fit together.")
+            raise InputError("its true labels are inconsistent.")
         by_label = validate.as_flag(content["by_label"], "by_label")
         risk, sure = as_risk(stored_fraction(content["missed"]), 1.0), as_sure(content["confidence"])
         return cls(known, steps, codes.astype(np.int64), risk, sure, by_label, precision, surest)

@@ -1,4 +1,4 @@
-"""Answer, or hand the row to a person: the error among answers is bounded with a confidence."""
+"""Answer or abstain: the error of answers is bounded with a confidence."""
 
 from __future__ import annotations
 
@@ -53,18 +53,19 @@ def selective(
     class_names: ClassNames | None = None,
     **unknown: Any,
 ) -> Selective:
-    """A rule that answers where it is sure: of its answers at most the share `error` is wrong, with a confidence.
+    """A rule that answers rows with little doubt: at most the share `error` of answers is wrong, with a confidence.
 
     Parameters
     ----------
     logits, labels, class_names : of the calibration rows, as for `calibrate`
     error, confidence : the bound of the error among answered rows, and its confidence over calibration sets
-    most : an answer is the `most` likeliest labels; it is wrong if the true label is not among them
-    doubt : what decides whether a row is answered: "softmax", 1 - the largest probability; "margin"; "uncertainty", the
+    most : an answer consists of the `most` most likely labels; it is wrong if the true label is not among them
+    doubt : the measure that decides whether a row is answered: "softmax", 1 - the largest probability; "margin";
+        "uncertainty", the
         evidential u; or a function of (n, K) logits to (n,) numbers
     by : None; "class", by the first label of the answer; or (n,) groups: each then has its own threshold and bound
     candidates : thresholds of doubt to test in this order, chosen in advance
-    share, seed : of the rows, at random, used for nothing but to choose the candidates, where these are not given
+    share, seed : the random share of rows set aside to select candidates, if these are not given
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 4, 2000)
@@ -72,7 +73,7 @@ def selective(
     >>> selective(logits, labels, error=0.02)
     Selective(error 0.02 with confidence 0.95: answers 0.941 of the rows; 2,000 rows, 4 classes)
     """
-    refuse_unknown("selective", unknown, "Ask for the error of answers: error=0.01.")
+    refuse_unknown("selective", unknown, "Pass the error of answers: error=0.01.")
     how = {"most": most, "doubt": as_doubt(doubt), "by": by, "candidates": as_candidates(candidates)}
     aside = {"share": 0.0 if candidates is not None else validate.as_probability(share, "share"), "seed": seed}
     return _fitted(logits, labels, class_names, **how, **aside).at(error, confidence)
@@ -153,19 +154,19 @@ class Selective(Rule):
 
     @cached_property
     def thresholds(self) -> F64:
-        """The most doubtful row that is answered, of each group, (G,); -inf where none is."""
+        """The largest doubt of an answered row in each group, (G,); -inf if none is answered."""
         passed = ([test.threshold for test in tests if test.certified] for tests in self.tests)
         return convert.frozen(np.array([max(own, default=-np.inf) for own in passed]))
 
     @property
     def share(self) -> float:
-        """The share of the rows that tested the thresholds that are answered."""
+        """The share of answered rows among those that tested the thresholds."""
         answered, _ = self._answered()
         return float(answered.mean())
 
     @property
     def share_interval(self) -> tuple[float, float]:
-        """Of the share answered among new rows, at the same confidence (DKW inequality: whatever the threshold)."""
+        """The interval of the share answered among new rows, at the same confidence (DKW inequality)."""
         answered, _ = self._answered()
         delta = len(self.names) * 2 / (1 - self.confidence)
         room = float((np.log(delta) / (2 * len(answered))) ** 0.5)
@@ -178,7 +179,7 @@ class Selective(Rule):
         return answered, self.rows.wrong[tests]
 
     def at(self, error: float | Fraction, confidence: float = 0.95) -> Selective:
-        """The same rows for another error; refused where no threshold is certified.
+        """The rule for another error; raises an error if no threshold is certified.
 
         Parameters
         ----------
@@ -201,13 +202,13 @@ class Selective(Rule):
         told = 1.0 if self.candidates else (~self.rows.aside).mean()
         fewest = rows_needed(1 - self.error, self.confidence)
         advice = (
-            "Among these rows even the surest answers err too often: allow a larger error. No rule is certified by "
-            f"fewer than {fewest:,} answered rows."
+            "Even the surest answers are wrong too often: use a larger error. No rule can be certified with fewer than "
+            f"{fewest:,} answered rows."
         )
         if rows is not None:
             about = max(round(rows / told, 2 - len(str(rows))), round(1.5 * self.n / len(some), -1))
             kind = "" if self.by is None else " of one group"
-            advice = f"About {about:,.0f} rows{kind} would do if the model errs as it did here."
+            advice = f"About {about:,.0f} rows{kind} would be enough at the same rate of errors."
         return (
             f"an error of {float(self.error):g} cannot be certified with confidence {self.confidence:g}{where}: "
             f"{least.wrong:,} of the {least.answered:,} surest answers are wrong. {advice}"
@@ -242,7 +243,7 @@ class Selective(Rule):
         """The group of each new row."""
         if self.by != "group":
             if groups is not None:
-                raise InputError("groups are only taken by a rule by group.")
+                raise InputError("groups need a rule by group.")
             return answers[:, 0].astype(np.int64) if self.by == "class" else np.zeros(len(answers), np.int64)
         if groups is None:
             raise InputError("this rule is by group: pass groups=, one for each row.")
@@ -250,7 +251,7 @@ class Selective(Rule):
         place = {name: code for code, name in enumerate(self.names)}
         unknown = sorted(set(given.tolist()) - set(place))
         if unknown:
-            raise InputError(f"groups must be among those calibrated; got {some_of(unknown)}.")
+            raise InputError(f"groups must be among those of the calibration rows; got {some_of(unknown)}.")
         return np.array([place[name] for name in given.tolist()], np.int64)
 
     def evaluate(self, logits: Any, truth: Any, *, groups: Any = None, confidence: float = 0.95) -> SelectiveEvaluation:
@@ -286,7 +287,7 @@ class Selective(Rule):
         )
 
     # -----------------------------------------------------------------------------------------------------------
-    # What is promised
+    # What is guaranteed
 
     def curve(self) -> RiskCoverage:
         """The error of answers against the share answered, of the rows that tested the thresholds."""
@@ -312,11 +313,11 @@ class Selective(Rule):
         )
 
     def certificate(self, evaluation: SelectiveEvaluation | None = None) -> RuleCertificate:
-        """What is promised, and what it was computed from.
+        """The guarantee, and the figures it was computed from.
 
         Parameters
         ----------
-        evaluation : what was observed on other rows
+        evaluation : an evaluation on other rows
         """
         figures = self._figures()
         low, high = figures["share_interval"]
@@ -372,7 +373,7 @@ class Selective(Rule):
     # Files
 
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write it to a safetensors file, atomically. Read it again with `Selective.load`.
+        """Write the rule to a safetensors file, atomically. Read it with `Selective.load`.
 
         Parameters
         ----------
@@ -396,16 +397,16 @@ class Selective(Rule):
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, doubt: Any = None) -> Selective:
-        """Read what `save` wrote; nothing in the file is executed.
+        """Read a saved rule; no code in the file is executed.
 
         Parameters
         ----------
         path : of the file
-        doubt : your function, where it was one: the file does not hold it
+        doubt : your function, if doubt was one: the file does not contain it
         """
         found: Selective = load_rule(path, {"selective": cls.rebuilt})
         if (found.doubt == "custom") != (doubt is not None):
-            raise InputError("doubt= is the function that the rule was made with, where it was made with one.")
+            raise InputError("doubt= is only for a rule that was made with a function.")
         return found if doubt is None else replace(found, doubt=as_doubt(doubt))
 
     @classmethod

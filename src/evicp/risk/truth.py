@@ -46,7 +46,9 @@ def _rectangle(rows: list[Any], n_classes: int) -> bool:
     if any(len(set(row)) < len(row) for row in rows):
         return True
     if n_classes == 2 and all(set(row) == {0, 1} for row in rows):
-        raise InputTypeError("truth may be a matrix, or both labels of every row. Pass a matrix as np.array(truth).")
+        raise InputTypeError(
+            "truth is ambiguous: a 0/1 matrix, or two labels per row. Pass a matrix as np.array(truth)."
+        )
     return False
 
 
@@ -58,7 +60,7 @@ def _of_lists(truth: Any, n: int, classes: ClassAxis) -> Bools:
     labels = labels_of(rows, classes)
     again = repeated_label(offsets, labels, classes.n_classes)
     if again is not None:
-        raise LabelsError(f"truth must hold a label once per row; got {again[1]} twice in row {again[0]}.")
+        raise LabelsError(f"truth must contain a label only once per row; got {again[1]} twice in row {again[0]}.")
     result = np.zeros((n, classes.n_classes), bool)
     result[np.repeat(np.arange(n), np.diff(offsets)), labels] = True
     return result

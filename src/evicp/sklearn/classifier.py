@@ -49,10 +49,10 @@ from evicp.types import F64, I64, Coverage, Coverages
 def logits_of(estimator: Any, X: Any) -> NDArray[Any]:
     """The (n, K) logits of a fitted classifier.
 
-    `decision_function` where it has one value per class, not per pair of classes; a binary one, s, becomes
-    (-s/2, s/2), whose softmax is the sigmoid of s. Otherwise ln(predict_proba): the softmax of it is exact, but every
-    log-probability is negative, so relu evidence is zero throughout. For such estimators choose another score ("lac",
-    "raps") or ECP(evidence="softplus"). Decision values that are probabilities (each row sums to 1) are read as such.
+    Uses `decision_function` if it has one value per class; a binary value s becomes (-s/2, s/2), whose softmax is the
+    sigmoid of s. Otherwise uses ln(predict_proba): its softmax is exact, but log-probabilities are negative, so relu
+    evidence is always zero. For such estimators use another score ("lac", "raps") or ECP(evidence="softplus"). Decision
+    values that are probabilities (each row sums to 1) are treated as probabilities.
     """
     return read(estimator, X)[0]
 
@@ -107,39 +107,39 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
     ----------
     estimator : classifier, default LogisticRegression()
     score : a name, "auto", a score or a callable of logits, as for `evicp.calibrate`
-        By default ECP where decision values of more than two classes are scored, and LAC otherwise: the
-        logarithms of probabilities are no evidence, and of two classes ECP can only say that both are possible.
-        `calibration_.score` is the one that was taken. "auto" uses a part of the calibration rows up to choose with.
+        The default is ECP for decision values of more than two classes, and LAC otherwise: logarithms of probabilities
+        contain no evidence, and with two classes ECP often returns both. `calibration_.score` is the score in use.
+        "auto" selects it on a part of the calibration rows.
     coverage : number in (0, 1)
-        What `predict_set` asks for by default.
+        The default target of `predict_set`.
     cv : "prefit", a share in (0, 1), a number of folds, "oob", or a splitter of scikit-learn
-        "prefit": the estimator is fitted already and `fit` calibrates on all it is given; these rows must not have
-        trained it. A share: that part of the rows, drawn at random whatever their labels, calibrates, the rest trains.
-        Folds: every row is scored by an estimator that has not seen it, then the estimator is fitted on all rows; this
-        uses the data best but lies outside the exact guarantee. "oob": the same for a forest, by the probabilities of
-        those of its trees that were not trained on the row; it is fitted once, and `calibration_.folds` is the number
-        of rows. A splitter that splits once is a share, any other is folds; no row may be held out twice. Calibration
-        rows of a class that has none in the training part count as not covered, and a warning names it: coverage holds.
+        "prefit": the estimator is already fitted and `fit` calibrates on all rows, which must not be training rows. A
+        share: this part of the rows, drawn at random without stratification, is used for calibration, the rest for
+        training. Folds: every row is scored by an estimator that was not trained on it, then the estimator is fitted on
+        all rows; this uses the data best but has no exact guarantee. "oob": the same for a forest, with the trees that
+        were not trained on the row; it is fitted once, and `calibration_.folds` is the number of rows. A splitter with
+        one split is treated as a share, others as folds; no row may be held out twice. If a class has no training row,
+        its calibration rows count as not covered, which keeps the coverage, and a warning names it.
     random_state : int, RandomState or None
-        Of the split or the folds.
+        The seed of the split or the folds.
     by : None, "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, or a function of X
         Where the coverage must hold: over all rows, in every class, in every band of evidential uncertainty, or in
-        every group of rows. A function gives one group per row, a whole number or a string, of the rows that calibrate
-        and of those to predict: `by=lambda X: X["country"]`.
+        every group of rows. A function of X returns one group per row, a whole number or a string:
+        `by=lambda X: X["country"]`.
     ensemble : bool, or "proven"
-        Whether the estimators of the folds are kept and score new rows (CV+). Then every row trains and calibrates, and
-        coverage has a proven bound, `calibration_.proven_coverage(0.9)`, which folds without it lack. With "proven" all
-        of the coverage is proven, by average e-values. A new row takes as many predictions as there are folds.
+        Whether to keep the estimators of the folds and use all of them for new rows (CV+). Every row is then used for
+        training and calibration, and coverage has a proven bound, `calibration_.proven_coverage(0.9)`. With "proven"
+        the full target coverage is proven, by average e-values. Each new row needs one prediction per fold.
 
     Attributes
     ----------
     estimator_ : classifier
         Fitted.
     estimators_ : list of classifiers, or None
-        Those of the folds, where they are kept.
+        The estimators of the folds, if they are kept.
     calibration_ : `evicp.Calibration`, or `evicp.CrossCalibration` of an ensemble
     classes_ : (K,) labels in the order of the logits
-        The estimator's, and those its training part had no row of.
+        The classes of the estimator and those without training rows.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -175,7 +175,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
 
     @property
     def reads(self) -> str:
-        """What is read of the fitted estimator, and so what its ONNX graph must give: "logits" or "probabilities"."""
+        """The kind of output that is calibrated and that an ONNX graph must have: "logits" or "probabilities"."""
         check_is_fitted(self)
         decides = self._reading.method == "decision_function" and not self._reading.probabilities
         return "logits" if decides else "probabilities"
@@ -199,8 +199,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         X, y
             Rows and their classes.
         fit_params
-            For the estimator's `fit`, as `sample_weight`. Those with one entry per row are cut to the rows that train;
-            the calibration ignores them. With scikit-learn's metadata routing, the estimator must request them.
+            Passed to the estimator's `fit`, for example `sample_weight`. Values with one entry per row are restricted
+            to training rows; the calibration ignores them. With scikit-learn's metadata routing, the estimator must
+            request them.
         """
         validate.as_coverage(self.coverage)  # a bad one is said before the work, not by the first prediction
         check_classification_targets(y)
@@ -213,7 +214,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         if self.ensemble == "proven" or validate.as_flag(self.ensemble, "ensemble"):
             self._check_ensemble(group)
         if len(np.unique(y)) == 1 and not isinstance(self.cv, str):
-            raise LabelsError(f"y must hold rows of 2 classes or more; got 1 class, {y.tolist()[0]!r}.")
+            raise LabelsError(f"y must contain at least 2 classes; got 1 class, {y.tolist()[0]!r}.")
         trained = train(
             self._base(), X, y, params, cv=self.cv, random_state=self.random_state, exact=bool(self.ensemble)
         )
@@ -262,11 +263,13 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
             )
         if str(self._wanted_score).lower() == "auto":
             raise InputError(
-                'ensemble needs one score for all folds; got "auto". Name it, or choose it with evicp.tune.'
+                'ensemble needs one score for all folds; got "auto". Name a score, or find one with evicp.tune.'
             )
         by = None if group is not None else as_by(self.by)
         if isinstance(by, ByGroups) and by.of_logits:
-            raise InputError(f'an ensemble cannot be by="{by.kind}": each estimator has its own. Pass a function of X.')
+            raise InputError(
+                f'an ensemble cannot be by="{by.kind}": each estimator would have its own groups. Pass a function of X.'
+            )
 
     def _cross_calibrated(
         self, logits: list[F64], labels: list[I64], groups: list[NDArray[Any]], score: Any, names: list[Any]
@@ -299,14 +302,14 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         return router.add(estimator=self._base(), method_mapping=mapping)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The estimator's own prediction, one label per row."""
+        """The prediction of the estimator, one label per row."""
         check_is_fitted(self)
         same_columns(X, self._columns)
         return self.estimator_.predict(X)
 
     @available_if(lambda self: hasattr(getattr(self, "estimator_", self._base()), "predict_proba"))
     def predict_proba(self, X: Any) -> F64:
-        """The estimator's own probabilities, where it has any; 0 for a class that it was not trained on."""
+        """The probabilities of the estimator, if it has any; 0 for a class without training rows."""
         check_is_fitted(self)
         same_columns(X, self._columns)
         own = self.estimator_.predict_proba(X)
@@ -345,22 +348,21 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
     ) -> PredictionSets | list[PredictionSets]:
         """Prediction sets of positions in `classes_`: `classes_[sets[i]]` are a row's classes, `names(i)` their text.
 
-        Labels to hold against them are the classes, in `evaluate(X, y)`, `evicp.evaluate` and `sets.contains`; where
-        classes are no whole numbers, positions will do there too. An ensemble knows neither confidence nor smoothed
-        sets.
+        `evaluate(X, y)`, `evicp.evaluate` and `sets.contains` take the classes themselves, or positions if the classes
+        are not whole numbers. An ensemble has no `confidence` and no `smoothed`.
 
         Parameters
         ----------
         X
             Rows.
         coverage : number in (0, 1), or several, optional
-            The target coverage, or several, for a list of sets; the constructor's by default.
+            The target coverage, by default that of the constructor; several give a list of sets.
         confidence : float, optional
             Of training-conditional sets, as in `Calibration.predict`.
         allow_empty : bool
             If False, an empty set gets its top label.
         smoothed : bool, or random numbers, or a generator
-            Ties broken at random, as in `Calibration.predict`: the coverage is the target, not more.
+            Break ties at random, as in `Calibration.predict`: average coverage equals the target.
         """
         refuse_unknown("predict_set", unknown)
         logits, groups = self._outputs(X)
@@ -383,9 +385,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         if isinstance(self.calibration_, Calibration):
             return self.calibration_.predict(logits, wanted, groups=groups, **how)
         if how.pop("confidence") is not None or how.pop("smoothed") is not False:
-            raise InputError(
-                "the sets of an ensemble follow no law that confidence or smoothed could use; leave them out."
-            )
+            raise InputError("confidence and smoothed are not available for an ensemble; leave them out.")
         return self.calibration_.predict(logits, wanted, groups=groups, proven=self.ensemble == "proven", **how)
 
     def evaluate(
@@ -399,12 +399,12 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         smoothed: Any = False,
         min_count: int = 1,
     ) -> Evaluation:
-        """Coverage, size and adaptivity of the sets of rows whose classes are known; in groups, where there are any.
+        """Evaluate the sets of rows with known classes: coverage, size and adaptivity, also by group.
 
         Parameters
         ----------
         X, y
-            Rows that neither trained nor calibrated, and their classes, as in `fit`.
+            Test rows, not used for training or calibration, and their classes.
         coverage, confidence, allow_empty, smoothed
             As for `predict_set`.
         min_count : int
@@ -430,7 +430,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         return judged_by(self.calibration_, found) if isinstance(self.calibration_, Calibration) else found
 
     def predict_p(self, X: Any, *, smoothed: Any = False) -> F64:
-        """Conformal p-values of every class, (n, K); among rows of the class or the row's group, where `by` says so.
+        """Conformal p-values of every class, (n, K); with `by`, within the class or the row's group.
 
         With `smoothed`, ties are broken at random, as in `Calibration.p_values`.
         """
@@ -438,7 +438,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         if isinstance(self.calibration_, Calibration):
             return self.calibration_.p_values(logits, groups=groups, smoothed=smoothed)
         if smoothed is not False:
-            raise InputError("the p-values of an ensemble are not smoothed; leave smoothed out.")
+            raise InputError("the p-values of an ensemble cannot be smoothed; leave out smoothed.")
         return self.calibration_.p_values(logits, groups=groups)
 
     def __sklearn_tags__(self) -> Any:

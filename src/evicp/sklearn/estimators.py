@@ -64,7 +64,7 @@ class Reading:
         if not len(bad):
             return
         row, column = bad[0]
-        before = "; where it was calibrated, all rows were probabilities" if self.method == "decision_function" else ""
+        before = "; in calibration, all rows were probabilities" if self.method == "decision_function" else ""
         raise LogitsError(
             f"{self.method} must give probabilities; got {values[row, column]:g} at row {row}, class {column}{before}. "
             "If these are logits, wrap the estimator so that decision_function returns them."
@@ -90,7 +90,7 @@ def read(estimator: Any, X: Any) -> tuple[NDArray[Any], Reading]:
             return reading.logits(values), reading
     raise InputError(
         f"{type(estimator).__name__} must have predict_proba, or decision_function with one value per class. "
-        'Wrap it in CalibratedClassifierCV; an SVC takes decision_function_shape="ovr".'
+        'Wrap it in CalibratedClassifierCV; for an SVC pass decision_function_shape="ovr".'
     )
 
 
@@ -137,7 +137,7 @@ def _compares_pairs(estimator: Any) -> bool:
 def classes_of(estimator: Any) -> NDArray[Any]:
     """The classes of a fitted estimator, in its own order, (K,)."""
     if not hasattr(estimator, "classes_"):
-        raise InputError(f"{type(estimator).__name__} must have classes_ once it is fitted; it has none.")
+        raise InputError(f"{type(estimator).__name__} must have classes_ after fit; it has none.")
     classes = estimator.classes_
     if isinstance(classes, list) and any(isinstance(one, np.ndarray) for one in classes):
         raise InputError(f"{type(estimator).__name__} predicts {len(classes)} outputs at once; wrap one of them.")
@@ -174,8 +174,8 @@ def same_order(X: Any, **row_wise: Any) -> None:
             continue
         if reordered:
             warn(
-                f"the rows of X and {what} have the same index in another order, and are paired by their place. "
-                f"Pass {what}.loc[X.index] if the index says which belong together.",
+                f"the rows of X and {what} have the same index in another order, and are paired by position. Pass "
+                f"{what}.loc[X.index] to pair them by index.",
                 SuspiciousInputWarning,
             )
 
@@ -194,8 +194,8 @@ def positions(y: NDArray[Any], classes: NDArray[Any]) -> I64:
     unknown = list(dict.fromkeys(label for label in given if label not in known))
     if unknown:
         raise LabelsError(
-            f"y must hold classes the estimator was fitted on ({some_of(known, repr)}); got {some_of(unknown, repr)}. "
-            "Drop such rows, or fit with rows of these classes."
+            f"y must contain classes the estimator was fitted on ({some_of(known, repr)}); got "
+            f"{some_of(unknown, repr)}. Drop such rows, or fit with rows of these classes."
         )
     return np.array([known[label] for label in given], dtype=np.int64)
 

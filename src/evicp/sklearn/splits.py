@@ -14,7 +14,7 @@ from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input.warn import warn
 from evicp.types import I64
 
-#: (rows that train, rows held out)
+#: (training rows, rows held out)
 Split = tuple[I64, I64]
 
 
@@ -57,7 +57,7 @@ def splits(cv: Any, random_state: Any, X: Any, y: NDArray[Any], *, exact: bool) 
     cv : a share in (0, 1), a number of folds, or a splitter
     random_state : of a share or folds
     X, y : the rows
-    exact : whether several splits keep a promise, too, and so must be drawn without regard to labels
+    exact : whether several splits keep a guarantee, too, and so must be drawn without regard to labels
     """
     splitter = _splitter(cv, random_state)
     try:
@@ -66,12 +66,12 @@ def splits(cv: Any, random_state: Any, X: Any, y: NDArray[Any], *, exact: bool) 
         raise InputError(f"cv={cv!r} cannot split {len(y)} rows of {len(np.unique(y))} classes: {error}") from error
     found = [(_row_numbers(train, len(y), cv), _row_numbers(held_out, len(y), cv)) for train, held_out in given]
     if not any(len(held_out) for _, held_out in found):
-        raise InputError(f"cv must hold rows out; {cv!r} holds out none.")
+        raise InputError(f"cv must leave rows out for calibration; {cv!r} leaves out none.")
     times = np.bincount(np.concatenate([held_out for _, held_out in found]))
     if times.max() > 1 or any(np.intersect1d(*split).size for split in found):
         raise InputError(
-            f"cv must hold out every row once at most, and not train on it; {cv!r} does not. "
-            "Use folds, or a splitter that splits once."
+            f"cv must leave out every row at most once, and not train on it; {cv!r} does not. Use folds, or a splitter "
+            "that splits once."
         )
     if exact or len(found) == 1:
         _warn_of_strata(cv)
@@ -106,7 +106,7 @@ def _warn_of_strata(cv: Any) -> None:
     """Rows that were chosen by their labels are not exchangeable with new ones."""
     if isinstance(cv, StratifiedShuffleSplit | StratifiedKFold | StratifiedGroupKFold):
         warn(
-            f"{type(cv).__name__} holds rows out by their labels: they are no random sample, and where classes have "
-            "few rows, sets cover less than asked. Pass a share or a number of folds, which are drawn at random.",
+            f"{type(cv).__name__} selects rows by their labels: they are not a random sample, and if classes have few "
+            "rows, sets cover less than the target. Pass a share or a number of folds, which are drawn at random.",
             SuspiciousInputWarning,
         )

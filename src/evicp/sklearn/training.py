@@ -28,7 +28,7 @@ class HeldOut(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A fitted estimator, how it is read, and the rows that calibrate; how many folds they were scored in, if any."""
+    """A fitted estimator, how it is read, and the calibration rows; how many folds they were scored in, if any."""
 
     estimator: Any
     reading: Reading
@@ -39,21 +39,23 @@ class Trained(NamedTuple):
 def train(
     estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any], *, cv: Any, random_state: Any, exact: bool
 ) -> Trained:
-    """A fitted clone of an estimator and the rows that calibrate it; a prefit one as it is.
+    """A fitted clone of an estimator and the calibration rows it; a prefit one as it is.
 
     Parameters
     ----------
     X, y : rows and their classes
     params : of the estimator's `fit`
     cv, random_state : as for `ConformalClassifier`
-    exact : whether folds keep a promise, too; see `splits`
+    exact : whether folds keep a guarantee, too; see `splits`
     """
     if isinstance(cv, str) and cv == "oob":
         return _out_of_bag(clone(estimator), X, y, params)
     if not isinstance(cv, str) or cv != "prefit":
         return _by_splits(estimator, X, y, params, splits(cv, random_state, X, y, exact=exact))
     if params:
-        raise InputError(f"a prefit estimator is not fitted again; got {some_of(params, repr)}. Fit it with them.")
+        raise InputError(
+            f"a prefit estimator is not fitted again; got {some_of(params, repr)}. Pass them when you fit it."
+        )
     check_is_fitted(estimator)
     logits, reading = read(estimator, X)
     return Trained(estimator, reading, [HeldOut(np.arange(len(y)), logits, estimator)])
@@ -110,8 +112,8 @@ def _fitted(estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any], row
         if len(np.unique(labels)) > 1 or len(np.unique(y)) == 1:
             raise
         raise InputError(
-            f"{type(estimator).__name__} cannot be fitted on rows of one class, and the {len(labels)} rows that "
-            f"train are all of class {labels.tolist()[0]!r}: {error} Give more rows of the other classes."
+            f"{type(estimator).__name__} cannot be fitted on rows of one class, and the {len(labels)} training rows "
+            f"are all of class {labels.tolist()[0]!r}: {error} Give more rows of the other classes."
         ) from error
 
 
@@ -120,16 +122,18 @@ def _out_of_bag(estimator: Any, X: Any, y: NDArray[Any], params: dict[str, Any])
     options = estimator.get_params(deep=False)
     if "oob_score" not in options:
         raise InputError(
-            f'cv="oob" needs an estimator that leaves rows out of its bags and has oob_score, such as '
+            f'cv="oob" needs an estimator with bootstrap samples and oob_score, such as '
             f"RandomForestClassifier; got {type(estimator).__name__}. Use folds: cv=5."
         )
     if options.get("bootstrap") is False:
-        raise InputError('cv="oob" needs an estimator that draws bags: pass bootstrap=True to it, or use folds: cv=5.')
+        raise InputError(
+            'cv="oob" needs an estimator with bootstrap samples: pass bootstrap=True to it, or use folds: cv=5.'
+        )
     estimator.set_params(oob_score=True).fit(X, y, **params)
     probabilities = np.asarray(estimator.oob_decision_function_, np.float64)
     rows = np.flatnonzero(np.nan_to_num(probabilities).sum(1) > 0)  # the others are in every bag
     if not rows.size:
-        raise InputError("no row was left out of any bag; give the estimator more parts, or use folds: cv=5.")
+        raise InputError("every row is in every bootstrap sample; use more of them (n_estimators), or use folds: cv=5.")
     logits = BY_PROBABILITIES.logits(probabilities[rows])  # as new rows are to be read
     return Trained(estimator, BY_PROBABILITIES, [HeldOut(rows, logits, estimator)], len(rows))
 
@@ -150,7 +154,7 @@ def warn_of_unseen_classes(
     if not lacks.any():
         return
     n, missed = sum(map(len, labels)), int(rows.sum())
-    where = "have no row in the part that trains" if len(held_out) == 1 else "lack rows in the training part of a fold"
+    where = "have no training row" if len(held_out) == 1 else "have no training row in some fold"
     if isinstance(by, ByClass):
         outcome = "their labels are in every set"
     elif n - missed < conformal_rank(n, coverage):
@@ -159,7 +163,7 @@ def warn_of_unseen_classes(
         outcome = "only full sets hold these classes"
     warn(
         f"{lacks.sum():,} of {len(classes):,} classes {where} ({some_of(classes[lacks], repr)}): no estimator can "
-        f"predict what it has not seen. Their {missed:,} of {n:,} calibration rows count as not covered, which keeps "
-        f"the coverage over all rows; {outcome}. Give more rows of them.",
+        f"predict a class without training rows. Their {missed:,} of {n:,} calibration rows count as not covered, "
+        f"which keeps the coverage over all rows; {outcome}. Add rows of these classes.",
         SuspiciousInputWarning,
     )

@@ -221,7 +221,7 @@ def test_logits_that_do_not_belong_together() -> None:
         cross.p_values([logits[0], logits[1], logits[2, 1:]])
     with pytest.raises(LogitsError, match="classes"):
         cross.p_values(logits[:, :, :3])
-    with pytest.raises(InputError, match="groups are only taken"):
+    with pytest.raises(InputError, match="groups need a"):
         cross.predict(logits, 0.9, groups=np.zeros(60, int))
     with pytest.raises(InputError, match="empty one"):
         cross.predict(logits, [])

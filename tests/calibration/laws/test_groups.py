@@ -232,15 +232,15 @@ def test_no_groups_are_none_to_be_grouped_by():
 
 def test_groups_for_calibrations_that_take_none():
     z, y = make(90)
-    with pytest.raises(InputError, match=r'^groups are only taken by a calibration by="group"\.$'):
+    with pytest.raises(InputError, match=r'^groups need a calibration with by="group"\.$'):
         calibrate(z, y).predict(z, 0.5, groups=groups_of(90, 0))
     for by in ("class", "uncertainty"):
         calibration = calibrate(z, y, by=by)
-        with pytest.raises(InputError, match=rf'^groups are only taken by .* this one is by="{by}"\.$'):
+        with pytest.raises(InputError, match=rf'^groups need .* this one is by="{by}"\.$'):
             calibration.predict(z, 0.5, groups=groups_of(90, 0))
-    with pytest.raises(InputError, match=r"^groups of rows exist only where"):
+    with pytest.raises(InputError, match=r"^only a calibration by group"):
         calibrate(z, y, by="class").groups_of(z)
-    with pytest.raises(InputError, match=r'^groups are only taken by a calibration by="group"\.$'):
+    with pytest.raises(InputError, match=r'^groups need a calibration with by="group"\.$'):
         Calibrator().update(z, y, groups=groups_of(90, 0))
 
 
@@ -454,7 +454,7 @@ def test_one_cluster_is_one_threshold():
     ("options", "message"),
     [
         ({"rare": "drop"}, r'^rare must be "full" or "cluster"; got \'drop\'\.$'),
-        ({"clusters": 3}, r'^a number of clusters is only looked for with rare="cluster"\.$'),
+        ({"clusters": 3}, r'^a number of clusters is only used with rare="cluster"\.$'),
         ({"rare": "cluster", "clusters": 0}, r"clusters must be at least 1"),
         ({"clusters": [[0, 1]]}, r"^clusters must be a number, or one cluster number >= 0 per class\.$"),
         ({"clusters": [0, -1]}, r"^clusters must be a number, or one"),
@@ -560,9 +560,9 @@ def test_rows_of_groups_that_were_not_calibrated_cannot_join():
         calibration.extended(z[:2], y[:2], groups=["a", "c"])
     with pytest.raises(InputError, match='by="group" needs the group of each row: pass groups='):
         calibration.extended(z[:2], y[:2])
-    with pytest.raises(InputError, match='groups are only taken by a calibration by="group"'):
+    with pytest.raises(InputError, match='groups need a calibration with by="group"'):
         calibrate(z, y, by="class").extended(z[:2], y[:2], groups=["a", "b"])
-    with pytest.raises(InputError, match="weights are only taken by"):
+    with pytest.raises(InputError, match="weights need a"):
         calibration.extended(z[:2], y[:2], groups=["a", "b"], weights=[1.0, 1.0])
 
 
@@ -704,11 +704,14 @@ def forged(path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c, t: c["groups"].update(by="moon"), r"groups by 'moon', which this evicp does not know"),
-        (lambda c, t: c["groups"]["parameters"].pop("seed"), r"which this evicp does not know"),
-        (lambda c, t: c["groups"]["parameters"].update(clusters=[0] * K), r"it has 1 groups but holds the scores of 7"),
+        (lambda c, t: c["groups"].update(by="moon"), r"kind of groups, 'moon', is not known"),
+        (lambda c, t: c["groups"]["parameters"].pop("seed"), r"not known to this version of evicp"),
+        (
+            lambda c, t: c["groups"]["parameters"].update(clusters=[0] * K),
+            r"it states 1 groups but contains the scores of 7",
+        ),
         (lambda c, t: c["groups"]["parameters"].update(clusters=[0] * 3), r"clusters must have one number per class"),
-        (lambda c, t: c["groups"]["parameters"].update(rare="cluster"), r"0 groups but holds the scores of 7"),
+        (lambda c, t: c["groups"]["parameters"].update(rare="cluster"), r"0 groups but contains the scores of 7"),
         (lambda c, t: c["groups"].update(by="group", parameters={"groups": list("gfedcba")}), r"it has 7 groups but"),
         (
             lambda c, t: c["groups"].update(by="uncertainty", parameters={"bands": 7, "share": 0.1, "seed": 0}),
@@ -718,7 +721,7 @@ def forged(path, change) -> None:
         (lambda c, t: c.pop("groups"), r"its description has the fields"),
         (lambda c, t: c.update(weights="rows"), r"its description has the fields"),
         (lambda c, t: t.update({"scores.3": t["scores.3"][::-1].copy()}), r"its scores are not ascending"),
-        (lambda c, t: c.update(n=1), r"it says n = 1 but holds"),
+        (lambda c, t: c.update(n=1), r"it states n = 1 but contains"),
     ],
 )
 def test_a_file_with_impossible_groups_is_refused(tmp_path, change, message):
@@ -934,7 +937,7 @@ def test_groupings_with_whole_numbers_of_numpy_can_be_saved(tmp_path):
 
 
 def test_clusters_that_leave_no_rows_are_refused():
-    with pytest.raises(InputError, match="clusters are found on rows set aside, here all 5"):
+    with pytest.raises(InputError, match="clusters are estimated on rows set aside, here all 5"):
         calibrate([[1.0, 2.0, 0.0]] * 5, [1] * 5, "lac", by=ByClass(rare="cluster", share=0.95))
 
 

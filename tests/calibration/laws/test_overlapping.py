@@ -205,7 +205,7 @@ def test_certificates_have_every_group_and_what_was_seen_there():
         assert group.observed["coverage"] == pytest.approx(covered[OF_NEW[:, number]].mean())
         assert group.observed["compatible"]
     assert certificate.observed["compatible"]
-    assert "a row's threshold follows from all of its own" in str(certificate)
+    assert "a row's threshold depends on all its groups" in str(certificate)
     assert "0.8 in every group, also where groups overlap" in " ".join(str(certificate).split())
     assert json.loads(certificate.to_json())["by"] == "overlapping"
 
@@ -232,7 +232,7 @@ def test_bad_input_is_refused():
         (lambda: CALIBRATION.predict(NEW, 0.9, groups=OF_NEW[:, :2]), r"\(200, 3\); got \(200, 2\)"),
         (lambda: CALIBRATION.predict(NEW, 0.9, groups=OF_NEW, confidence=0.9), "confidence needs the Beta law"),
         (lambda: CALIBRATION.predict(NEW, 0.9, groups=OF_NEW, smoothed=True), "it has no smoothed"),
-        (lambda: CALIBRATION.p_values(NEW, groups=OF_NEW), "p-values under overlapping groups"),
+        (lambda: CALIBRATION.p_values(NEW, groups=OF_NEW), "p-values with overlapping groups"),
         (lambda: CALIBRATION.threshold(0.9), "not one threshold; use thresholds"),
         (lambda: CALIBRATION.label_thresholds(0.9), "others depend on the row"),
         (lambda: evicp.Monitor(CALIBRATION, 0.9), "cannot be monitored"),

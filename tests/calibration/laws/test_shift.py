@@ -218,10 +218,10 @@ def test_weights_where_they_are_missing_or_not_wanted():
         calibrate(z, y, weights=np.ones(100)).predict(z, 0.9)
     by_class_weights = calibrate(z, y, class_weights=np.ones(K))
     for calibration in (calibrate(z, y), by_class_weights):
-        with pytest.raises(InputError, match=r"^weights are only taken by a calibration with weights of its own rows"):
+        with pytest.raises(InputError, match=r"^weights need a weighted calibration"):
             calibration.predict(z, 0.9, weights=np.ones(100))
     for calibration, weights in ((by_class_weights, None), (calibrate(z, y, weights=np.ones(100)), np.ones(100))):
-        with pytest.raises(InputError, match=r'^groups are only taken by a calibration by="group"\.$'):
+        with pytest.raises(InputError, match=r'^groups need a calibration with by="group"\.$'):
             calibration.predict(z, 0.9, groups=y, weights=weights)
     one = calibrate(z, y, weights=np.ones(100)).predict(z[0], 0.9, weights=1.0)
     assert one == calibrate(z, y, weights=np.ones(100)).predict(z[:1], 0.9, weights=[1.0])
@@ -284,7 +284,12 @@ def test_weights_of_classes_are_ratios_of_frequencies():
 @pytest.mark.parametrize(
     ("labels", "frequencies", "error", "message"),
     [
-        ([0, 1], [0.5, 0.3, 0.2], InputError, r"^class 2 has new frequency 0.2 but no calibration rows: no weight"),
+        (
+            [0, 1],
+            [0.5, 0.3, 0.2],
+            InputError,
+            r"^class 2 has new frequency 0.2 but no calibration rows, which no weight",
+        ),
         ([0, 1], [0.0, 0.0], InputError, r"^frequencies must hold one number per class, not all of them 0\.$"),
         ([0, 1], [1.0], InputError, r"^frequencies must hold one number per class"),
         ([0, 1], [0.5, -0.5], InputError, r"^frequencies must be finite and >= 0; got -0.5 at position 1\.$"),

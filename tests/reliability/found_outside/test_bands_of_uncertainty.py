@@ -33,7 +33,7 @@ def test_logits_without_evidence_give_one_band_and_a_warning(kind: str) -> None:
 def test_rows_of_few_values_are_told_so() -> None:
     some = np.where(np.arange(N)[:, None] % 2 == 0, [4.0, 0, 0, 0, 0], [1.0, 0, 0, 0, 0])
     with pytest.warns(
-        SuspiciousInputWarning, match=r"2 band\(s\) of uncertainty instead of 5: .*values of u that lie apart\."
+        SuspiciousInputWarning, match=r"2 band\(s\) of uncertainty instead of 5: .*distinct values of u\."
     ):
         calibration = evicp.calibrate(some, LABELS, "lac", by="uncertainty")
     with warnings.catch_warnings():

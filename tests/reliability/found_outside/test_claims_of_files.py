@@ -74,20 +74,20 @@ def ecp(**parameters: Any) -> bytes:
 
 #: Calibrations that claim more than they hold -> what the refusal says.
 CLAIMS: dict[str, tuple[Callable[[], bytes], str]] = {
-    "20,000,000 classes": (lambda: by("class", n_classes=20_000_000), "20,000,000 groups but holds the scores of 1"),
+    "20,000,000 classes": (lambda: by("class", n_classes=20_000_000), "20,000,000 groups but contains the scores of 1"),
     "10^30 classes": (lambda: forged({"scores": SCORES}, n_classes=10**30), "n_classes must be below 2^31"),
     "2^31 classes": (lambda: forged({"scores": SCORES}, n_classes=2**31), "n_classes must be below 2^31"),
-    "10^30 folds": (lambda: forged({"scores": SCORES}, folds=10**30), "more than anyone has"),
-    "10^30 rows that chose": (lambda: forged({"scores": SCORES}, chosen_on=10**30), "more than anyone has"),
+    "10^30 folds": (lambda: forged({"scores": SCORES}, folds=10**30), "which is too large"),
+    "10^30 rows that chose": (lambda: forged({"scores": SCORES}, chosen_on=10**30), "which is too large"),
     "a cluster 10^18": (
         lambda: by("class", 2, rare="cluster", clusters=[0, 0, 10**18]),
-        "it says it has 2 groups but holds the scores of 2",
+        "it states 2 groups but contains the scores of 2",
     ),
     "clusters of other classes": (
         lambda: by("class", 1, n_classes=2**31 - 1, rare="cluster", clusters=[0, 0, 0]),
         "clusters must have one number per class",
     ),
-    "10^9 bands": (lambda: by("uncertainty", bands=10**9), "it says it has 0 groups"),
+    "10^9 bands": (lambda: by("uncertainty", bands=10**9), "it states 0 groups"),
     "a temperature of 10^400": (
         lambda: forged({"scores": SCORES}, score={"name": "lac", "parameters": {"temperature": 10**400}}),
         "temperature must be a positive number",
@@ -329,7 +329,7 @@ def test_a_parquet_footer_that_claims_other_rows(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"logits": [[]] * 1000}, schema=pa.schema({"logits": pa.list_(pa.float64())})), tmp_path / "no.parquet"
     )
-    with pytest.raises(FileError, match=r"rows that hold nothing: shape \(1000, 0\)"):
+    with pytest.raises(FileError, match=r"rows without content: shape \(1000, 0\)"):
         blocks.open_rows(tmp_path / "no.parquet")
     pq.write_table(pa.table({"logits": [[1.0, 2.0]] * 9}), tmp_path / "short.parquet")
     (part,) = blocks.open_rows(tmp_path / "short.parquet").files
@@ -357,7 +357,7 @@ def sets_file(path: Path, compressed: bool = False, about: dict[str, Any] | None
     [
         ({"about": {"n_classes": 10**30}}, r"n_classes must be below 2\^31"),
         ({"about": {"n_classes": 2**31 - 1}}, r"it claims 2,147,483,647 classes; a file of its size has at most"),
-        ({"about": {"n_calibration": 10**30}}, "more than anyone has"),
+        ({"about": {"n_calibration": 10**30}}, "which is too large"),
         ({"about": {"coverage": f"1/{10**4000}"}}, "its description is malformed"),
         ({"about": {"class_names": ["a", None, "b"]}}, "class_names must be strings; got None"),
         ({"offsets": np.array([0, 4, 3])}, "do not fit together|asked for"),

@@ -62,7 +62,7 @@ def test_columns_in_another_order_are_refused(kind: str) -> None:
         calls.append(lambda: plain.predict(new.iloc[:, ORDER], 0.9))
         calls.append(lambda: evicp.calibrate(frame.iloc[:, ORDER], LABELS, "lac"))
     for call in calls:
-        with pytest.raises(LogitsError, match="logits have the classes' columns in another order"):
+        with pytest.raises(LogitsError, match="logits have the columns of the classes in another order"):
             call()
 
 
@@ -174,9 +174,7 @@ def test_other_names_are_refused_where_names_or_columns_are_known(calibration: e
     named = evicp.calibrate(LOGITS, LABELS, class_names=NAMES)
     for known in (calibration, named):
         for frame in (german, partly):
-            with pytest.raises(
-                LogitsError, match=r"under other names: column \d is .* or logits\.to_numpy\(\) if they"
-            ):
+            with pytest.raises(LogitsError, match=r"with other names: column \d is .* or logits\.to_numpy\(\) if they"):
                 known.predict(frame, 0.9)
         assert known.predict(german.to_numpy(), 0.9) == known.predict(NEW, 0.9)
         assert known.predict(pd.DataFrame(NEW), 0.9) == known.predict(NEW, 0.9)  # numbered, which says nothing
@@ -195,7 +193,7 @@ def test_names_given_to_calibrate_rename_columns_of_their_own(tmp_path: Path) ->
             assert one.predict(pd.DataFrame(NEW, columns=known), 0.9) == expected
             with pytest.raises(LogitsError, match="in another order"):
                 one.predict(pd.DataFrame(NEW, columns=known).iloc[:, ORDER], 0.9)
-    with pytest.raises(LogitsError, match="under other names: column 0 is 'bee', class 0 is 'ant'"):
+    with pytest.raises(LogitsError, match="with other names: column 0 is 'bee', class 0 is 'ant'"):
         evicp.calibrate(pd.DataFrame(LOGITS, columns=["bee", *"vwxy"]), LABELS, class_names=NAMES)
 
 
@@ -203,7 +201,7 @@ def test_columns_numbered_from_one_are_not_taken_for_class_numbers() -> None:
     frame = pd.DataFrame(LOGITS, columns=range(1, K + 1))
     for labels in (LABELS, np.minimum(LABELS + 1, K - 1)):
         with pytest.raises(
-            LogitsError, match=r"other numbers than 0 to 4: '1', '2', '3', '4', '5'\. Pass them as class_names"
+            LogitsError, match=r"numbers other than 0 to 4: '1', '2', '3', '4', '5'\. Pass them as class_names"
         ):
             evicp.calibrate(frame, labels, "lac")
     calibration = evicp.calibrate(frame, LABELS + 1, "lac", class_names=frame.columns)
@@ -251,7 +249,7 @@ def test_other_frames_than_those_of_pandas(make: str) -> None:
     for names in (NAMES, [f"column_{k}" for k in range(K)]):
         calibration = evicp.calibrate(frame(LOGITS, names), LABELS, "lac")
         assert calibration.predict(frame(NEW, names), 0.9) == calibration.predict(NEW, 0.9)
-        with pytest.raises(LogitsError, match="logits have the classes' columns in another order"):
+        with pytest.raises(LogitsError, match="logits have the columns of the classes in another order"):
             calibration.predict(frame(NEW[:, ORDER], names[::-1]), 0.9)
 
 

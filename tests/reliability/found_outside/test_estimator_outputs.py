@@ -210,5 +210,5 @@ def test_estimators_of_several_outputs_or_without_classes_are_refused_by_name():
             del self.classes_
             return self
 
-    with pytest.raises(InputError, match="Nameless must have classes_ once it is fitted"):
+    with pytest.raises(InputError, match="Nameless must have classes_ after fit"):
         ConformalClassifier(Nameless(softmax), "lac", cv=0.5).fit(X, y[:, 0])

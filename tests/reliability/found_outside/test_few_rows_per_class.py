@@ -81,7 +81,7 @@ def test_full_sets_are_said(one_of_a_kind):
 def test_folds_that_lack_a_class_keep_their_columns(one_of_a_kind, estimator, ensemble):
     """Each fold's estimator has its own classes, in its own order."""
     X, y = one_of_a_kind
-    with pytest.warns(SuspiciousInputWarning, match=r"1 of 4 classes lack rows in the training part of a fold \('c'\)"):
+    with pytest.warns(SuspiciousInputWarning, match=r"1 of 4 classes have no training row in some fold \('c'\)"):
         model = ConformalClassifier(estimator, "lac", cv=4, ensemble=ensemble).fit(X, y)
     inside = np.array(
         [label in model.classes_[labels] for label, labels in zip(y, model.predict_set(X, 0.8), strict=True)]
@@ -124,7 +124,7 @@ def test_splitters_that_look_at_labels_are_named():
         (StratifiedShuffleSplit(1, test_size=0.3, random_state=0), {}),
         (StratifiedKFold(3), {"ensemble": True}),
     ]:
-        with pytest.warns(SuspiciousInputWarning, match=f"{type(cv).__name__} holds rows out by their labels"):
+        with pytest.warns(SuspiciousInputWarning, match=f"{type(cv).__name__} selects rows by their labels"):
             ConformalClassifier(GaussianNB(), cv=cv, **options).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

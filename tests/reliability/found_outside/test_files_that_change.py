@@ -174,5 +174,5 @@ def test_a_truth_that_says_two_things_of_an_image(tmp_path: Path) -> None:
     (tmp_path / "val.txt").write_text("a.png 3\nb.png 4\na.png 3\n")
     assert read_ground_truth(tmp_path / "val.txt", ["a.png", "b.png"]) == ["3", "4"]
     (tmp_path / "val.txt").write_text("a.png 3\nb.png 4\na.png 5\n")
-    with pytest.raises(LabelsError, match=r"val\.txt has more than one label for a\.png\. Keep the one that is right"):
+    with pytest.raises(LabelsError, match=r"val\.txt has more than one label for a\.png\. Keep the right one"):
         read_ground_truth(tmp_path / "val.txt", ["a.png", "b.png"])

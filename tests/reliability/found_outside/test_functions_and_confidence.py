@@ -47,7 +47,7 @@ OF_ROWS: list[Any] = [
 @pytest.mark.parametrize("score", MIXED)
 def test_scores_that_depend_on_the_rows_beside_are_named(problem: Any, score: Any) -> None:
     logits, labels = problem
-    with pytest.warns(SuspiciousInputWarning, match="of a row is another one if other rows are beside it"):
+    with pytest.warns(SuspiciousInputWarning, match="of a row depends on the other rows of the batch"):
         evicp.calibrate(logits, labels, score)
 
 
@@ -66,7 +66,7 @@ def test_a_confidence_below_one_half_is_named(problem: Any) -> None:
     logits, labels = problem
     calibration = evicp.calibrate(logits, labels, "lac")
     for _ in range(2):
-        with pytest.warns(SuspiciousInputWarning, match=r"cover less than asked. Did you mean 0\.95\?"):
+        with pytest.warns(SuspiciousInputWarning, match=r"most do not\. Did you mean 0\.95\?"):
             calibration.predict(logits, 0.9, confidence=0.05)
     with pytest.warns(SuspiciousInputWarning, match=r"Did you mean 0\.95\?"):
         calibration.label_thresholds(0.9, 0.05)

@@ -197,15 +197,13 @@ def test_the_command_line_reads_labels_as_python_does(
         *("-o", tmp_path / "d.safetensors"),
     )
     assert code == 2
-    assert "labels that are whole numbers can be of two kinds here" in err
+    assert "labels that are whole numbers are ambiguous here" in err
 
 
 def test_whole_numbers_beside_names_that_are_digits_are_refused() -> None:
     """Folders called 1 to 5: label 1 is the second class, or the first. Text tells."""
     digits = [str(number) for number in NUMBERS]
-    message = (
-        r"two kinds here: '1' is the name of class 0, and the number of another\. Pass names: labels\.astype\(str\)"
-    )
+    message = r"ambiguous here: '1' is the name of class 0, and the number of another class\. Pass names: labels"
     named = evicp.calibrate(LOGITS, (LABELS + 1).astype(str), "lac", class_names=digits)
     np.testing.assert_array_equal(named.scores, PLAIN.scores)
     sets = named.predict(NEW, 0.9)
@@ -226,7 +224,7 @@ def test_whole_numbers_beside_names_that_are_digits_are_refused() -> None:
         lambda: evicp.calibrate(LOGITS, LABELS, "lac", class_names=["01", "02", "03", "04", "05"][::-1]),
     ]
     for call in calls[:-1]:
-        with pytest.raises(LabelsError, match="labels that are whole numbers can be of two kinds here"):
+        with pytest.raises(LabelsError, match="labels that are whole numbers are ambiguous here"):
             call()
     with pytest.raises(LabelsError, match=message):
         sets.contains(TRUTH)
@@ -291,5 +289,5 @@ def test_files_that_say_wrong_things_of_names_are_refused(tmp_path: Path) -> Non
     calibration = evicp.calibrate(LOGITS, LABELS, "lac", class_names=NAMES)
     object.__setattr__(calibration, "numbered", True)
     calibration.save(tmp_path / "c.safetensors")
-    with pytest.raises(EvicpError, match="says that its class names are numbers, and they are not"):
+    with pytest.raises(EvicpError, match="states that its class names are numbers, but they are not"):
         evicp.load(tmp_path / "c.safetensors")

@@ -138,7 +138,7 @@ def test_a_softmax_behind_logits_that_calibrated(rows: Any, tmp_path: Path) -> N
         np.testing.assert_array_equal(mask, calibration.predict(logits[300:], 0.8).mask())
     for evidence in ("softplus", "exp"):
         calibration = evicp.calibrate(5 * logits, labels, evicp.ECP(evidence=evidence))
-        with pytest.raises(InputError, match="scores that no log-probabilities give"):
+        with pytest.raises(InputError, match="scores that are impossible for log-probabilities"):
             export(PROBABILITIES["softmax"], calibration, 0.8, tmp_path / "e.onnx", output_is="probabilities")
     p = run_softmax(logits)
     calibration = evicp.calibrate(np.log(p[:300]), labels[:300], evicp.ECP(evidence="softplus"))
@@ -223,7 +223,7 @@ def test_log_probabilities(rows: Any, tmp_path: Path) -> None:
     sure = evicp.calibrate(5 * logits, labels)
     with (
         pytest.warns(SuspiciousInputWarning, match="evidence of log-probabilities is zero"),
-        pytest.raises(InputError, match="scores that no log-probabilities give"),
+        pytest.raises(InputError, match="scores that are impossible for log-probabilities"),
     ):
         export(by_hand, sure, 0.9, tmp_path / "none.onnx", output_is="logits")
     assert not (tmp_path / "none.onnx").exists()
@@ -234,7 +234,7 @@ def test_what_nothing_tells_is_warned_of(rows: Any, tmp_path: Path) -> None:
     logits, labels = rows
     calibration = evicp.calibrate(logits[:300], labels[:300])
     unknown = graph(node("Magic", ["x"], ["y"], domain="own"))
-    with pytest.warns(SuspiciousInputWarning, match="nothing tells whether output 'y' holds logits"):
+    with pytest.warns(SuspiciousInputWarning, match="cannot find out whether output 'y' contains logits"):
         export(unknown, calibration, 0.9, tmp_path / "sets.onnx")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -271,12 +271,12 @@ def test_outputs_that_are_no_row_of_logits(rows: Any, tmp_path: Path) -> None:
         node("QuantizeLinear", ["x", "scale", "zero"], ["y"]), constants=scale, kind=onnx.TensorProto.INT8
     )
     with pytest.raises(
-        InputError, match=r"'y' is INT8\. Of a quantized model take the output behind its DequantizeLinear"
+        InputError, match=r"'y' is INT8\. For a quantized model use the output after its DequantizeLinear"
     ):
         export(quantized, calibration, 0.9, target)
     binary = evicp.calibrate(logits[:, :2], logits[:, :2].argmax(1), "lac")
     one = graph(node("Sigmoid", ["x"], ["y"]), n_classes=1)
-    with pytest.raises(InputError, match=r"\['batch', 1\]\. Have the model give two columns: 0 and s"):
+    with pytest.raises(InputError, match=r"\['batch', 1\]\. Let the model return two columns: 0 and s"):
         export(one, binary, 0.9, target)
     shapeless = graph(node("Identity", ["x"], ["y"]))
     shapeless.graph.output[0].type.tensor_type.ClearField("shape")

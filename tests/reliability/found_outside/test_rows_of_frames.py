@@ -31,7 +31,7 @@ def rows(n: int = N, seed: int = 0, spread: float = 2.5) -> tuple[np.ndarray, np
 
 LOGITS, LABELS = rows()
 SHUFFLED = np.random.default_rng(1).permutation(N)
-OTHER_ROWS = "must be of the same rows in the same order; by their index row"
+OTHER_ROWS = "must have the same rows in the same order; by index, row"
 CALIBRATION = evicp.calibrate(LOGITS, LABELS, "lac")
 
 
@@ -94,12 +94,14 @@ def test_labels_of_other_rows_are_refused_where_the_logits_agree_with_the_index(
         lambda: report.split(first, some, ["lac"]),
     ]
     for call in calls:
-        with pytest.raises(LabelsError, match=r"labels must be those of the logits' rows; of \d+ rows that both have"):
+        with pytest.raises(
+            LabelsError, match=r"labels must belong to the rows of the logits; of \d+ rows with a common index"
+        ):
             call()
     following = pd.Series(labels).iloc[1 : N + 1]  # each row with the label of the next
     with (
         pytest.warns(SuspiciousInputWarning, match="are 1 apart"),
-        pytest.raises(LabelsError, match="have the largest logit at their label if paired by it, "),
+        pytest.raises(LabelsError, match="have the largest logit at their label if paired by index, "),
     ):
         evicp.calibrate(first, following)
 
@@ -108,7 +110,7 @@ def test_other_entries_are_refused_both_ways() -> None:
     """The logits may be those with the telling index, and the labels those with a new one."""
     logits, labels = rows(3 * N, 5)
     part = np.random.default_rng(6).permutation(3 * N)[:N]
-    with pytest.raises(LabelsError, match="labels must be those of the logits' rows"):
+    with pytest.raises(LabelsError, match="labels must belong to the rows of the logits"):
         evicp.calibrate(pd.DataFrame(logits).iloc[part], pd.Series(labels).head(N), "lac")
     assert evicp.calibrate(pd.DataFrame(logits).iloc[part], labels[part], "lac").n == N
     assert evicp.calibrate(pd.DataFrame(logits).iloc[part], pd.Series(labels[part]), "lac").n == N

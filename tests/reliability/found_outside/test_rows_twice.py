@@ -165,7 +165,7 @@ def test_a_repeated_label_is_found_by_marks_and_by_sorting(n_classes: int) -> No
 
 
 def test_sets_from_lists_are_held_to_the_same_rule() -> None:
-    with pytest.raises(LabelsError, match=r"lists must hold a label once per row; got 1 twice in row 2\."):
+    with pytest.raises(LabelsError, match=r"lists must contain a label only once per row; got 1 twice in row 2\."):
         evicp.PredictionSets.from_lists([[0], [], [1, 2, 1]], n_classes=3, coverage=0.9)
 
 
@@ -192,7 +192,7 @@ class Colour:
     [
         (b"b", r"got b'b' \(bytes\) for class 1\. Decode it: name\.decode\(\)"),
         (np.bytes_(b"b"), r".*for class 1\. Decode it"),
-        (None, r"got None \(NoneType\) for class 1\. Name every class, or leave class_names out"),
+        (None, r"got None \(NoneType\) for class 1\. Give every class a name, or leave out class_names"),
         (float("nan"), r"got nan \(float\) for class 1\. Name every class"),
         (np.float32("nan"), r".*for class 1\. Name every class"),
         (1.0, r"got 1\.0 \(float\) for class 1\. Pass its text"),

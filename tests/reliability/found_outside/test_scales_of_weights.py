@@ -44,10 +44,10 @@ def test_weights_on_one_scale_are_fine_whatever_it_is() -> None:
         (OLD / OLD.sum(), WEIGHTS, "Sets are too large, or full"),
         (OLD / OLD.sum(), np.ones(M), "Sets are too large, or full"),
         (np.full(N, 1 / N), np.ones(M), "Sets are too large, or full"),
-        (OLD, WEIGHTS / WEIGHTS.sum(), "Sets may cover less than asked"),
-        (np.ones(N), np.full(M, 1 / M), "Sets may cover less than asked"),
+        (OLD, WEIGHTS / WEIGHTS.sum(), "Sets may cover less than the target"),
+        (np.ones(N), np.full(M, 1 / M), "Sets may cover less than the target"),
         (OLD, 100 * WEIGHTS, "Sets are too large, or full"),
-        (100 * OLD, WEIGHTS, "Sets may cover less than asked"),
+        (100 * OLD, WEIGHTS, "Sets may cover less than the target"),
     ],
     ids=["normalised, not", "normalised, 1", "1 / n, 1", "not, normalised", "1, 1 / m", "hundredfold", "hundredth"],
 )

@@ -95,7 +95,7 @@ def test_a_splitter_may_give_masks(problem):
 @pytest.mark.parametrize("cv", [0.5, 4])
 def test_one_class_is_refused_by_name(problem, cv):
     X, y = problem
-    with pytest.raises(LabelsError, match="y must hold rows of 2 classes or more; got 1 class, 'a'"):
+    with pytest.raises(LabelsError, match="y must contain at least 2 classes; got 1 class, 'a'"):
         ConformalClassifier(GaussianNB(), "lac", cv=cv).fit(X, np.full(len(y), "a"))
 
 

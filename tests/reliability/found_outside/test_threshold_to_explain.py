@@ -20,7 +20,7 @@ def test_a_threshold_alone_is_refused(score: str) -> None:
     calibration = evicp.calibrate(LOGITS, LABELS, score)
     for threshold in (calibration.threshold(0.9), np.full(5, calibration.threshold(0.9))):
         with pytest.raises(
-            InputError, match=r"give that score too: explain\(logits_row, calibration\.score, threshold"
+            InputError, match=r"pass that score too: explain\(logits_row, calibration\.score, threshold"
         ):
             evicp.explain(LOGITS[0], threshold=threshold)
     found = evicp.explain(LOGITS[0], calibration.score, threshold=calibration.threshold(0.9))

@@ -134,7 +134,7 @@ CHANGES: dict[str, tuple[Callable[[Path, list[tuple[str, bytes]]], Any], str]] =
     "a file more": (lambda p, m: archive_of(p, [*m, ("rows/extra/model.py", b"")]), "it holds 'extra/model.py'"),
     "another root": (lambda p, m: archive_of(p, [*m, ("other/data.pkl", b"")]), "not one that torch.save writes"),
     "no tensors": (lambda p, _: archive_of(p, [("rows/version", b"3")]), "not one that torch.save writes"),
-    "a member twice": (lambda p, m: archive_of(p, [*m, m[0]]), "it holds a member more than once"),
+    "a member twice": (lambda p, m: archive_of(p, [*m, m[0]]), "it contains a member more than once"),
     "compressed": (lambda p, m: archive_of(p, m, zipfile.ZIP_DEFLATED), "its tensors are compressed"),
     "cut off": (lambda p, _: p.write_bytes(p.read_bytes()[:-50]), "its archive is damaged"),
     "empty": (lambda p, _: p.write_bytes(b""), "it is not a torch file"),
@@ -170,7 +170,7 @@ def test_tensors_that_claim_more_than_the_file_holds(tmp_path: Path, what: str) 
         "pair": (torch.from_numpy(LOGITS), one),
     }[what]
     torch.save(content, tmp_path / "rows.pt")
-    with pytest.raises(FileError, match=r"repeat numbers that are stored once\. Save \w+\.contiguous\(\)"):
+    with pytest.raises(FileError, match=r"are expanded from fewer stored numbers\. Save \w+\.contiguous\(\)"):
         inputs.read_rows(str(tmp_path / "rows.pt"))
 
 

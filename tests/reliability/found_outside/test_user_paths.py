@@ -146,7 +146,7 @@ def test_a_state_is_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     from evicp.cli import app
 
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileError, match=r"^the state must be a file, since it is read and written; got -\.$"):
+    with pytest.raises(FileError, match=r"^the state must be a file, because it is read and written; got -\.$"):
         app(["monitor", "cal.safetensors", "new.npz", "--state", "-"], standalone_mode=False)
 
 

@@ -27,21 +27,21 @@ _ROWS_PER_CLUSTER = 200
 
 @dataclass(frozen=True)
 class ByClass(ByGroups):
-    """A threshold per class (Mondrian): the coverage asked for holds in every class.
+    """A threshold per class (Mondrian): the target coverage holds in every class.
 
     Parameters
     ----------
     rare : "full" or "cluster"
-        What becomes of classes with few calibration rows. "full": where a class has too few for the coverage asked
-        for, its label is in every set. "cluster": classes with fewer than about `rare_below` rows are pooled with
+        How to treat classes with few calibration rows. "full": if a class has too few for the target coverage, its
+        label is in every set. "cluster": classes with fewer than about `rare_below` rows are pooled with
         others of similar scores and share a threshold; the coverage then holds in each cluster.
     clusters : a number, or K cluster numbers
-        How many clusters to look for (by default one for about 200 rows, at most the square root of the number of
-        rare classes); or the cluster of each class, given.
-    rare_below : the rows below which a class is rare, judged by its share of the rows set aside
-    share : of the rows, set aside to tell which classes are rare and to find their clusters; those of rare classes are
-        used for nothing else
-    seed : which rows are set aside, and where the clustering starts
+        The number of clusters (by default one per 200 rows, at most the square root of the number of rare classes); or
+        the cluster of each class.
+    rare_below : a class with fewer rows is rare, estimated from its share of the rows set aside
+    share : the share of rows set aside to find rare classes and their clusters; those of rare classes are not used for
+        anything else
+    seed : of the rows set aside and the clustering
     """
 
     rare: Literal["full", "cluster"] = "full"
@@ -67,7 +67,7 @@ class ByClass(ByGroups):
             if self.clusters is not None:
                 object.__setattr__(self, "clusters", validate.as_count(self.clusters, "clusters"))
                 if self.rare != "cluster":
-                    raise InputError('a number of clusters is only looked for with rare="cluster".')
+                    raise InputError('a number of clusters is only used with rare="cluster".')
             return
         numbers = np.asarray(in_class_order(self.clusters, "clusters"))
         if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu" or numbers.min() < 0:
@@ -91,8 +91,8 @@ class ByClass(ByGroups):
             rows = np.delete(rows, aside)
             if not len(rows):
                 raise InputError(
-                    f"clusters are found on rows set aside, here all {len(scores)}. Calibrate on more rows, or set a "
-                    f"smaller share of them aside than {self.share:g}."
+                    f"clusters are estimated on rows set aside, here all {len(scores)}. Calibrate on more rows, or set "
+                    f"a smaller share of them aside than {self.share:g}."
                 )
             most = min(int(rare[keys[rows]].sum()) // _ROWS_PER_CLUSTER, isqrt(int(rare.sum())))
             wanted = self.clusters if isinstance(self.clusters, int) else max(1, most)

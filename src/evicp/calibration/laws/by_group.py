@@ -21,11 +21,11 @@ __all__ = ["ByGroup"]
 
 @dataclass(frozen=True)
 class ByGroup(ByGroups):
-    """A threshold per group, where each row's group is given, at calibration and at prediction.
+    """A threshold per group; each row's group is given at calibration and at prediction.
 
     Parameters
     ----------
-    groups : the groups, whole numbers or strings; those seen in calibration if not given
+    groups : the groups, whole numbers or strings; by default those of the calibration rows
     """
 
     groups: tuple[int, ...] | tuple[str, ...] | None = None
@@ -41,7 +41,9 @@ class ByGroup(ByGroups):
         if self.groups is not None:
             object.__setattr__(self, "groups", _distinct(self.groups))
             if not self.groups:
-                raise InputError("groups must be one or more; got none. Leave them out: those seen are taken.")
+                raise InputError(
+                    "groups must be one or more; got none. Leave them out to use the groups of the calibration rows."
+                )
 
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """What `fit` needs of each calibration row, (n,): the group given for it."""

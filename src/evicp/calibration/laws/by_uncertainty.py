@@ -28,15 +28,15 @@ _APART = 1e-5
 class ByUncertainty(ByGroups):
     """A threshold per band of the evidential uncertainty u = K / alpha_0 (Eq. 3).
 
-    The factor u of the paper's cost is common to all labels and cancels in its score. Here it decides the threshold:
-    the coverage asked for holds among rows the network knows little about as well as among the others.
+    The factor u of the paper's cost is common to all labels and cancels in its score. Here it selects the threshold, so
+    the target coverage holds for rows with high uncertainty and for rows with low uncertainty.
 
     Parameters
     ----------
-    bands : how many (five by default), or their inner edges, ascending in (0, 1]
-        Edges that are not given lie near quantiles of u over the rows set aside, so that bands are about equally
-        full, and between values of u that rounding cannot mistake for one another.
-    share : of the calibration rows, set aside to find the edges and used for nothing else
+    bands : the number of bands (five by default), or their inner edges, ascending in (0, 1] By default edges are near
+        quantiles of u over the rows set aside, so that bands have about equal numbers of rows, and between values of u
+        that differ by more than rounding.
+    share : the share of calibration rows set aside to find the edges and not used for anything else
     seed : which rows are set aside
     """
 
@@ -135,9 +135,9 @@ def _warn_of_few_bands(found: int, wanted: int, u: F64) -> None:
     without = float(np.mean(u >= 1 - _APART))
     reason = f"; {without:.0%} have u = 1, no evidence at all (log-probabilities?)" if without > 0.5 else ""
     warn(
-        f"{found} band(s) of uncertainty instead of {wanted}: among the {len(u):,} rows set aside there are not more "
-        f"values of u that lie apart{reason}. Pass raw logits; if there are none, take ECP(evidence='softplus'), or "
-        "groups of another kind.",
+        f"{found} band(s) of uncertainty instead of {wanted}: among the {len(u):,} rows set aside there are no more "
+        f"distinct values of u{reason}. Pass raw logits; if there are none, use ECP(evidence='softplus') or other "
+        "groups.",
         SuspiciousInputWarning,
     )
 

@@ -1,7 +1,7 @@
-"""Cross-calibration (CV+): every row trains and calibrates, each in its turn.
+"""Cross-calibration (CV+): every row is used for training and for calibration.
 
 In each fold a model is trained on the other rows and calibrated on its own. A new row is scored by all these models,
-and a label's score by a model is compared with the scores of the rows that this model has not seen.
+and a label's score by a model is compared with the scores of the rows that this model was not trained on.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class CrossCalibration:
     """The calibrations of several models, each on rows that its model was not trained on.
 
     With N rows in F folds, a label is in the set unless at most floor((N + 1)(1 - coverage)) - 1 of all rows have a
-    score at least as large as the label's by their own fold's model. Coverage is then close to what was asked for; what
-    is proven is less: see `proven_coverage`. Sets made with `proven=True` have a proof of all of it.
+    score at least as large as the label's by their own fold's model. Coverage is then close to the target; the proven
+    coverage is lower: see `proven_coverage`. With `proven=True` the full target coverage is proven.
 
     Parameters
     ----------
-    folds : two calibrations or more, of one score and the same classes; marginal, by class, or by group of the same
-        groups (`ByGroup(groups)` names them, so that a fold may be without rows of one)
+    folds : two calibrations or more, of one score and the same classes; marginal, by class, or by the same groups (with
+        `ByGroup(groups)` a fold may lack rows of a group)
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 3, 300)
@@ -66,11 +66,11 @@ class CrossCalibration:
 
     def __post_init__(self) -> None:
         if not isinstance(self.folds, Iterable) or isinstance(self.folds, str):
-            raise InputTypeError(f"folds must be calibrations, one of each model; got a {type(self.folds).__name__}.")
+            raise InputTypeError(f"folds must be calibrations, one for each model; got a {type(self.folds).__name__}.")
         object.__setattr__(self, "folds", tuple(self.folds))
         for one in self.folds:
             if not isinstance(one, Calibration):
-                raise InputTypeError(f"folds must be calibrations, one of each model; got a {type(one).__name__}.")
+                raise InputTypeError(f"folds must be calibrations, one for each model; got a {type(one).__name__}.")
         if len(self.folds) < 2:
             raise InputError(f"folds must be two or more; got {len(self.folds)}. Use the calibration itself.")
         known = ClassAxis.known_to(self.folds[0])
@@ -78,7 +78,7 @@ class CrossCalibration:
             self._check(one, known)
             known = replace(known, columns=known.columns or one.columns)
         if len({id(one) for one in self.folds}) < len(self.folds):
-            raise InputError("folds must hold each calibration once: its rows would count twice.")
+            raise InputError("folds must contain each calibration once: its rows would count twice.")
 
     def _check(self, one: Calibration, known: ClassAxis) -> None:
         """Refuse a fold whose scores do not mean what those before it mean, which know this of the classes."""
@@ -94,7 +94,7 @@ class CrossCalibration:
                 f"{some_of(one.columns, repr)}."
             )
         if one.weights is not None:
-            raise InputError("folds cannot be weighted: their rows would not count alike.")
+            raise InputError("folds cannot be weighted: all rows must have equal weight.")
         by = [None if fold.groups is None else fold.groups.by for fold in (first, one)]
         if by[1] is not None and by[1].of_logits:
             raise InputError(f"folds cannot be by {by[1].kind}: each model has its own. Calibrate by class or group.")
@@ -170,11 +170,11 @@ class CrossCalibration:
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows; within a row by p-value, then by the mean of the models' logits.
 
-        They remember no number of rows, because no law of coverage follows from it.
+        They store no number of rows, because the distribution of coverage is not known.
 
-        With `proven`, coverage is at least what is asked, on average: each fold gives a label the e-value 1 / (1 -
+        With `proven`, coverage is at least the target, on average: each fold gives a label the e-value 1 / (1 -
         coverage) if the fold's own set lacks it, else 0, and the set lacks labels whose mean e-value is at least u /
-        (1 - coverage). The number u of each row, in (0, 1], makes that as tight as the sets of single folds.
+        (1 - coverage). The random number u of each row, in (0, 1], makes sets smaller.
 
         Parameters
         ----------
@@ -182,8 +182,9 @@ class CrossCalibration:
         coverage : strictly between 0 and 1; a sequence gives a list of sets
         groups : (n,) groups of the rows, for calibrations by="group"
         allow_empty : if False, an empty set gets its top label
-        proven : whether all of the coverage must be proven, not only `proven_coverage`
-        smoothed : of proven sets: True for u made from the row's logits and the calibration rows; a random generator;
+        proven : whether the full target coverage must be proven, not only `proven_coverage`
+        smoothed : for proven sets: True for u computed from the row's logits and the calibration rows; a random
+            generator;
             (n,) numbers in [0, 1]; or False for u = 1, which keeps all labels of all folds' sets
         """
         refuse_unknown("predict", unknown)
@@ -247,9 +248,9 @@ class CrossCalibration:
         )
 
     def proven_coverage(self, coverage: Coverage) -> float:
-        """What is proven for sets at this coverage, in each class or group where there are any: at least this much.
+        """The proven lower bound of coverage for sets at this target, in each class or group if there are any.
 
-        Each fold's own p-value is exact, and twice the mean of such is a valid one (Vovk and Wang, 2020). So a set
+        Each fold's p-value is exact, and twice the mean of several is a valid one (Vovk and Wang, 2020). So a set
         misses with probability at most 2 (F - 1 + l) / (N + F), l = floor((N + 1)(1 - coverage)).
         """
         exact = validate.as_coverage(coverage)
@@ -322,8 +323,8 @@ class CrossCalibration:
         fewest = int(n.min(initial=self.n))
         if fewest < rows_needed(coverage):
             warn(
-                f"{fewest} calibration row(s) cannot guarantee coverage {float(coverage):g}: labels that are compared "
-                f"with so few are in every set. Calibrate on at least {rows_needed(coverage)} rows.",
+                f"{fewest} calibration row(s) cannot guarantee coverage {float(coverage):g}: labels compared with so "
+                f"few rows are in every set. Calibrate on at least {rows_needed(coverage)} rows.",
                 SmallCalibrationWarning,
             )
         return ranks_of(n, coverage)

@@ -1,4 +1,4 @@
-"""The weights of a shift that is not known: the density ratio of new rows to old ones, found by telling them apart."""
+"""Weights for an unknown shift: the density ratio of new rows to old ones, estimated by a classifier."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ _LARGEST = 700.0
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DensityRatio:
-    """How much more often a row occurs among new rows than among old ones: ln w(x) is linear in its features.
+    """The density ratio w(x) of new rows to old ones; ln w(x) is linear in the features.
 
-    Called with features, it gives the weights of rows. Beyond the range of the rows it was fitted on, w stays as at its
-    ends.
+    Call it with features to get the weights of rows. Outside the range of the fitted rows, w is constant.
 
     Parameters
     ----------
@@ -72,10 +71,10 @@ class DensityRatio:
 def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -> DensityRatio:
     """The density of new rows over that of old ones, from unlabelled rows of both, by logistic regression.
 
-    Both kinds count alike whatever their numbers, so the regression's log-odds are ln w. Its penalty is chosen by the
-    likelihood of held-out rows. Features are what the shift shows in: inputs, an embedding, or the logits themselves.
-    Use other rows than those to calibrate on and to predict: the guarantee holds for weights chosen without them, and
-    up to half the mean error of w (Lei and Candes, 2021).
+    Old and new rows have equal total weight, so the regression's log-odds are ln w. Its penalty is selected by the
+    likelihood of held-out rows. Use features that show the shift: inputs, an embedding, or the logits. Use rows that
+    you neither calibrate on nor predict: the guarantee holds for weights estimated without them, up to half the mean
+    error of w (Lei and Candes, 2021).
 
     Parameters
     ----------
@@ -111,8 +110,8 @@ def _fitted(old: F64, new: F64, columns: tuple[str, ...] | None, rng: np.random.
         return DensityRatio(centre, scale, np.zeros(x.shape[1]), 0.0, (0.0, 0.0), None, auc, columns)
     if auc > _APART:
         warn(
-            f"old and new rows are told apart in {auc:.1%} of pairs: there are hardly any old rows like the new ones, "
-            "and no weights make up for those. Calibrate on labelled rows from after the shift.",
+            f"old and new rows can be distinguished in {auc:.1%} of pairs: hardly any old rows resemble the new ones, "
+            "and weights cannot correct this. Calibrate on labelled rows from after the shift.",
             SuspiciousInputWarning,
         )
     slopes, intercept = _path(x, is_new)[best]

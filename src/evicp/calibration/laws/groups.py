@@ -260,10 +260,10 @@ class Partition(Remembers, Law):
         return below - (np.cumsum(self.counts) - self.counts)[of_rows]
 
     # -----------------------------------------------------------------------------------------------------------
-    # Promises
+    # Guarantees
 
     def promise(self, scores: F64, target: Target) -> Promise:
-        """The promise of each group; the figures of the whole are those of the weakest."""
+        """The guarantee of each group; the figures of the whole are those of the weakest."""
         promises = self._promises(scores, target)
         headline = weakest(promises)
         law = Reliability(max(1, headline.n), target.coverage, target.pac)
@@ -373,12 +373,12 @@ class Partition(Remembers, Law):
         by_name, parameters = named_parameters(stored, "by", "groups are")
         kind = ByGroups.known.get(by_name)
         if kind is None or set(parameters) != {parameter.name for parameter in fields(kind)}:  # type: ignore[arg-type]
-            raise ArtifactError(f"it names groups by {by_name!r}, which this evicp does not know.")
+            raise ArtifactError(f"its kind of groups, {by_name!r}, is not known to this version of evicp.")
         by = kind(**parameters)
         count = by.count(n_classes) if by.fitted else 0
         restored = cls(by, (), np.array([len(part) for part in tensors.values()]))
         if count != len(tensors) or canonical(restored.description()["groups"]) != canonical(stored):
-            raise ArtifactError(f"it says it has {count:,} groups but holds the scores of {len(tensors):,}.")
+            raise ArtifactError(f"it states {count:,} groups but contains the scores of {len(tensors):,}.")
         return replace(restored, names=tuple(by.names(n_classes, class_names)))
 
     def facts(self) -> list[tuple[str, str]]:
@@ -398,7 +398,7 @@ class Partition(Remembers, Law):
 
 
 def _observed(promises: tuple[GroupPromise, ...], target: Target) -> dict[str, Any] | None:
-    """What was observed over all rows, and in which groups it is not compatible with their promise."""
+    """What was observed over all rows, and in which groups it is not compatible with their guarantee."""
     evaluation = target.evaluation
     if evaluation is None:
         return None

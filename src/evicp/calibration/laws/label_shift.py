@@ -1,4 +1,4 @@
-"""Label shift: the weights of classes whose frequencies have changed, and these frequencies of unlabelled rows."""
+"""Label shift: weights of classes whose frequencies have changed, and estimates of these frequencies."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["estimate_class_frequencies", "label_shift_weights"]
 
 
 def label_shift_weights(labels: Any, frequencies: Any) -> F64:
-    """The weight of each class, (K,), where class frequencies have changed and nothing else.
+    """The weight of each class, (K,), if only class frequencies have changed.
 
     w_k = (new frequency of k) / (frequency of k among the calibration labels).
 
     Parameters
     ----------
     labels : (n,) calibration labels
-    frequencies : (K,) class frequencies among new rows, known or from `estimate_class_frequencies`; of a mapping or a
-        Series, such as `value_counts` gives, by class number
+    frequencies : (K,) class frequencies among new rows, known or from `estimate_class_frequencies`; a mapping or
+        Series, such as from `value_counts`, has class numbers as keys
 
     >>> label_shift_weights([0, 0, 0, 1], [0.5, 0.5]).round(3)
     array([0.667, 2.   ])
@@ -40,19 +40,19 @@ def label_shift_weights(labels: Any, frequencies: Any) -> F64:
     missing = np.flatnonzero((seen == 0) & (wanted > 0))
     if missing.size:
         raise InputError(
-            f"class {missing[0]} has new frequency {wanted[missing[0]]:g} but no calibration rows: no weight can make "
-            "up for them. Calibrate with rows of this class."
+            f"class {missing[0]} has new frequency {wanted[missing[0]]:g} but no calibration rows, which no weight can "
+            "replace. Calibrate with rows of this class."
         )
     share = wanted / wanted.max()  # the sum of numbers near the largest would be infinite
     return np.divide(share / share.sum(), seen, out=np.zeros(len(wanted)), where=seen > 0)
 
 
 def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64:
-    """The class frequencies of unlabelled rows, (K,), from how often each class is predicted.
+    """Estimate the class frequencies of unlabelled rows, (K,), from the frequencies of predicted classes.
 
-    Under label shift the classifier errs within each class as before: P(predicted i) = sum_k P(predicted i | k) q_k
-    (Lipton et al., 2018). Solved for q by least squares, then made non-negative with sum 1. Use other labelled rows
-    than those to be calibrated on: the guarantee holds for weights chosen without them.
+    Under label shift the errors within each class do not change: P(predicted i) = sum_k P(predicted i | k) q_k (Lipton
+    et al., 2018). Solved for q by least squares, then made non-negative with sum 1. Use labelled rows that you do not
+    calibrate on: the guarantee holds for weights estimated without them.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64
         never = np.flatnonzero(confusion.sum(1) == 0)
         named = f" ({len(never)} of them never predicted, such as {never[0]})" if never.size else ""
         warn(
-            f"predictions cannot tell all {n_classes} classes apart{named}: among those that look alike, frequencies "
-            "are a guess. Pass more labelled rows, or known frequencies.",
+            f"predictions cannot tell all {n_classes} classes apart{named}: frequencies of similar classes are "
+            "unreliable. Pass more labelled rows, or known frequencies.",
             SuspiciousInputWarning,
         )
     return _on_simplex(np.asarray(solution, np.float64))

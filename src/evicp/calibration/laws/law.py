@@ -58,10 +58,10 @@ class Kind(ABC):
     def refuse_others(self, groups: Any, weights: Any) -> None:
         """Refuse what is given with rows and not needed."""
         if weights is not None and "weights" not in self.needs:
-            raise InputError("weights are only taken by a calibration with weights of its own rows.")
+            raise InputError("weights need a weighted calibration.")
         if groups is not None and "groups" not in self.needs:
             own = f'; this one is by="{self.kind}"' if self.kind else ""
-            raise InputError(f'groups are only taken by a calibration by="group"{own}.')
+            raise InputError(f'groups need a calibration with by="group"{own}.')
 
     @abstractmethod
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
@@ -177,7 +177,7 @@ class Law(ABC):
 
     def group_names(self, of_rows: I64) -> NDArray[np.str_]:
         """The name of each row's group, (n,), where each row is in one."""
-        raise InputError("groups of rows exist only where the calibration is by group or by uncertainty.")
+        raise InputError("only a calibration by group or by uncertainty has groups of rows.")
 
     def smoothed_limit(self, scores: F64, coverage: Fraction, of_rows: I64, steps: I64) -> F64:
         """The threshold of each row of smoothed sets, (n, 1); its random numbers are `steps` of 2^-24."""
@@ -221,7 +221,7 @@ class Law(ABC):
         return self.p_values(scores, kernels.label_scores(score, logits, labels), at_labels(of_rows, labels))
 
     # -----------------------------------------------------------------------------------------------------------
-    # Promises
+    # Guarantees
 
     @abstractmethod
     def promise(self, scores: F64, target: Target) -> Promise:
@@ -290,7 +290,7 @@ class Law(ABC):
         return ""
 
     def effective_n(self, n: int) -> float:
-        """How many equally weighted rows say as much as the n there are."""
+        """How many equally weighted rows carry the same information as the n there are."""
         return float(n)
 
 

@@ -34,11 +34,11 @@ _KEPT = 1 << 14
 
 @dataclass(frozen=True)
 class OverlappingGroups(Kind):
-    """Coverage in each of several groups that may overlap: a row is in any number of them.
+    """Coverage in each of several groups that may overlap: a row may be in any number of them.
 
-    Rows come with `groups=`, an (n, G) matrix that says of each row in which groups it is, at calibration and at
-    prediction. Rows of the same groups share one threshold, found by one linear program. Columns may also be other
-    numbers than 0 and 1: then coverage holds under every reweighting of rows by a non-negative combination of them.
+    Pass `groups=`, an (n, G) matrix of group membership, at calibration and at prediction. Rows of the same groups
+    share one threshold, computed by one linear program. Columns may contain numbers other than 0 and 1: then coverage
+    holds under every reweighting of rows by a non-negative combination of them.
 
     Parameters
     ----------
@@ -113,8 +113,10 @@ class Overlapping(Remembers, Law):
         {
             "one threshold": "this calibration has overlapping groups, not one threshold; use thresholds().",
             "confidence": "confidence needs the Beta law, which overlapping groups do not follow; leave it out.",
-            "counts": "p-values under overlapping groups would need a fit for each label; ask for sets at several "
-            "coverages instead.",
+            "counts": (
+                "p-values with overlapping groups would need a fit for each label; predict sets at several coverages "
+                "instead."
+            ),
             "one law": "this calibration is not marginal but overlapping: certificate() has its laws.",
             "rows": "the law of coverage is not known for overlapping groups; they cannot be monitored.",
         }
@@ -199,10 +201,10 @@ class Overlapping(Remembers, Law):
         return self._thresholds(scores, coverage, np.eye(self.rows.shape[1]))
 
     # -----------------------------------------------------------------------------------------------------------
-    # Promises
+    # Guarantees
 
     def promise(self, scores: F64, target: Target) -> Promise:
-        """What may be promised in each group; the figures of the whole are those of the weakest.
+        """What may be guaranteed in each group; the figures of the whole are those of the weakest.
 
         Coverage in a group follows about the law of as many rows calibrated by themselves, and is at least that on
         average. So a verdict on all rows is one-sided.
@@ -303,7 +305,7 @@ def _observed(names: Sequence[str], target: Target) -> dict[str, tuple[float, in
 def _promise(
     name: str, n: int, threshold: float, target: Target, seen: tuple[float, int] | None, checked: int
 ) -> GroupPromise:
-    """About what may be promised in a group: what its rows by themselves would promise."""
+    """About what may be guaranteed in a group: what its rows by themselves would guarantee."""
     law, found = Reliability(max(1, n), target.coverage), None
     if seen is not None:
         # Of many groups some stray by chance: all of them are compatible together with the confidence stated.

@@ -59,7 +59,7 @@ class QuantileFit:
         if self._has_infinite and place > 2.0 - 1e-6:
             return np.inf
         value = self._low + self._width * place
-        # A threshold that is one of the scores is that score, to the last bit; others have room for rounding.
+        # A threshold that is one of the scores is that score, exactly; others have room for rounding.
         near = self._known[np.abs(self._known - value) <= 10 * _ROUNDING * self._width]
         return float(near.max()) if near.size else value + _ROUNDING * self._width
 

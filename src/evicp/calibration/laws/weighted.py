@@ -45,7 +45,7 @@ def as_weights(weights: Any, n: int | None = None, what: str = "weights") -> F64
 
 
 def effective_sample_size(weights: Any) -> float:
-    """(sum w)^2 / sum w^2: how many equally weighted rows say as much.
+    """(sum w)^2 / sum w^2: how many equally weighted rows carry the same information.
 
     >>> effective_sample_size([1.0, 1.0, 1.0, 1.0]), effective_sample_size([1.0, 0.0, 0.0, 0.0])
     (4.0, 1.0)
@@ -73,7 +73,7 @@ class _Weighted(Kind):
     caveat = (
         "Holds on average over calibration sets if the weights are the true ratios of new to calibration "
         "densities and were not chosen with the calibration rows. The Beta law is an approximation here: a verdict "
-        "at 95 % rejects 1 to 4 % of guarantees that hold, and up to 5 % where a few rows have most of the weight."
+        "at 95 % rejects 1 to 4 % of guarantees that hold, and up to 5 % if a few rows have most of the weight."
     )
 
 
@@ -154,7 +154,7 @@ class Weights(Law):
             "confidence": "confidence needs the Beta law, which weighted calibrations do not follow; leave it out.",
             **dict.fromkeys(
                 ("smoothed p-values", "smoothed sets"),
-                "smoothed p-values need rows that count alike; this calibration is weighted.",
+                "smoothed p-values need rows of equal weight; this calibration is weighted.",
             ),
             "online p-values": "online p-values are those of one exchangeable sequence; this calibration is not "
             "marginal but weighted. Use p_values and extended.",
@@ -225,7 +225,7 @@ class Weights(Law):
         return weighted_p_values(scores, self.rows, new, of_rows)
 
     # -----------------------------------------------------------------------------------------------------------
-    # Promises
+    # Guarantees
 
     def effective_n(self, n: int) -> float:
         """(sum w)^2 / sum w^2."""
@@ -285,7 +285,7 @@ class Weights(Law):
     ) -> Self:
         """The weights of a file's scores."""
         if stored != ("classes" if "class_weights" in tensors else "rows"):
-            raise ArtifactError(f"it says it has weights of {stored!r}, which are not those it holds.")
+            raise ArtifactError(f"it states weights of {stored!r}, which are not those it contains.")
         classes = tensors.get("class_weights")
         return cls(
             _stored_weights(tensors["weights"], len(tensors["scores"]), "weights"),
@@ -293,7 +293,7 @@ class Weights(Law):
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """How many equally weighted rows say as much."""
+        """How many equally weighted rows carry the same information."""
         return [*super().facts(), ("effective rows", f"{self.effective_n(0):.1f}")]
 
     def summary(self) -> str:
@@ -404,8 +404,8 @@ def warn_of_scales(known: F64, new: F64) -> None:
         warn(
             f"weights of new rows must be on the scale of the calibration rows' weights; the median of {new.size:,} "
             f"new ones is {typical:.3g}, the mean of {len(known):,} calibrated ones {mean:.3g}. "
-            f"{'Sets are too large, or full' if is_large else 'Sets may cover less than asked'}. Normalise neither, or "
-            "divide both by one number.",
+            f"{'Sets are too large, or full' if is_large else 'Sets may cover less than the target'}. Normalise "
+            "neither, or divide both by one number.",
             SuspiciousInputWarning,
         )
 

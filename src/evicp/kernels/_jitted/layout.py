@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-#: How each score is worked out: Base as APS.
+#: How each score is computed: Base as APS.
 RULES = {"ecp": 0, "lac": 1, "aps": 2, "base": 2, "raps": 3, "saps": 4, "topk": 5, "margin": 6}
 _ECP, _LAC, _APS, _RAPS, _SAPS, _TOPK, _MARGIN = (tl.constexpr(number) for number in range(7))
 EVIDENCE = {"relu": 0, "softplus": 1, "exp": 2}
