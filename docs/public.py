@@ -1,4 +1,4 @@
-"""For the reference: members without an underscore that other modules of evicp need, and users do not."""
+"""For the reference: leave out members that only other modules of evicp use, and the `**unknown` of better errors."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ class Public(griffe.Extension):
             owner = pkg[path.removeprefix(f"{pkg.path}.")]
             for name in names:
                 owner.del_member(name)
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """Leave out the keyword arguments that a function takes only to refuse them."""
+        if "unknown" in func.parameters:
+            del func.parameters["unknown"]

@@ -396,7 +396,7 @@ def test_a_file_cut_short_is_one_typed_error(stored: dict, tmp_path: Path, kind:
 def test_a_header_that_promises_too_much_takes_no_memory(tmp_path: Path) -> None:
     with (tmp_path / "rows.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (2**40, 2**20)})
-    with pytest.raises(FileError, match="shorter than its header says"):
+    with pytest.raises(FileError, match="shorter than its header states"):
         blocks.open_rows(tmp_path / "rows.npy")
 
 

@@ -264,7 +264,7 @@ def test_what_cannot_be_exported_says_so(tmp_path):
         export(model, calibrated("raps"), 0.8, target)
     with pytest.raises(evicp.EvicpError, match="only built-in scores"):
         export(model, calibrated(lambda z: -z), 0.8, target)
-    with pytest.raises(evicp.EvicpError, match="holds no Python"):
+    with pytest.raises(evicp.EvicpError, match="contains no Python"):
         export(model, calibrated(evicp.ECP(utility=np.exp)), 0.8, target)
     with pytest.raises(evicp.EvicpError, match="opset 13"):
         export(linear_model(tmp_path / "old.onnx", 4, 4, opset=13), calibrated("lac"), 0.8, target)

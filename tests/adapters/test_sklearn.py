@@ -579,8 +579,8 @@ class Splits:
     [
         (ShuffleSplit(5, test_size=0.5, random_state=0), "every row at most once"),
         (Splits((np.arange(150), np.arange(10))), "not train on it"),
-        (Splits(), "holds out none"),
-        (Splits((np.arange(150), np.arange(0))), "holds out none"),
+        (Splits(), "leaves out none"),
+        (Splits((np.arange(150), np.arange(0))), "leaves out none"),
     ],
 )
 def test_splitters_that_would_break_the_guarantee(cv, message):

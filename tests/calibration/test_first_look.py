@@ -85,7 +85,7 @@ def test_shuffled_labels_are_near_chance() -> None:
         logits, labels = draw(4, 1_000, 4.0, k)
         text = remark(logits, np.random.default_rng(0).permutation(labels))
         assert "near chance" in text
-        assert "Labels seem to belong to other rows: another order, or another file." in text
+        assert "The labels seem to belong to other rows: another order, or another file." in text
 
 
 def test_labels_off_by_one_are_recognised() -> None:
@@ -109,7 +109,7 @@ def test_labels_of_the_network_itself_are_too_good() -> None:
 
 def test_rows_that_count_twice_are_named() -> None:
     logits, labels = draw(8, 500)
-    assert remark(np.tile(logits, (2, 1)), np.tile(labels, 2)).startswith("500 of 1,000 calibration rows are equal to")
+    assert remark(np.tile(logits, (2, 1)), np.tile(labels, 2)).startswith("500 of 1,000 calibration rows are dupl")
     rows = np.random.default_rng(0).integers(0, 500, 500)  # drawn with replacement
     assert "with replacement" in remark(logits[rows], labels[rows])
     single = np.float32(logits)

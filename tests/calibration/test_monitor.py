@@ -265,7 +265,7 @@ def test_one_group_is_watched_at_a_time():
         (lambda: Monitor(99, 0.9).update_p_values([np.nan]), InputError, r"^p_values must be multiples"),
         (lambda: Monitor(99, 0.9).update_p_values([True]), InputTypeError, r"^p_values must be real numbers"),
         (lambda: Monitor(99, 0.9).update(True).update_p_values([0.5]), InputError, r"takes covered labels"),
-        (lambda: Monitor(99, 0.9).update_p_values([0.5]).update(True), InputError, r"fed with p-values"),
+        (lambda: Monitor(99, 0.9).update_p_values([0.5]).update(True), InputError, r"takes p-values"),
     ],
 )
 def test_what_cannot_be_monitored(act, error, message):

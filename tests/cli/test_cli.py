@@ -434,7 +434,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "multilabel precision": (
         ["multilabel", "test.npz", "-t", "truth.npy", "--precision", "0.9", "-o", "x.safetensors"],
-        "needs a confidence",
+        "needs confidence=",
     ),
     "apply truth": (["apply", "rule.safetensors", "test.npz", "--truth", "truth.npy"], "takes --labels, not --truth"),
     "apply groups": (["apply", "rule.safetensors", "test.npz", "--groups", "test-groups.npy"], "leave out --groups"),
@@ -475,7 +475,7 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["monitor", "cal.safetensors", "test.npz", "--state", "taken.json"],
         "not the state of a monitor",
     ),
-    "check labels": (["check", "class.safetensors", "test.npz"], "watch each group"),
+    "check labels": (["check", "class.safetensors", "test.npz"], "monitor each group"),
     "check both": (
         ["check", "cal.safetensors", "test.npz", "--no-labels", "-l", "labels.npy"],
         "contradict each other",
@@ -751,7 +751,7 @@ def test_rows_to_calibrate_on_are_a_share_or_a_count(runs: dict[str, Run]) -> No
 def test_one_split_has_no_spread(runs: dict[str, Run]) -> None:
     assert runs["compare count"].json["scores"]["ecp"]["coverage"]["std"] is None
     text = runs["compare once"].out
-    assert "coverage 0.9; one split: 180 rows calibrated" in text
+    assert "coverage 0.9; one split: 180 calibration rows" in text
     assert "(" not in text
 
 

@@ -149,7 +149,7 @@ def test_certificates_quote_the_check():
     assert check.summary in " ".join(str(certificate).split())
     assert json.loads(certificate.to_json())["check"]["n_new"] == 200
     assert CALIBRATION.certificate(0.9).check is None
-    with pytest.raises(InputError, match="must be one of this calibration"):
+    with pytest.raises(InputError, match="must be of this calibration"):
         evicp.calibrate(LOGITS[1:], LABELS[1:]).certificate(0.9, check=check)
     with pytest.raises(InputTypeError, match=r"must be what evicp\.check_exchangeable returns; got a bool"):
         CALIBRATION.certificate(0.9, check=True)

@@ -91,7 +91,7 @@ def test_bad_input_is_refused():
         (lambda: ClassLAC(offsets="ab"), EvicpError, "offsets"),
         (lambda: ClassLAC(limits=[0, 1]), ScoreError, "limits must be at least 1; got 0"),
         (lambda: ClassLAC(limits=[1.5, 2.0]), ScoreError, "limits must be whole numbers"),
-        (lambda: ClassLAC(offsets=[]), ScoreError, "offsets must be numbers, one of each class"),
+        (lambda: ClassLAC(offsets=[]), ScoreError, "offsets must be numbers, one for each class"),
         (lambda: ClassLAC(offsets=[0.0, 1.0]).scores(LOGITS), ScoreError, "got 2 for 5 classes"),
         (lambda: ClassLAC.of_frequencies([0.5, 0.0]), ScoreError, "must be positive and finite"),
         (lambda: fit_class_offsets(LOGITS, LABELS, weight=2), InputTypeError, "from 0 to 1; got 2"),

@@ -217,7 +217,7 @@ def test_a_fitted_temperature_comes_from_its_own_rows(rows: Any, where: str) -> 
             assert comparison.chosen[name][trial] == score
             assert same(comparison.evaluations[name][trial], by_hand(score, logits, labels, *parts[1:], 0.8))
     assert ("outside the exact guarantee" in comparison.note) == (where == "holdout")
-    assert ("rows of their own" in comparison.note) == (where == "split")
+    assert ("separate rows" in comparison.note) == (where == "split")
 
 
 def test_split_temperature_does_not_see_calibration_or_test_labels(rows: Any) -> None:
@@ -328,7 +328,7 @@ def test_summaries(rows: Any) -> None:
     text = repr(comparison)
     assert text.splitlines()[0].split() == ["score", "coverage", "size", "SSCV", "SSCV", "rows", "SAT"]
     assert f"{np.median(sizes):.3f} ({np.std(sizes):.3f})" in text
-    assert text.endswith("over 5 splits: 150 rows calibrated, 350 tested. Temperature 1.")
+    assert text.endswith("over 5 splits: 150 calibration rows, 350 test rows. Temperature 1.")
     assert comparison.to_markdown().splitlines()[2].startswith("| ecp | ")
     assert ">ecp</td>" in comparison._repr_html_()
     assert f'text-align:right;padding:0 .5em">{np.median(sizes):.3f} (' in comparison._repr_html_()

@@ -173,7 +173,7 @@ def test_masked_classes_and_half_precision(rows: Any) -> None:
     [
         ({"by": "coverage"}, InputError, 'by must be "size", "sscv" or "sat"'),
         ({"score": "topk"}, InputError, "topk has no default grid"),
-        ({"score": "auto", "grid": {"lam": [1.0]}}, InputError, "candidates of its own"),
+        ({"score": "auto", "grid": {"lam": [1.0]}}, InputError, "its own candidates"),
         ({"grid": {"width": [1.0]}}, InputError, "raps has no parameter width"),
         ({"grid": {}}, InputError, "at least one parameter"),
         ({"coverage": 90}, InputError, "Did you mean 0.9"),

@@ -261,7 +261,7 @@ def test_a_table_of_texts_and_chosen_columns(tmp_path):
         ("x,y\n1,2\n", {}, "needs a header with a column of paths"),
         ("path,label\na.png\n", {}, "data row 0 has 1 fields, not 2"),
         ("path,label\na.png,1\n", {"label_column": "grade"}, "no column 'grade'; it has path, label"),
-        ("path,label\n", {}, "holds no inputs"),
+        ("path,label\n", {}, "contains no inputs"),
         ("", {}, "needs a header"),
         (b"\xff\xfe\x00", {}, "not a CSV file in UTF-8"),
     ],
@@ -276,7 +276,7 @@ def test_a_malformed_table_is_refused(tmp_path, content, options, message):
 def test_a_source_that_is_not_there(tmp_path):
     with pytest.raises(FileError, match="no such file or folder"):
         open_source(tmp_path / "nowhere")
-    with pytest.raises(FileError, match="holds no inputs"):
+    with pytest.raises(FileError, match="contains no inputs"):
         open_source(tmp_path)
 
 

@@ -414,7 +414,7 @@ def test_onnx_options_and_refusals(synset_folders, tmp_path):
         extract(path, synset_folders, tmp_path / "a.npz")
     result = extract(path, synset_folders, tmp_path / "a.npz", trust_labels=True)
     assert (result.n, weight.shape) == (3, (3, 5))
-    with pytest.raises(InputError, match="run on the CPU"):
+    with pytest.raises(InputError, match="runs on the CPU"):
         open_network(path, device="cuda")
     with pytest.raises(FileError, match="no such file"):
         open_network("nowhere.onnx")

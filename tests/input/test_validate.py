@@ -591,7 +591,7 @@ def test_groups_and_weights_in_another_order_are_refused(rows: tuple) -> None:
     for what, values in (("groups", groups), ("weights", weights)):
         for call in calls[what]:
             call(values)  # in order: warnings are errors here
-            with pytest.raises(InputError, match=f"logits and {what} must be of the same rows in the same order"):
+            with pytest.raises(InputError, match=f"logits and {what} must have the same rows in the same order"):
                 call(values[::-1])
 
 

@@ -269,8 +269,8 @@ def test_results_become_data_frames() -> None:
 MISTAKES = {
     "near chance": (LOGITS, RNG.permutation(LABELS)),
     "they may count from 1": (LOGITS, (LABELS + 1) % 5),
-    "was trained on": (LOGITS, LOGITS.argmax(1)),
-    "are equal to another one": (np.tile(LOGITS, (2, 1)), np.tile(LABELS, 2)),
+    "training rows": (LOGITS, LOGITS.argmax(1)),
+    "are duplicates": (np.tile(LOGITS, (2, 1)), np.tile(LABELS, 2)),
 }
 
 

@@ -189,7 +189,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a header that is no JSON": (lambda: framed("{'scores': 1}", b""), "it is not a calibration"),
     "a header that is a list": (lambda: framed("[]", b""), "its description is not an object"),
     "text after the header's JSON": (lambda: framed("{} {}", b""), "it is not a calibration"),
-    "a deep header": (lambda: framed(DEEP, b""), "more parts than any calibration"),
+    "a deep header": (lambda: framed(DEEP, b""), "nested more deeply"),
     "a deep description": (lambda: forged(DEEP), "more parts than any calibration"),
     "deep objects": (lambda: forged('{"a":' * 1000 + "1" + "}" * 1000), "more parts than any calibration"),
     # a little more than as many groups as fit could have
@@ -294,7 +294,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: forged(GOOD_TEXT.replace('"lam":0.1', '"lam":Infinity')),
         "its description contains Inf",
     ),
-    "-Infinity for lam": (lambda: forged(GOOD_TEXT.replace('"lam":0.1', '"lam":-Infinity')), "holds -Infinity"),
+    "-Infinity for lam": (lambda: forged(GOOD_TEXT.replace('"lam":0.1', '"lam":-Infinity')), "contains -Infinity"),
     "1e999 for lam": (lambda: forged(GOOD_TEXT.replace('"lam":0.1', '"lam":1e999')), "lam must be a number >= 0"),
     "version 2": (lambda: forged(version=2), "its format is version 2; this version of evicp reads version 1"),
     "version as text": (lambda: forged(version="1"), "its format is version '1'"),

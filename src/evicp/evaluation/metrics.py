@@ -46,7 +46,12 @@ _Rows = TypeVar("_Rows", PredictionSets, I64)
 
 
 def coverage(sets: PredictionSets, labels: Any) -> float:
-    """The share of rows whose set contains the true label."""
+    """The share of rows whose set contains the true label.
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> coverage(sets, [0, 2, 1])
+    0.6666666666666666
+    """
     return float(_hits(sets, labels).mean())
 
 
@@ -63,25 +68,45 @@ def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float,
 
 
 def mean_size(sets: PredictionSets, *, non_empty: bool = False) -> float | None:
-    """The mean number of labels per set; optionally of non-empty sets only (None if there are none)."""
+    """The mean number of labels per set; optionally of non-empty sets only (None if there are none).
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> mean_size(sets), mean_size(sets, non_empty=True)
+    (1.0, 1.5)
+    """
     sizes = sets.sizes[sets.sizes > 0] if non_empty else sets.sizes
     return float(sizes.mean()) if sizes.size else None
 
 
 def size_quantiles(sets: PredictionSets, shares: Sequence[float] = QUANTILES) -> dict[str, float]:
-    """Sizes that these shares of the sets do not exceed: {"5%": 1.0, ...}."""
+    """Sizes that these shares of the sets do not exceed: {"5%": 1.0, ...}.
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> size_quantiles(sets, [0.5])
+    {'50%': 1.0}
+    """
     return counts.quantiles(np.bincount(_some(sets).sizes), shares)
 
 
 def size_share(sets: PredictionSets, size: int) -> float:
-    """The share of sets of one size: 0 for empty sets, 1 for single labels."""
+    """The share of sets of one size: 0 for empty sets, 1 for single labels.
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> size_share(sets, 0) == 1 / 3
+    True
+    """
     return float(np.mean(_some(sets).sizes == size))
 
 
 def size_strata(
     sets: PredictionSets, labels: Any, ends: Sequence[int] = SIZE_ENDS, *, confidence: float = 0.95
 ) -> tuple[Stratum, ...]:
-    """Counts and coverage by set size (the paper's Table 3); `ends` are the largest sizes of ranges but the last."""
+    """Counts and coverage by set size (the paper's Table 3); `ends` are the largest sizes of ranges but the last.
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> [(stratum.label, stratum.count, stratum.coverage) for stratum in size_strata(sets, [0, 2, 1])][:2]
+    [('0-1', 2, 0.5), ('2-3', 1, 1.0)]
+    """
     hits = _hits(sets, labels)
     whole = [validate.as_count(end, "ends", at_least=0) for end in ends]
     if any(end >= after for end, after in pairwise(whole)):
@@ -99,14 +124,23 @@ def difficulty(logits: Any, labels: Any) -> I64:
 
 
 def accuracy(logits: Any, labels: Any) -> float:
-    """Top-1 accuracy: the share of rows where no logit is above the true label's."""
+    """Top-1 accuracy: the share of rows where no logit is above the true label's.
+
+    >>> accuracy([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]], [0, 2])
+    0.5
+    """
     return float(np.mean(_some(difficulty(logits, labels)) == 1))
 
 
 def difficulty_strata(
     sets: PredictionSets, labels: Any, difficulty: Any, *, confidence: float = 0.95
 ) -> tuple[Stratum, ...]:
-    """Counts, coverage and size by the rank of the true label (the paper's Table 4)."""
+    """Counts, coverage and size by the rank of the true label (the paper's Table 4).
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> [(one.label, one.count, one.coverage) for one in difficulty_strata(sets, [0, 2, 1], [1, 2, 2])][:2]
+    [('1', 1, 1.0), ('2-3', 2, 0.5)]
+    """
     same_rows(labels=labels, difficulty=difficulty)
     hits = _hits(sets, labels)
     ranks = _as_ranks(difficulty, len(sets), sets.n_classes)
@@ -115,24 +149,44 @@ def difficulty_strata(
 
 
 def sscv(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
-    """Size-stratified coverage violation: the largest distance from the target over size ranges."""
+    """Size-stratified coverage violation: the largest distance from the target over size ranges.
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> round(sscv(sets, [0, 2, 1]), 2)  # coverage 0.5 at sizes 0-1
+    0.4
+    """
     return _by_size(sets, _hits(sets, labels)).sscv(sets.coverage, min_count)[0]
 
 
 def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
-    """Size-adaptivity trade-off: (1 - SSCV) / mean size of non-empty sets; None if all are empty."""
+    """Size-adaptivity trade-off: (1 - SSCV) / mean size of non-empty sets; None if all are empty.
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> round(sat(sets, [0, 2, 1]), 2)
+    0.4
+    """
     return counts.sat_of(sscv(sets, labels, min_count=min_count), mean_size(sets, non_empty=True))
 
 
 def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
-    """Coverage of each class, and the mean size of its rows' sets."""
+    """Coverage of each class, and the mean size of its rows' sets.
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> class_coverage(sets, [0, 2, 1]).coverage
+    array([1., 0., 1.])
+    """
     truth = label_numbers(_some(as_sets(sets)), labels)
     by_class = Counts.of(truth, holds(sets, truth), sets.sizes, sets.n_classes)
     return by_class.class_coverage(sets.coverage, sets.class_names)
 
 
 def group_coverage(sets: PredictionSets, labels: Any, groups: Any) -> GroupCoverage:
-    """Coverage and size in each group of rows, given one name or number per row."""
+    """Coverage and size in each group of rows, given one name or number per row.
+
+    >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
+    >>> group_coverage(sets, [0, 2, 1], ["a", "a", "b"]).coverage
+    array([1., 0.])
+    """
     same_rows(labels=labels, groups=groups)
     members = _members(groups, len(sets))
     return counts.group_coverage(counts.count_groups(members, _hits(sets, labels), sets.sizes), sets.coverage)

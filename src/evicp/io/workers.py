@@ -71,6 +71,6 @@ def refuse_taken(own: Iterable[str], made: Sequence[str], rename: str) -> None:
     clash = next((name for name in own if name in made), None)
     if clash is not None:
         raise InputError(
-            f"the dataset has a column {clash!r}, which is also a column of the result ({', '.join(made)}). Rename it first: "
-            f"{rename.format(clash)}."
+            f"the dataset has a column {clash!r}, which is also a column of the result ({', '.join(made)}). Rename it "
+            f"first: {rename.format(clash)}."
         )

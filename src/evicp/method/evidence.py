@@ -111,18 +111,30 @@ def probability(alpha: F64) -> F64:
 
 
 def belief(evidence: F64, alpha: F64) -> F64:
-    """Eq. 3: b_k = e_k / alpha_0."""
+    """Eq. 3: b_k = e_k / alpha_0.
+
+    >>> belief(np.array([2.0, 1.0, 0.0]), np.array([3.0, 2.0, 1.0])).round(3)
+    array([0.333, 0.167, 0.   ])
+    """
     return evidence / alpha.sum(-1, keepdims=True)
 
 
 def uncertainty(alpha: F64) -> F64:
-    """Eq. 3: u = K / alpha_0, what the beliefs leave over: u + sum b = 1. Shape (..., 1)."""
+    """Eq. 3: u = K / alpha_0, what the beliefs leave over: u + sum b = 1. Shape (..., 1).
+
+    >>> uncertainty(np.array([3.0, 2.0, 1.0]))
+    array([0.5])
+    """
     total: F64 = alpha.shape[-1] / alpha.sum(-1, keepdims=True)
     return total
 
 
 def focal_uncertainty(u: F64, base_rates: F64 | None, n_classes: int) -> F64:
-    """Eq. 5: U_k = u pi_k, each label's share of the uncertainty."""
+    """Eq. 5: U_k = u pi_k, each label's share of the uncertainty.
+
+    >>> focal_uncertainty(np.array([0.5]), None, 3).round(3)
+    array([0.167])
+    """
     return u * (1.0 / n_classes if base_rates is None else base_rates)
 
 
@@ -131,6 +143,9 @@ def surprisal(alpha: F64) -> F64:
 
     Where p_k is near 1, -ln p_k is what *the others* hold, and alpha_0 - alpha_k would cancel: the one label
     that can hold more than half is computed from the sum of the rest.
+
+    >>> surprisal(np.array([3.0, 2.0, 1.0])).round(3)
+    array([0.693, 1.099, 1.792])
     """
     top = alpha.argmax(-1, keepdims=True)
     others = alpha.copy()
@@ -144,7 +159,11 @@ def surprisal(alpha: F64) -> F64:
 
 
 def focal_surprisal(focal_uncertainty: F64, surprisal: F64, p: F64) -> F64:
-    """Eq. 7: I_U(k) = U_k I(k) / p_k."""
+    """Eq. 7: I_U(k) = U_k I(k) / p_k.
+
+    >>> focal_surprisal(np.array([0.25]), np.array([2.0]), np.array([0.5]))
+    array([1.])
+    """
     return focal_uncertainty * surprisal / p
 
 
@@ -208,7 +227,11 @@ def relative_log_utility(z: F64, temperature: float = 1.0) -> F64:
 
 
 def expected_utility(phi: F64, p: F64) -> F64:
-    """Eq. 8: Phi(k) = phi_k p_k."""
+    """Eq. 8: Phi(k) = phi_k p_k.
+
+    >>> expected_utility(np.array([0.5]), np.array([0.25]))
+    array([0.125])
+    """
     return phi * p
 
 
@@ -249,13 +272,22 @@ def evidential_ranks(evidence: F64, z: F64, base_rates: F64 | None = None) -> I6
 
 
 def rank_scaling(ranks: I64) -> F64:
-    """Eq. 9: rho(k) = K / (K - r_k)."""
+    """Eq. 9: rho(k) = K / (K - r_k).
+
+    >>> rank_scaling(np.array([0, 1, 2]))
+    array([1. , 1.5, 3. ])
+    """
     n_classes = ranks.shape[-1]
     return n_classes / (n_classes - ranks)
 
 
 def label_cost(p: F64, phi: F64, ranks: I64, base_rates: F64 | None = None) -> F64:
-    """The inner cost of Eq. 10: -pi_k ln p_k / (phi_k p_k^2 (K - r_k)); C_k = K u times this."""
+    """The inner cost of Eq. 10: -pi_k ln p_k / (phi_k p_k^2 (K - r_k)); C_k = K u times this.
+
+    >>> p = np.array([0.5, 0.3, 0.2])
+    >>> label_cost(p, p, np.array([0, 1, 2])).round(2)
+    array([ 0.62,  7.43, 67.06])
+    """
     n_classes = p.shape[-1]
     pi = 1.0 / n_classes if base_rates is None else base_rates
     return -pi * np.log(p) / (phi * p**2 * (n_classes - ranks))
@@ -273,6 +305,9 @@ def log_cost(
 
     The paper prints stabilizer 0, its released code adds 1e-8. The factor u is common to all labels and cancels
     in the score.
+
+    >>> log_cost(np.array([0.7, 1.1]), np.log([0.6, 0.4]), np.array([0, 1]), stabilizer=0.0).round(2)
+    array([0.86, 3.21])
     """
     n_classes = surprisal.shape[-1]
     log_pi = -np.log(n_classes) if base_rates is None else np.log(base_rates)
@@ -287,6 +322,9 @@ def log_score(log_cost: F64, possible: Bools) -> F64:
     """Eq. 11: ln S(k) = ln C_k - max_v ln C_v over possible labels; impossible ones score +inf.
 
     The only possible label of a row is certain: it scores -inf, although its own cost is the largest.
+
+    >>> log_score(np.array([0.5, 2.0, 7.0]), np.array([True, True, False]))
+    array([-1.5,  0. ,  inf])
     """
     largest = np.where(possible, log_cost, -np.inf).max(-1, keepdims=True)
     is_certain = possible.sum(-1, keepdims=True) == 1

@@ -76,14 +76,14 @@ def test_weights_stay_within_those_of_the_rows_that_were_fitted():
 
 def test_rows_with_nothing_in_common_are_warned_of():
     old, new = two_normals(100, 100, 10.0)
-    with pytest.warns(SuspiciousInputWarning, match=r"told apart in 100.0% of pairs"):
+    with pytest.warns(SuspiciousInputWarning, match=r"distinguished in 100.0% of pairs"):
         assert estimate_density_ratio(old, new).auc == 1.0
 
 
 def test_no_weight_is_infinite():
     old, new = two_normals(4000, 4000, 8.0, d=1)
     old[0] = 1000.0
-    with pytest.warns(SuspiciousInputWarning, match="told apart"):
+    with pytest.warns(SuspiciousInputWarning, match="distinguished"):
         ratio = estimate_density_ratio(old, new)
     assert ratio.range[1] == 700.0
     assert np.isfinite(ratio(old)).all()

@@ -712,7 +712,7 @@ def forged(path, change) -> None:
         ),
         (lambda c, t: c["groups"]["parameters"].update(clusters=[0] * 3), r"clusters must have one number per class"),
         (lambda c, t: c["groups"]["parameters"].update(rare="cluster"), r"0 groups but contains the scores of 7"),
-        (lambda c, t: c["groups"].update(by="group", parameters={"groups": list("gfedcba")}), r"it has 7 groups but"),
+        (lambda c, t: c["groups"].update(by="group", parameters={"groups": list("gfedcba")}), r"states 7 groups but"),
         (
             lambda c, t: c["groups"].update(by="uncertainty", parameters={"bands": 7, "share": 0.1, "seed": 0}),
             r"0 groups",

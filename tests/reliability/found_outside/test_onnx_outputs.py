@@ -170,7 +170,7 @@ def test_rows_that_are_no_probabilities_get_full_sets(rows: Any, tmp_path: Path)
 
 
 CONTRADICTIONS = {
-    "logits": (graph(node("Identity", ["x"], ["y"])), "holds logits"),
+    "logits": (graph(node("Identity", ["x"], ["y"])), "contains logits"),
     "log-softmax": (graph(node("LogSoftmax", ["x"], ["y"])), "holds log-probabilities"),
     "sigmoids": (graph(node("Sigmoid", ["x"], ["y"])), "rows do not sum to 1"),
     "per cent": (
@@ -187,7 +187,7 @@ def test_what_is_no_probability_is_not_taken_for_one(model: Any, seen: str, rows
     with pytest.raises(InputError, match=f"{seen}.* not probabilities"):
         export(model, calibration, 0.9, tmp_path / "sets.onnx", output_is="probabilities")
     if "logits" not in seen and "log-" not in seen:
-        with pytest.raises(InputError, match=f"{seen}.* just these numbers"):
+        with pytest.raises(InputError, match=f"{seen}.* the same numbers"):
             export(model, calibration, 0.9, tmp_path / "sets.onnx")
     own = run_model(model, logits, tmp_path)
     calibration = evicp.calibrate(own[:300], labels[:300], "lac")
@@ -250,7 +250,7 @@ def test_what_nothing_tells_is_warned_of(rows: Any, tmp_path: Path) -> None:
         node("Div", ["e", "t"], ["y"]),
         constants=[constant(np.eye(K, dtype=np.float32), "w"), constant(np.float32(1), "one"), AXES],
     )
-    with pytest.warns(SuspiciousInputWarning, match="nothing tells"):
+    with pytest.warns(SuspiciousInputWarning, match="cannot find out"):
         export(picky, calibration, 0.9, tmp_path / "sets.onnx")
     for examples in (np.exp(logits[:5]), {"x": np.exp(logits[:5])}):
         with pytest.raises(InputError, match=r"holds probabilities \(by its values in 5 rows\)"):

@@ -175,7 +175,7 @@ def test_values_of_the_same_rows_in_another_order_are_refused(call: str) -> None
     values, act = CALLS[call]
     act(values)  # in order: warnings are errors here
     act(values.to_numpy())
-    with pytest.raises(InputError, match=rf"{OTHER_ROWS} \d+ is .*\.to_numpy\(\) to pair them by place"):
+    with pytest.raises(InputError, match=rf"{OTHER_ROWS} \d+ is .*\.to_numpy\(\) to pair them by position"):
         act(values.iloc[SHUFFLED])
 
 
@@ -194,7 +194,7 @@ def test_two_indexes_of_their_own_must_agree() -> None:
 def test_logits_of_folds_are_of_the_same_rows() -> None:
     cross = evicp.CrossCalibration([CALIBRATION, replace(CALIBRATION)])
     assert cross.predict([FRAME, FRAME], 0.9) == cross.predict([LOGITS, LOGITS], 0.9)
-    with pytest.raises(InputError, match=r"logits\[0\] and logits\[1\] must be of the same rows in the same order"):
+    with pytest.raises(InputError, match=r"logits\[0\] and logits\[1\] must have the same rows in the same order"):
         cross.predict([FRAME, FRAME.iloc[SHUFFLED]], 0.9)
 
 

@@ -76,7 +76,7 @@ def test_rows_that_are_in_a_folder_twice(folder: Path, kind: str) -> None:
     except OSError as error:
         pytest.skip(f"no such link here: {error}")
     added = next(path.name for path in folder.iterdir() if path.name not in ("0.npz", "1.npz", "2.npz"))
-    with pytest.raises(FileError, match=r"in .*shards hold the same rows, which would count twice\. Remove") as caught:
+    with pytest.raises(FileError, match=r"in .*shards contain the same rows, which would count twice\.") as caught:
         blocks.open_rows(folder)
     assert "0.npz" in str(caught.value)
     assert added in str(caught.value)
@@ -92,7 +92,7 @@ def test_one_name_in_two_formats(folder: Path) -> None:
 def test_the_command_line_refuses_a_copy(folder: Path) -> None:
     shutil.copy(folder / "0.npz", folder / "0 (copy).npz")
     done = evicp_process(["calibrate", "shards", "-o", "cal.safetensors"], folder.parent)
-    assert (done.code, "hold the same rows, which would count twice" in done.err) == (2, True)
+    assert (done.code, "contain the same rows, which would count twice" in done.err) == (2, True)
     assert not (folder.parent / "cal.safetensors").exists()
 
 
