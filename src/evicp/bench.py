@@ -117,7 +117,7 @@ def imagenet_like(n: int, n_classes: int = 1000, seed: int = 0) -> tuple[NDArray
     rows = np.arange(n) % len(sample.logits)
     labels = sample.labels[rows].astype(np.int64)
     logits = np.empty((n, n_classes), np.float32)
-    block = max(1, (1 << 24) // n_classes)
+    block = max(1, (1 << 24) // max(n_classes, sample.logits.shape[1]))
     for start in range(0, n, block):
         part = sample.logits[rows[start : start + block]].astype(np.float32)
         here, true = np.arange(len(part)), labels[start : start + block]

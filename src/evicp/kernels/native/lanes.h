@@ -108,10 +108,8 @@ template <class T, int N> INLINE Lanes<T, N> operator<<(const Lanes<T, N> &x, in
 template <class T, int N> INLINE Lanes<T, N> operator>>(const Lanes<T, N> &x, int by) BY_PARTS(T, x.part[i] >> by)
 template <class T, int N> INLINE Lanes<T, N> select(const Mask<T, N> &mask, const Lanes<T, N> &x, const Lanes<T, N> &y)
     BY_PARTS(T, mask.part[i] ? x.part[i] : y.part[i])
-// The same bits, taken as numbers of another type of the same size; and the same numbers, as far as there are such.
+// The same bits, taken as numbers of another type.
 template <class U, class T, int N> INLINE Lanes<U, N> cast(const Lanes<T, N> &x) BY_PARTS(U, x.part[i])
-template <class U, class T, int N> INLINE Lanes<U, N> convert(const Lanes<T, N> &x)
-    BY_PARTS(U, __builtin_convertvector(x.part[i], typename Lanes<U, N>::Part))
 
 // What x86 must be told in its own words: of vectors that are compared elsewhere, too, GCC makes selections of maxima.
 // `bits_of` gives one bit for each number whose bits are set.
@@ -210,26 +208,40 @@ template <bool UPPER, class T, int N> INLINE Lanes<T, N / 2> half(const Lanes<T,
 template <class T, int N> INLINE Lanes<T, N / 2> lower(const Lanes<T, N> &x) { return half<false>(x); }
 template <class T, int N> INLINE Lanes<T, N / 2> upper(const Lanes<T, N> &x) { return half<true>(x); }
 
-// Lanes of single precision in double precision, and back.
-template <int N> INLINE Lanes<double, N> widen(const Lanes<double, N> &x) { return x; }
-template <int N> INLINE Lanes<double, N> widen(const Lanes<float, N> &x) {
-    using Wide = typename Lanes<double, N>::Part;
-    auto wide = [](const auto &half) __attribute__((always_inline)) {
-#if EVICP_WIDTH >= 64
-        if constexpr (sizeof(half) == 32) return Wide(_mm512_cvtps_pd(half));  // GCC would do it by quarters
-#endif
-        return __builtin_convertvector(half, Wide);
-    };
-    Lanes<double, N> r;
-    if constexpr (2 * Lanes<float, N>::kBytes <= EVICP_WIDTH) {
-        r.part[0] = wide(x.part[0]);
-    } else {
-        auto low = widen(lower(x)), high = widen(upper(x));
-        constexpr int kParts = decltype(low)::kParts;
+template <class T, int N> INLINE Lanes<T, 2 * N> joined(const Lanes<T, N> &low, const Lanes<T, N> &high) {
+    constexpr int kParts = Lanes<T, N>::kParts;
+    Lanes<T, 2 * N> r;
+    if constexpr (Lanes<T, 2 * N>::kParts > 1) {
         EACH_PART r.part[i] = low.part[i], r.part[kParts + i] = high.part[i];
+#if EVICP_WIDTH >= 64
+    } else if constexpr (Lanes<T, 2 * N>::kBytes == 64) {
+        __m512d wide = _mm512_castpd256_pd512((__m256d)low.part[0]);
+        r.part[0] = (typename Lanes<T, 2 * N>::Part)_mm512_insertf64x4(wide, (__m256d)high.part[0], 1);
+#endif
+    } else {
+        memcpy(&r.part[0], &low.part[0], sizeof low.part[0]);
+        memcpy(reinterpret_cast<char *>(&r.part[0]) + sizeof low.part[0], &high.part[0], sizeof low.part[0]);
     }
     return r;
 }
+
+// The same numbers in another type, rounded.
+template <class U, class T, int N> INLINE Lanes<U, N> convert(const Lanes<T, N> &x) {
+    if constexpr (sizeof(T) != sizeof(U) && Lanes<double, N>::kParts > 1) {
+        return joined(convert<U>(lower(x)), convert<U>(upper(x)));
+#if EVICP_WIDTH >= 64
+    } else if constexpr (N == 8 && sizeof(T) != sizeof(U)) {  // GCC would do it by quarters
+        Lanes<U, N> r;
+        if constexpr (sizeof(T) < sizeof(U)) r.part[0] = _mm512_cvtps_pd(x.part[0]);
+        else r.part[0] = _mm512_cvtpd_ps(x.part[0]);
+        return r;
+#endif
+    } else {
+        BY_PARTS(U, __builtin_convertvector(x.part[i], typename Lanes<U, N>::Part))
+    }
+}
+template <class T, int N> INLINE Lanes<double, N> widen(const Lanes<T, N> &x) { return convert<double>(x); }
+template <class T, int N> INLINE Lanes<float, N> narrow(const Lanes<T, N> &x) { return convert<float>(x); }
 
 // All lanes combined: halves by halves, so that the order is the same at every level.
 template <class T, int N, class F> INLINE T fold(const Lanes<T, N> &x, F combine) {
@@ -315,20 +327,6 @@ template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lan
 template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, const Lanes<T, N> &y, T z) { return fma(x, y, Lanes<T, N>(z)); }
 template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, T y, const Lanes<T, N> &z) { return fma(x, Lanes<T, N>(y), z); }
 template <class T, int N> INLINE Lanes<T, N> fma(const Lanes<T, N> &x, T y, T z) { return fma(x, Lanes<T, N>(y), Lanes<T, N>(z)); }
-
-// Single precision of double lanes, rounded.
-template <int N> INLINE Lanes<float, N> narrow(const Lanes<float, N> &x) { return x; }
-template <int N> INLINE Lanes<float, N> narrow(const Lanes<double, N> &x) {
-    alignas(64) double wide[N];
-    alignas(64) float single[N];
-    x.store(wide);
-    for (int i = 0; i < N; i++) single[i] = float(wide[i]);
-    return Lanes<float, N>::load(single);
-}
-template <class T, class U, int N> INLINE Lanes<T, N> as(const Lanes<U, N> &x) {
-    if constexpr (sizeof(T) == 8) return widen(x);
-    else return narrow(x);
-}
 
 }  // namespace EVICP_LEVEL
 }  // namespace evicp

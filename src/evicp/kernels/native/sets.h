@@ -231,7 +231,7 @@ INLINE double demand_of(double threshold) {
 template <class T> void halve_cuts(Batch<T> &b, int j) {
     using F = Lanes<float, kLanes>;
     auto column = [j](const double *from) __attribute__((always_inline)) { return Lanes<double, kLanes>::load(from + j); };
-    Row16<T> cut = as<T>(column(b.facts.low)), step = as<T>(column(b.facts.top)) - cut, top = step + cut;
+    Row16<T> cut = convert<T>(column(b.facts.low)), step = convert<T>(column(b.facts.top)) - cut, top = step + cut;
     F demand = narrow(column(b.demand)), share = narrow(column(b.facts.inverse_alpha_0));
     F total = narrow(column(b.facts.exponentials)) + 1.0f;
     float rate = float((1.0 - kRoughly) * b.p.rate), stabilizer = float(b.p.stabilizer);
@@ -243,7 +243,7 @@ template <class T> void halve_cuts(Batch<T> &b, int j) {
         F least = surprisal * demand - stabilizer;
         F most = fma(surprisal, F(-2.0f), narrow(z - top) * rate);
         Lanes<int32_t, kLanes> is_beyond = (least > F(1e-30f)) & (rough_log(least * total) > most);
-        cut = select(as<T>(select(is_beyond, F(1.0f), F(0.0f))) > Row16<T>(T(0)), z, cut);
+        cut = select(convert<T>(select(is_beyond, F(1.0f), F(0.0f))) > Row16<T>(T(0)), z, cut);
     }
     cut.store(b.cut + j);
 }
