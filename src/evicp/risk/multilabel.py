@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.calibration.ranks import rank_of
+from evicp.calibration.laws.groups import group_thresholds
+from evicp.calibration.ranks import ranks_of
 from evicp.calibration.reliability import Reliability
 from evicp.errors import InputError
 from evicp.input import convert, frames, validate
@@ -145,13 +146,9 @@ class MultiLabel(Rule):
         sure = self.confidence if self.precision is None or self.confidence is None else (1 + self.confidence) / 2
         if not self.by_label:
             return convert.frozen(np.array([-self.steps.threshold(self.risk, sure)]))
-        found = np.full(self.n_classes, -np.inf)
-        for label in range(self.n_classes):
-            own = self.steps.scores[self.codes == label]
-            rank = rank_of(len(own), 1 - self.risk, sure)
-            if rank <= len(own):
-                found[label] = -own[rank - 1]
-        return convert.frozen(found)
+        counts = np.bincount(self.codes, minlength=self.n_classes)
+        by_label = self.steps.scores[np.argsort(self.codes, kind="stable")]  # ascending within each label
+        return convert.frozen(-group_thresholds(by_label, counts, ranks_of(counts, 1 - self.risk, sure)))
 
     # -----------------------------------------------------------------------------------------------------------
     # New rows
