@@ -13,6 +13,7 @@ import evicp
 from evicp import check_exchangeable
 from evicp.errors import InputError, InputTypeError, LabelsError, LogitsError
 from evicp.evaluation import two_samples
+from evicp.input import convert
 
 
 def draw(seed: int, n: int, sure: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
@@ -180,3 +181,17 @@ def test_coarser_rows_lose_nothing_but_their_own_rounding(precision):
     found = check_exchangeable(CALIBRATION, new, reference=LOGITS.astype(precision))
     old, same = (z.astype(precision).max(1).astype(float) for z in (LOGITS, new))
     assert found.statistics[0].distance == pytest.approx(scipy.stats.ks_2samp(old, same).statistic, abs=0.004)
+
+
+def test_tensors_on_an_accelerator_are_checked_here(monkeypatch):
+    """With labels, too: their p-values would stay on the device. (A stand-in for the device: any tensor is there.)"""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 400)
+    logits = rng.normal(size=(400, 3)).astype(np.float32) + 2 * np.eye(3, dtype=np.float32)[labels]
+    calibration = evicp.calibrate(logits[:200], labels[:200])
+    expected = evicp.check_exchangeable(calibration, logits[200:], labels[200:], reference=logits[:200])
+    monkeypatch.setattr(convert, "is_on_device", lambda value: isinstance(value, torch.Tensor))
+    monkeypatch.setattr(convert, "on_cpu", lambda value: value.numpy() if isinstance(value, torch.Tensor) else value)
+    rows, truth = torch.from_numpy(logits), torch.from_numpy(labels)
+    assert evicp.check_exchangeable(calibration, rows[200:], truth[200:], reference=rows[:200]) == expected

@@ -45,6 +45,9 @@ CALIBRATION = _tests("calibration/test_calibration")
 CROSS = _tests("calibration/laws/test_cross")
 OVERLAPPING = _tests("calibration/laws/test_overlapping")
 EXCHANGEABLE = _tests("evaluation/test_exchangeability")
+RISK = _tests("risk/test_control")
+ANSWERS = _tests("risk/test_selective")
+LABELS = _tests("risk/test_multilabel")
 SCORES = _tests("method/test_scores")
 EVIDENCE = _tests("method/test_evidence")
 RANK = _tests("reliability/test_exact_rank")
@@ -100,6 +103,72 @@ BUGS = [
         'masked(-log_p + made_of["offset"]',
         'masked(-log_p - made_of["offset"]',
         _tests("evaluation/test_long_tail"),
+    ),
+    Bug(
+        "a risk without the new row",
+        "risk/steps.py",
+        "most = risk * (n + 1) * scale - largest",
+        "most = risk * n * scale",
+        RISK,
+    ),
+    Bug(
+        "a risk with a confidence, one miss too many",
+        "risk/steps.py",
+        "n - total // largest >= rank",
+        "n - total // largest + 1 >= rank",
+        RISK,
+    ),
+    Bug("a risk by the tail of Bentkus without its factor", "risk/steps.py", "1 + log(tail)", "log(tail)", RISK),
+    Bug(
+        "a risk whose rows begin with the loss of another",
+        "risk/steps.py",
+        "first = np.diff(rows, prepend=-1) > 0",
+        "first = np.diff(rows, prepend=0) > 0",
+        RISK,
+    ),
+    Bug("a risk of a loss that may rise", "risk/loss.py", "if after > before:", "if after > before + 1:", RISK),
+    Bug(
+        "answers certified with one mistake more",
+        "risk/sequence.py",
+        "n - w >= rank_of(n, 1 - error, confidence)",
+        "n - w + 1 >= rank_of(n, 1 - error, confidence)",
+        ANSWERS,
+    ),
+    Bug("answers tested on after the first failure", "risk/sequence.py", "if not passed:", "if not n:", ANSWERS),
+    Bug(
+        "answers tested by the rows that chose them",
+        "risk/rows.py",
+        "own = (self.codes == code) & (self.aside == aside)",
+        "own = self.codes == code",
+        ANSWERS,
+    ),
+    Bug(
+        "answers judged together, whatever the group",
+        "risk/answers.py",
+        "(interval, *(group.interval for group in groups))",
+        "(interval,)",
+        _tests("risk/test_page"),
+    ),
+    Bug(
+        "tied rows of another precision for rules",
+        "risk/known.py",
+        "if ROUNDOFF[precision] < ROUNDOFF[self.precision]:",
+        "if not precision:",
+        LABELS,
+    ),
+    Bug(
+        "precision and recall for rules at the price of one",
+        "risk/multilabel.py",
+        "surest_threshold(array, true, 1 - wanted, (1 + sure) / 2)",
+        "surest_threshold(array, true, 1 - wanted, sure)",
+        LABELS,
+    ),
+    Bug(
+        "labels by the ranks of all for rules",
+        "risk/multilabel.py",
+        'np.argsort(self.codes, kind="stable")',
+        'np.argsort(-self.codes, kind="stable")',
+        LABELS,
     ),
     Bug(
         "a strict inequality",

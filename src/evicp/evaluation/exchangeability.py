@@ -16,7 +16,7 @@ from evicp.calibration.monitor import Monitor
 from evicp.calibration.new_rows import comparable
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.evaluation.two_samples import p_value_of, steps_between
-from evicp.input import frames, validate
+from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassAxis
 from evicp.kernels.arithmetic import ROUNDOFF, in_precision, precision_of
 from evicp.method.evidence import log_utility
@@ -274,7 +274,7 @@ def _true_labels(
             "the distribution of coverage is not known for overlapping groups: leave the labels out (--no-labels), and "
             "pass a reference."
         )
-    p_values = calibration.p_values(logits, labels)
+    p_values = calibration.p_values(convert.on_cpu(logits), convert.on_cpu(labels))
     watch = Monitor(calibration, coverage, false_alarm_rate=rate).update_p_values(p_values)
     # p = (1 + #{s_i >= s}) / (n + 1), so that the place of each new score among the calibration's is known.
     n, at_least = calibration.n, np.rint(p_values * (calibration.n + 1)).astype(np.int64) - 1
