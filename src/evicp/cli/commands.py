@@ -35,7 +35,7 @@ COMMANDS = MappingProxyType(
         "demo": (
             "Compare the scores on embedded ImageNet logits; show a certificate, some sets and a report. Works offline."
         ),
-        "extract": "Compute logits of a network for images or texts and write them with their labels.",
+        "extract": "Compute logits of a network for images, texts or questions and write them with their labels.",
         "calibrate": "Calibrate on labelled rows and print a certificate. The file works for any coverage.",
         "predict": ("Predict the sets of new rows: parquet, npz, jsonl, json or csv by suffix, JSON lines for -."),
         "control": "Bound the expected loss of sets: write a rule for evicp apply and print its certificate.",

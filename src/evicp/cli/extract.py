@@ -15,6 +15,7 @@ from evicp.errors import InputError
 from evicp.io.arrays import companions
 
 _NETWORK, _DATA, _RUNNING = "Network", "Data", "Running"
+_QUESTIONS = "Asking a causal language model"
 _IMAGES = "Preparing images (changes to the network's own transform)"
 
 Network = Annotated[
@@ -28,8 +29,8 @@ Network = Annotated[
 Source = Annotated[
     str,
     typer.Argument(
-        help="A folder of images (one folder per class, or flat), a CSV file of paths or texts and labels, or a "
-        "Hugging Face data set on disk.",
+        help="A folder of images (one folder per class, or flat), a CSV file of paths or texts and labels, JSON "
+        "lines of texts or questions, or a Hugging Face data set on disk.",
         show_default=False,
     ),
 ]
@@ -66,6 +67,22 @@ TrustLabels = Annotated[
 Split = Annotated[str | None, typer.Option(help="Split of a data set.", rich_help_panel=_DATA)]
 InputColumn = Annotated[str | None, typer.Option(help="Column of paths, images or texts.", rich_help_panel=_DATA)]
 LabelColumn = Annotated[str | None, typer.Option(help="Column of labels.", rich_help_panel=_DATA)]
+ChoicesColumn = Annotated[str | None, typer.Option(help="Column of a question's choices.", rich_help_panel=_DATA)]
+
+Scoring = Annotated[
+    str,
+    typer.Option(
+        help="letters: logits of the choices' letters; options: mean log-probability of a choice's tokens.",
+        rich_help_panel=_QUESTIONS,
+    ),
+]
+Prompt = Annotated[
+    str | None,
+    typer.Option(
+        help="Text before the answer, with {question}, {choices} and other columns in braces.",
+        rich_help_panel=_QUESTIONS,
+    ),
+]
 
 Size = Annotated[int | None, typer.Option(help="Side of the input.", rich_help_panel=_IMAGES)]
 Resize = Annotated[int | None, typer.Option(help="Short side before the central crop.", rich_help_panel=_IMAGES)]
@@ -101,6 +118,7 @@ ShardSize = Annotated[
     "evicp extract model.onnx imagenetv2/ -o v2.npz --mean 0.5 --std 0.5",
     "evicp extract mypackage.models:build images/ -o logits.safetensors --transform paper",
     "evicp extract my-bert/ reviews.csv -o reviews.npz",
+    "evicp extract my-llm/ questions.jsonl -o answers.npz --scoring options",
 )
 def extract(
     network: Network,
@@ -114,6 +132,9 @@ def extract(
     split: Split = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
+    choices_column: ChoicesColumn = None,
+    scoring: Scoring = "letters",
+    prompt: Prompt = None,
     size: Size = None,
     resize: Resize = None,
     mean: Mean = None,
@@ -128,21 +149,24 @@ def extract(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Compute logits of a network for images or texts and write them with their labels.
+    """Compute logits of a network for images, texts or questions and write them with their labels.
 
     After an interruption, the same command continues. Unreadable images are skipped and listed.
     """
     images = {"size": size, "resize": resize, "mean": mean, "std": std, "scale": scale, "interpolation": interpolation}
     how: dict[str, Any] = {"weights": weights, "transform": _transform(transform, images), "labels": labels}
     how |= {"trust_labels": trust_labels, "split": split, "input_column": input_column, "label_column": label_column}
+    how |= {"choices_column": choices_column, "prompting": (scoring, prompt)}
     how |= {"device": device, "precision": precision, "batch_size": batch_size, "shard_size": shard_size}
     how |= {"class_names": class_names, "workers": workers, "force": force}
     _run(network, source, output, how, as_json)
 
 
 def _run(network: str, source: str, output: str, how: dict[str, Any], as_json: bool) -> None:
+    from evicp.extraction import Prompting
     from evicp.extraction import extract as run
 
+    how["prompting"] = Prompting(*how["prompting"])
     for path in (Path(output), *companions(Path(output)).values()):
         refuse_inputs(path, (network, source, how["weights"], how["labels"], how["class_names"]))
     result = run(network, source, output, **{**how, "class_names": inputs.read_class_names(how["class_names"])})

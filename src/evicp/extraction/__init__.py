@@ -2,7 +2,7 @@
 
 from evicp.extraction.batches import Unreadable
 from evicp.extraction.images import PAPER, Preprocess
-from evicp.extraction.network import Network
+from evicp.extraction.network import Network, Prompting
 from evicp.extraction.networks import open_network
 from evicp.extraction.run import Extraction, extract
 from evicp.extraction.sources import Source, open_source
@@ -12,6 +12,7 @@ __all__ = [
     "Extraction",
     "Network",
     "Preprocess",
+    "Prompting",
     "Source",
     "Unreadable",
     "extract",

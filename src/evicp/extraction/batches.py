@@ -139,7 +139,7 @@ def _logits(network: Network, source: Source, batch: dict[int, Any]) -> NDArray[
     if logits.shape != (len(rows), network.n_classes):
         expected = (len(rows), network.n_classes)
         raise LogitsError(f"{network.name} must give logits of shape {expected}; got {logits.shape}.")
-    finite = np.isfinite(logits).all(1)
+    finite = (np.isfinite(logits) | (network.masks & (logits == -np.inf))).all(1)
     if not finite.all():
         raise LogitsError(
             f"{network.name} gives NaN or infinite logits for {source.inputs[rows[int(finite.argmin())]]}. "

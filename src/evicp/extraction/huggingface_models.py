@@ -1,4 +1,4 @@
-"""Hugging Face image and text classifiers, from a folder or from the hub."""
+"""Hugging Face models, from a folder or from the hub: image and text classifiers, causal language models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import FileError, InputError, need
-from evicp.extraction.network import Network, Transform
+from evicp.extraction.language_models import language_network
+from evicp.extraction.network import Network, Prompting, Transform
 from evicp.extraction.torch_modules import (
     Device,
     import_torch,
@@ -25,13 +26,14 @@ from evicp.io.paths import open_file
 from evicp.io.torch_archive import require_plain
 
 
-def huggingface_network(name: str, weights: str, transform: Transform, device: Device) -> Network:
+def huggingface_network(name: str, weights: str, transform: Transform, device: Device, prompting: Prompting) -> Network:
     """A model with its image processor or tokenizer.
 
     Parameters
     ----------
     name : a folder written with `save_pretrained`, or a model's name on the hub
     weights : "default"; there are no others
+    prompting : how a language model is asked
     """
     if weights != "default":
         raise InputError(f"a Hugging Face model has its own weights; got weights {weights!r}.")
@@ -44,7 +46,12 @@ def huggingface_network(name: str, weights: str, transform: Transform, device: D
         return _image_network(transformers, name, config, transform, device, local)
     if kind.endswith("ForSequenceClassification"):
         return _text_network(transformers, name, config, transform, device, local)
-    raise InputError(f"{name} must be an image or text classifier; its architecture is {kind or 'not named'}.")
+    if kind.endswith(("ForCausalLM", "LMHeadModel")):
+        return _language_network(transformers, name, transform, device, prompting, local)
+    raise InputError(
+        f"{name} must be an image or text classifier, or a causal language model; its architecture is "
+        f"{kind or 'not named'}."
+    )
 
 
 def _loaded(name: str, auto: Any, local: dict[str, bool]) -> Any:
@@ -130,6 +137,16 @@ def _text_network(
         modality="text",
         class_names=_class_names(config),
     )
+
+
+def _language_network(
+    transformers: Any, name: str, transform: Transform, device: Device, prompting: Prompting, local: dict[str, bool]
+) -> Network:
+    if transform != "weights":
+        raise InputError("a language model is fed by its own tokenizer; leave transform as it is.")
+    tokenizer = _loaded(name, transformers.AutoTokenizer, local)
+    module = _loaded(name, transformers.AutoModelForCausalLM, local)
+    return language_network(name, module, tokenizer, _vocabulary_digest(tokenizer), device, prompting)
 
 
 def _vocabulary_digest(tokenizer: Any) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError, InputTypeError, LogitsError, need
 from evicp.extraction.images import PAPER, Preprocess
-from evicp.extraction.sources import Modality
+from evicp.extraction.sources import Modality, Source
 from evicp.extraction.storage import UNKNOWN
 
 #: "weights": the network's own; "paper": the ECP authors'; a Preprocess; changes to the network's own; a function.
@@ -21,6 +21,26 @@ Transform = str | Preprocess | Mapping[str, Any] | Callable[[Any], Any]
 
 #: What a repr may have that differs from run to run.
 _ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
+
+
+@dataclass(frozen=True)
+class Prompting:
+    """How a language model is asked.
+
+    Parameters
+    ----------
+    scoring : "letters": the logits of the choices' letters; "options": the mean log-probability of each choice's tokens
+    prompt : the text before the answer
+        {question}, {choices} (a line for each) and other columns in braces are filled in. By default question, choices
+        where letters are scored, and "Answer:".
+    """
+
+    scoring: Literal["letters", "options"] = "letters"
+    prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.scoring not in ("letters", "options"):
+            raise InputError(f"scoring must be 'letters' or 'options'; got {self.scoring!r}.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,8 +59,11 @@ class Network:
         Gives their logits, (batch, K) float32.
     settings : mapping of JSON values
         Everything that its logits depend on; a later run compares it.
-    modality : "image" or "text"
+    modality : "image", "text" or "question"
     class_names : K names, where they are known
+    masks : whether rows may have classes that are impossible, with the logit -inf
+    for_source : function of a source and of class names given by the user (or None), optional
+        For a network whose classes or labels come from its data: gives the network and the source to be used.
     """
 
     name: str
@@ -50,6 +73,8 @@ class Network:
     settings: Mapping[str, Any] = field(default_factory=dict)
     modality: Modality = "image"
     class_names: tuple[str, ...] | None = None
+    masks: bool = False
+    for_source: Callable[[Source, Any], tuple[Network, Source]] | None = None
 
     def __repr__(self) -> str:
         return f"Network({self.name}, {self.n_classes:,} classes)"

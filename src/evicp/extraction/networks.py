@@ -11,7 +11,7 @@ from typing import Any
 
 from evicp.errors import InputError
 from evicp.extraction.huggingface_models import huggingface_network
-from evicp.extraction.network import Network, Transform
+from evicp.extraction.network import Network, Prompting, Transform
 from evicp.extraction.onnx_models import onnx_network
 from evicp.extraction.torch_models import (
     factory_network,
@@ -34,6 +34,7 @@ def open_network(
     transform: Transform = "weights",
     device: str = "auto",
     precision: str = "auto",
+    prompting: Prompting | None = None,
 ) -> Network:
     """A network by name, from a file or folder, or from a torch module.
 
@@ -48,6 +49,7 @@ def open_network(
         The network's own; resize 256 and crop 224; changes to the network's own; or a function of a Pillow image.
     device : "auto", "cpu", "cuda", "cuda:1", "mps"
     precision : "auto" (mixed on a GPU, float32 elsewhere), "float32", "float16", "bfloat16"
+    prompting : how a causal language model is asked
     """
     if isinstance(network, Network):
         return network
@@ -58,15 +60,25 @@ def open_network(
         return given_network(type(network).__name__, deepcopy(network), None, weights, transform, where)
     if str(network).endswith(".onnx"):
         return _open_onnx(Path(network), weights, transform, device, precision)
-    prefix, _, rest = str(network).partition(":")
+    return _open_named(str(network), weights, transform, (device, precision), prompting or Prompting())
+
+
+def _open_named(
+    network: str, weights: str, transform: Transform, device: tuple[str, str], prompting: Prompting
+) -> Network:
+    """A network by name, or from a folder."""
+    prefix, _, rest = network.partition(":")
     if Path(network).is_dir():
-        prefix, rest = "huggingface", str(network)
+        prefix, rest = "huggingface", network
     import_torch(_extra_of(prefix))
-    where = open_device(device, precision)
-    build = _BUILDERS.get(prefix, factory_network)
+    where = open_device(*device)
+    build: Any = _BUILDERS.get(prefix, factory_network)
     if not rest:
         rest, build = prefix, lite_network if _LITE.fullmatch(prefix) else _by_plain_name(prefix)
-    return build(rest if build is not factory_network else str(network), weights, transform, where)
+    if build is huggingface_network:
+        return huggingface_network(rest, weights, transform, where, prompting)
+    opened: Network = build(rest if build is not factory_network else network, weights, transform, where)
+    return opened
 
 
 def _extra_of(prefix: str) -> str:

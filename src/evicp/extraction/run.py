@@ -18,7 +18,7 @@ from evicp import __version__
 from evicp.errors import FileError, InputError
 from evicp.extraction import storage
 from evicp.extraction.batches import Unreadable, compute, cut
-from evicp.extraction.network import Network, Transform
+from evicp.extraction.network import Network, Prompting, Transform
 from evicp.extraction.networks import open_network
 from evicp.extraction.sources import Source, network_labels, open_source
 from evicp.extraction.storage import Shards
@@ -87,6 +87,8 @@ def extract(
     split: str | None = None,
     input_column: str | None = None,
     label_column: str | None = None,
+    choices_column: str | None = None,
+    prompting: Prompting | None = None,
     class_names: Iterable[str] | None = None,
     trust_labels: bool = False,
     device: str = "auto",
@@ -97,25 +99,23 @@ def extract(
     force: bool = False,
     progress: bool = True,
 ) -> Extraction:
-    """Run a network over images or texts and write logits and labels to a file.
-
-    After an interruption, the same call continues, and the file is byte for byte the same.
+    """Write the logits and labels of images, texts or questions; an interrupted call continues where it stopped.
 
     Parameters
     ----------
-    network, weights, transform, device, precision : see `open_network`
-    source, labels, split, input_column, label_column : see `open_source`
+    network, weights, transform, device, precision, prompting : see `open_network`
+    source, labels, split, input_column, label_column, choices_column : see `open_source`
     output : a file ending in npz (`logits`, `labels`, `inputs`, `class_names`), safetensors, or npy (an array a file)
-    class_names : the network's classes in order, if it does not contain them
-    trust_labels : use the numbers of the data's labels without checking class names
+    class_names, trust_labels : the network's classes, if it does not contain them; use label numbers unchecked
     batch_size, shard_size : inputs per batch, and per shard; an interruption loses at most one shard
     workers, force, progress : threads that read inputs (one per processor by default); start again; show a bar
     """
     target = _Target(Path(output), batch_size, shard_size, workers)
-    opened = open_source(source, labels=labels, split=split, input_column=input_column, label_column=label_column)
-    net = open_network(network, weights=weights, transform=transform, device=device, precision=precision)
-    job = _job(net, opened, target, class_names, trust_labels=trust_labels)
-    return job.finished(force=force) or job.run(force=force, progress=progress)
+    columns = {"input_column": input_column, "label_column": label_column, "choices_column": choices_column}
+    opened = open_source(source, labels=labels, split=split, **columns)
+    where = {"device": device, "precision": precision}
+    net = open_network(network, weights=weights, transform=transform, prompting=prompting, **where)
+    return _job(net, opened, target, class_names, trust_labels=trust_labels).result(force=force, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,8 @@ class _Target:
 
 def _job(network: Network, source: Source, target: _Target, class_names: Any, *, trust_labels: bool) -> _Job:
     """The work to be done, if the network, its classes and the source belong together."""
+    if network.for_source is not None:
+        network, source = network.for_source(source, class_names)
     if network.modality != source.modality:
         raise InputError(f"{network.name} takes {network.modality}s; {source.location} holds {source.modality}s.")
     names = as_class_names(class_names, network.n_classes) or network.class_names
@@ -175,6 +177,10 @@ class _Job:
             "batch_size": self.target.batch_size,
             "shard_size": self.target.shard_size,
         }
+
+    def result(self, *, force: bool, progress: bool) -> Extraction:
+        """That of an earlier run, or of this one. Interrupted or not, the file is the same, byte for byte."""
+        return self.finished(force=force) or self.run(force=force, progress=progress)
 
     def finished(self, *, force: bool) -> Extraction | None:
         """The result of an earlier run that came to its end, if this would be the same."""

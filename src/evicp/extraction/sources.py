@@ -1,12 +1,13 @@
-"""Where inputs and labels come from: image folders, lists of files, tables of text, Hugging Face data sets on disk."""
+"""Where inputs and labels come from: image folders, lists of files, tables of texts or questions, data sets on disk."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
 import io
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +18,12 @@ from evicp.errors import FileError, InputError, LabelsError, need
 from evicp.extraction.classes import match_classes
 from evicp.extraction.ground_truth import read_ground_truth
 from evicp.extraction.images import IMAGE_SUFFIXES, read_image
+from evicp.extraction.questions import ANSWER_COLUMNS, CHOICE_COLUMNS, QUESTION_COLUMNS, Questions
 from evicp.input import validate
 from evicp.io.paths import natural_key, open_file
 from evicp.types import I64
 
-Modality = Literal["image", "text"]
+Modality = Literal["image", "text", "question"]
 
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "imageid")
 _TEXT_COLUMNS = ("text", "sentence", "document")
@@ -39,14 +41,16 @@ class Source:
     inputs : names of the rows
         Paths, or row numbers.
     read : function of a row number
-        The image or text of a row; raises on a damaged one.
-    modality : "image" or "text"
+        The image, text or `Question` of a row; raises on a damaged one.
+    modality : "image", "text" or "question"
     labels : (n,) integers, optional
         Numbers of `class_names` if those are given, otherwise of the network's classes.
     class_names : names, optional
         The source's own classes.
     version : str
         Differs between data of the same names.
+    n_choices : int
+        How many choices the question with the most of them has.
     """
 
     location: Path
@@ -56,6 +60,7 @@ class Source:
     labels: I64 | None = None
     class_names: tuple[str, ...] | None = None
     version: str = ""
+    n_choices: int = 0
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -80,6 +85,7 @@ def open_source(
     split: str | None = None,
     input_column: str | None = None,
     label_column: str | None = None,
+    choices_column: str | None = None,
 ) -> Source:
     """Detect the kind of data under a path, and list its inputs.
 
@@ -87,11 +93,12 @@ def open_source(
     ----------
     source : path or Source
         A folder with one folder of images per class (called by synset, name or number), a flat folder of images, a
-        Hugging Face data set saved to disk, or a CSV file of paths (or texts) and labels.
+        Hugging Face data set saved to disk, a CSV file of paths (or texts) and labels, or JSON lines (jsonl) of texts
+        or of multiple-choice questions.
     labels : path, optional
         Ground truth of a flat folder: lines of `file label`, or one label per image in the order of names.
-    split, input_column, label_column : str, optional
-        A split of a Hugging Face data set; columns of a data set or a CSV file, if their names are not usual ones.
+    split, input_column, label_column, choices_column : str, optional
+        A split of a data set; columns, if their names are not usual ones. Rows with a column of choices are questions.
     """
     if isinstance(source, Source):
         return source
@@ -101,15 +108,13 @@ def open_source(
     is_dataset = (path / "dataset_dict.json").exists() or (path / "state.json").exists()
     if split is not None and not is_dataset:
         raise InputError(f"a split needs a Hugging Face data set; {path} is not one.")
+    columns = _Columns(path, input_column, label_column, choices_column)
     if is_dataset or path.is_file():
         if labels is not None:
             raise InputError(f"a ground-truth file is for a folder of images; {path} has labels of its own.")
-        columns = input_column, label_column
-        opened = _from_dataset(path, split, *columns) if is_dataset else _from_csv(path, *columns)
+        opened = _from_dataset(columns, split) if is_dataset else _from_file(columns)
     else:
-        if input_column or label_column:
-            raise InputError(f"columns are those of a CSV file or a data set; {path} is a folder of images.")
-        opened = _from_folder(path) if labels is None else _from_flat_folder(path, Path(labels))
+        opened = _from_images(columns, labels)
     if not len(opened):
         raise FileError(f"{path} contains no inputs. Give a folder of images, a data set or a CSV file with rows.")
     return opened
@@ -136,6 +141,13 @@ def network_labels(
 
 # ---------------------------------------------------------------------------------------------------------------
 # Folders
+
+
+def _from_images(columns: _Columns, labels: str | os.PathLike[str] | None) -> Source:
+    """A folder of images, and a file of labels where one is given."""
+    if columns.input or columns.label or columns.choices:
+        raise InputError(f"columns are those of a file or a data set; {columns.path} is a folder of images.")
+    return _from_folder(columns.path) if labels is None else _from_flat_folder(columns.path, Path(labels))
 
 
 def _from_folder(root: Path) -> Source:
@@ -235,8 +247,84 @@ def _numbered(labels: Sequence[str]) -> tuple[I64, tuple[str, ...] | None]:
 # Tables and data sets
 
 
-def _from_csv(path: Path, input_column: str | None, label_column: str | None) -> Source:
+@dataclass(frozen=True)
+class _Columns:
+    """A table and the names of its columns, where the caller gives them."""
+
+    path: Path
+    input: str | None
+    label: str | None
+    choices: str | None
+
+    def find(self, header: Sequence[str], wanted: str | None, known: Sequence[str]) -> str | None:
+        """The column that is wanted, which must be there, or the first one with a known name."""
+        if wanted is not None:
+            if wanted not in header:
+                raise FileError(f"{self.path} has no column {wanted!r}; it has {', '.join(header)}.")
+            return wanted
+        return next((name for name in header if name.lower() in known), None)
+
+    def questions(self, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Source | None:
+        """The rows as questions, if they have choices."""
+        choices = self.find(header, self.choices, CHOICE_COLUMNS)
+        if choices is None:
+            return None
+        question = self.find(header, self.input, QUESTION_COLUMNS)
+        if question is None:
+            raise FileError(
+                f"{self.path} has choices in {choices!r} and no column of questions that is known by name; it has "
+                f"{', '.join(header)}. Name it with input_column (--input-column)."
+            )
+        table = Questions(rows, question, choices, self.find(header, self.label, ANSWER_COLUMNS))
+        names, n_choices = tuple(f"row {i}" for i in range(len(rows))), table.most_choices()
+        labels, version = table.labels(), table.digest()
+        return Source(
+            self.path, names, table.__getitem__, "question", labels, None, version=version, n_choices=n_choices
+        )
+
+    def texts(self, values: Sequence[Any], labels: Sequence[Any] | None) -> Source:
+        """Texts, and their labels as text or numbers."""
+        numbers, class_names = (None, None) if labels is None else _numbered([str(label).strip() for label in labels])
+        version = hashlib.sha256("\0".join(map(str, values)).encode()).hexdigest()
+        names = tuple(f"row {i}" for i in range(len(values)))
+        return Source(self.path, names, _text_reader(values), "text", numbers, class_names, version)
+
+
+def _from_file(columns: _Columns) -> Source:
+    """A table in a file, by its suffix."""
+    return (_from_json_lines if columns.path.suffix.lower() in (".jsonl", ".ndjson") else _from_csv)(columns)
+
+
+def _from_json_lines(columns: _Columns) -> Source:
+    """One JSON object a line: questions with choices and an answer, or texts with labels."""
+    rows = []
+    try:
+        with io.TextIOWrapper(open_file(columns.path), "utf-8-sig") as file:
+            for number, line in enumerate(file):
+                if line.strip():
+                    rows.append(json.loads(line))
+                    if not isinstance(rows[-1], dict):
+                        raise ValueError(f"line {number + 1} is not an object")
+    except ValueError as error:
+        raise FileError(f"cannot read {columns.path}: it is not JSON lines in UTF-8 ({error}).") from error
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    questions = columns.questions(header, rows)
+    if questions is not None:
+        return questions
+    column = columns.find(header, columns.input, _TEXT_COLUMNS)
+    if column is None:
+        raise FileError(
+            f"{columns.path} needs a column of texts ({_TEXT_COLUMNS[0]}), or of questions and choices; it has "
+            f"{', '.join(header)}. Name it with input_column (--input-column)."
+        )
+    labels = columns.find(header, columns.label, _LABEL_COLUMNS)
+    given = None if labels is None else ["" if row.get(labels) is None else row[labels] for row in rows]
+    return columns.texts([row.get(column) for row in rows], given)
+
+
+def _from_csv(columns: _Columns) -> Source:
     """A CSV file with a header: a column of paths (relative to the file) or texts, and a column of labels."""
+    path = columns.path
     try:
         with io.TextIOWrapper(open_file(path), "utf-8-sig", newline="") as file:
             header, *rows = [row for row in csv.reader(file) if row] or [[]]
@@ -245,32 +333,23 @@ def _from_csv(path: Path, input_column: str | None, label_column: str | None) ->
     uneven = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
     if uneven is not None:
         raise FileError(f"cannot read {path}: data row {uneven} has {len(rows[uneven])} fields, not {len(header)}.")
-    column = _find_column(header, input_column, (*_PATH_COLUMNS, *_TEXT_COLUMNS), path)
+    column = columns.find(header, columns.input, (*_PATH_COLUMNS, *_TEXT_COLUMNS))
     if column is None:
         raise FileError(
             f"{path} needs a header with a column of paths ({', '.join(_PATH_COLUMNS[:3])}) or texts "
             f"({_TEXT_COLUMNS[0]}); it has {', '.join(header)}. Name the column with input_column."
         )
-    labels = _find_column(header, label_column, _LABEL_COLUMNS, path)
+    label = columns.find(header, columns.label, _LABEL_COLUMNS)
     values = [row[header.index(column)] for row in rows]
-    numbers, class_names = _numbered([row[header.index(labels)].strip() for row in rows]) if labels else (None, None)
+    labels = [row[header.index(label)].strip() for row in rows] if label else None
     if column.lower() in _TEXT_COLUMNS:
-        version = hashlib.sha256("\0".join(values).encode()).hexdigest()
-        inputs = tuple(f"row {i}" for i in range(len(values)))
-        return Source(path, inputs, values.__getitem__, "text", numbers, class_names, version)
-    return _image_files(path, path.parent, values, numbers, class_names)
+        return columns.texts(values, labels)
+    return _image_files(path, path.parent, values, *(_numbered(labels) if labels is not None else (None, None)))
 
 
-def _find_column(header: Sequence[str], wanted: str | None, known: Sequence[str], path: Path) -> str | None:
-    if wanted is not None:
-        if wanted not in header:
-            raise FileError(f"{path} has no column {wanted!r}; it has {', '.join(header)}.")
-        return wanted
-    return next((name for name in header if name.lower() in known), None)
-
-
-def _from_dataset(path: Path, split: str | None, input_column: str | None, label_column: str | None) -> Source:
+def _from_dataset(columns: _Columns, split: str | None) -> Source:
     """A data set written with `save_to_disk`, or one of its splits."""
+    path = columns.path
     datasets = need("datasets", "datasets", "huggingface", "a Hugging Face data set")
     data = datasets.load_from_disk(str(path))
     if isinstance(data, datasets.DatasetDict):
@@ -278,11 +357,14 @@ def _from_dataset(path: Path, split: str | None, input_column: str | None, label
             raise InputError(f"{path} has the splits {', '.join(data)}; got split {split!r}. Name one of them.")
         data = data[split]
     kinds = {name: type(feature).__name__ for name, feature in data.features.items()}
-    column = _find_column(list(kinds), input_column, (*_PATH_COLUMNS, *_TEXT_COLUMNS), path)
+    questions = columns.questions(list(kinds), data)
+    if questions is not None:
+        return questions
+    column = columns.find(list(kinds), columns.input, (*_PATH_COLUMNS, *_TEXT_COLUMNS))
     column = column or next((name for name, kind in kinds.items() if kind == "Image"), None)
     if column is None:
         raise FileError(f"{path} has no column of images or texts with a usual name; it has {', '.join(kinds)}.")
-    label = _find_column(list(kinds), label_column, _LABEL_COLUMNS, path)
+    label = columns.find(list(kinds), columns.label, _LABEL_COLUMNS)
     label = label or next((name for name, kind in kinds.items() if kind == "ClassLabel"), None)
     numbers, class_names = _dataset_labels(data, label)
     inputs = tuple(f"row {i}" for i in range(len(data)))
@@ -290,7 +372,7 @@ def _from_dataset(path: Path, split: str | None, input_column: str | None, label
     if kinds[column] == "Image":
         raw = data.cast_column(column, datasets.Image(decode=False))
         return Source(path, inputs, _stored_image_reader(raw, column), "image", numbers, class_names, version)
-    return Source(path, inputs, _text_reader(data, column), "text", numbers, class_names, version)
+    return Source(path, inputs, _text_reader(data[column]), "text", numbers, class_names, version)
 
 
 def _dataset_labels(data: Any, label: str | None) -> tuple[I64 | None, tuple[str, ...] | None]:
@@ -304,9 +386,9 @@ def _dataset_labels(data: Any, label: str | None) -> tuple[I64 | None, tuple[str
     return np.asarray(values), None if names is None else tuple(names)
 
 
-def _text_reader(data: Any, column: str) -> Callable[[int], str]:
+def _text_reader(texts: Sequence[Any]) -> Callable[[int], str]:
     def read(row: int) -> str:
-        text = data[row][column]
+        text = texts[row]
         if not isinstance(text, str):
             raise TypeError(f"not a text but {type(text).__name__}")
         return text
