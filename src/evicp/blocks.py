@@ -13,6 +13,7 @@ from os import PathLike
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
@@ -31,7 +32,7 @@ from evicp.io.paths import as_path
 from evicp.io.rows import Block, Rows, located, no_labels
 from evicp.method.scores import ScoreLike
 from evicp.sets import PredictionSets, SetsSummary
-from evicp.types import Bools, Coverage
+from evicp.types import Bools, Coverage, Smoothed
 
 __all__ = ["Block", "Rows", "calibrate", "evaluate", "monitor", "open_rows", "predict"]
 
@@ -46,9 +47,9 @@ def calibrate(
     score: ScoreLike = "ecp",
     *,
     by: Any = None,
-    groups: Any = None,
-    weights: Any = None,
-    class_weights: Any = None,
+    groups: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    class_weights: ArrayLike | Mapping[Any, float] | None = None,
     class_names: ClassNames | None = None,
     progress: Progress | None = None,
     executor: Executor = _HERE,
@@ -112,10 +113,10 @@ def predict(
     output: str | PathLike[str],
     *,
     confidence: float | None = None,
-    groups: Any = None,
-    weights: Any = None,
+    groups: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     allow_empty: bool = True,
-    smoothed: Any = False,
+    smoothed: Smoothed = False,
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
     more: Mapping[str, SetsFormat] | None = None,
@@ -175,8 +176,8 @@ def evaluate(
     rows: Rows | str | PathLike[str],
     coverage: Coverage | None = None,
     *,
-    groups: Any = None,
-    weights: Any = None,
+    groups: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     min_count: int = 1,
     confidence: float = 0.95,
     target_confidence: float | None = None,
@@ -275,7 +276,7 @@ def monitor(
     rows: Rows,
     *,
     group: str | None = None,
-    groups: Any = None,
+    groups: ArrayLike | None = None,
     p_values: bool = False,
     progress: Progress | None = None,
 ) -> None:

@@ -10,7 +10,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, RowError, need
 from evicp.input import convert, validate
@@ -96,7 +96,7 @@ class PredictionSets(AboutSets):
     @classmethod
     def from_mask(
         cls,
-        mask: Any,
+        mask: ArrayLike,
         *,
         coverage: Coverage,
         score: str = "custom",
@@ -208,7 +208,7 @@ class PredictionSets(AboutSets):
     def __iter__(self) -> Iterator[I32]:
         return (self.labels[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True))
 
-    def contains(self, labels: Any) -> Bools:
+    def contains(self, labels: ArrayLike) -> Bools:
         """Whether each row's set contains the given label, (n,): a number, or a name if the sets have names."""
         return holds(self, label_numbers(self, labels))
 

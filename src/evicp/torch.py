@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
@@ -61,7 +62,7 @@ def calibrate(
     score: ScoreLike = "ecp",
     *,
     by: Any = None,
-    class_weights: Any = None,
+    class_weights: ArrayLike | Mapping[Any, float] | None = None,
     device: Any = None,
     class_names: ClassNames | None = None,
 ) -> Calibration:

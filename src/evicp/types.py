@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from math import isfinite
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -19,6 +19,10 @@ Bools = NDArray[np.bool_]
 #: What may be asked for: a share of labels between 0 and 1, and several of them.
 Coverage = float | Fraction | Decimal | np.floating[Any]
 Coverages = Sequence[Coverage] | NDArray[np.floating[Any]]
+
+
+#: How ties are broken: not at all, by numbers computed from rows, by a generator, or by given numbers.
+Smoothed: TypeAlias = "bool | np.random.Generator | ArrayLike"
 
 
 class TargetCoverage(Fraction):

@@ -236,7 +236,7 @@ def test_parameters_have_a_type_a_description_and_a_default(site: Path) -> None:
     """Names that share an entry have their own type and default; a wrapped entry is one text."""
     rows = {row[0]: row[1:] for row in tables(site / "reference" / "evicp.Calibrator.html", "evicp.Calibrator")}
     assert rows["score"] == ["ScoreLike", "as for calibrate", "'ecp'"]
-    assert rows["class_weights"] == ["Any", "as for calibrate", "None"]
+    assert rows["class_weights"] == ["ArrayLike | Mapping[Any, float] | None", "as for calibrate", "None"]
     assert rows["by"][1].startswith('"class", "group", "uncertainty", "overlapping", or an instance with')
     rows = {row[0]: row[1:] for row in tables(site / "reference" / "evicp.load.html", "evicp.load")}
     assert rows["score"][0] == "Score | Callable[..., Any] | None"

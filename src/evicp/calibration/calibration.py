@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp import kernels
 from evicp.calibration.batches import labelled_rows, score_batch, warn_of_masked_labels
@@ -33,7 +33,7 @@ from evicp.kernels.arithmetic import Arithmetic, precision_of_new
 from evicp.method.scores import Score
 from evicp.outer import outer
 from evicp.sets import PredictionSets
-from evicp.types import F64, I64, Coverage, Coverages
+from evicp.types import F64, I64, Coverage, Coverages, Smoothed
 
 if TYPE_CHECKING:
     from evicp.calibration.predictor import Predictor
@@ -174,37 +174,37 @@ class Calibration(Shown):
     @overload
     def predict(
         self,
-        logits: Any,
+        logits: ArrayLike,
         coverage: Coverage = ...,
         *,
         confidence: float | None = ...,
-        groups: Any = ...,
-        weights: Any = ...,
+        groups: ArrayLike | None = ...,
+        weights: ArrayLike | None = ...,
         allow_empty: bool = ...,
-        smoothed: Any = ...,
+        smoothed: Smoothed = ...,
     ) -> PredictionSets: ...
     @overload
     def predict(
         self,
-        logits: Any,
+        logits: ArrayLike,
         coverage: Coverages,
         *,
         confidence: float | None = ...,
-        groups: Any = ...,
-        weights: Any = ...,
+        groups: ArrayLike | None = ...,
+        weights: ArrayLike | None = ...,
         allow_empty: bool = ...,
-        smoothed: Any = ...,
+        smoothed: Smoothed = ...,
     ) -> list[PredictionSets]: ...
     def predict(
         self,
-        logits: Any,
+        logits: ArrayLike,
         coverage: Coverage | Coverages = 0.9,
         *,
         confidence: float | None = None,
-        groups: Any = None,
-        weights: Any = None,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
         allow_empty: bool = True,
-        smoothed: Any = False,
+        smoothed: Smoothed = False,
         **unknown: Any,
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows: all labels whose score is at most the threshold.
@@ -233,15 +233,15 @@ class Calibration(Shown):
 
     def evaluate(
         self,
-        logits: Any,
-        labels: Any,
+        logits: ArrayLike,
+        labels: ArrayLike,
         coverage: Coverage = 0.9,
         *,
         confidence: float | None = None,
-        groups: Any = None,
-        weights: Any = None,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
         allow_empty: bool = True,
-        smoothed: Any = False,
+        smoothed: Smoothed = False,
         **unknown: Any,
     ) -> Evaluation:
         """Predict and evaluate the sets of labelled rows, (n, K) and (n,), that were not used for calibration.
@@ -255,7 +255,7 @@ class Calibration(Shown):
         return outer("evaluate")(self, logits, labels, coverage, groups=groups, weights=weights, **how)
 
     def predictor(
-        self, coverage: Coverage, logits_like: Any, *, labels: int | None = None, confidence: float | None = None
+        self, coverage: Coverage, logits_like: ArrayLike, *, labels: int | None = None, confidence: float | None = None
     ) -> Predictor:
         """A callable that returns sets for logits of one shape on an accelerator, without waiting for the device.
 
@@ -273,13 +273,13 @@ class Calibration(Shown):
 
     def explain(
         self,
-        logits_row: Any,
+        logits_row: ArrayLike,
         coverage: Coverage = 0.9,
         *,
         confidence: float | None = None,
-        groups: Any = None,
-        weights: Any = None,
-        smoothed: Any = False,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        smoothed: Smoothed = False,
     ) -> Explanation:
         """Explain why each label of one row, (K,), is in the set or not: the parts of its score, and the threshold.
 
@@ -294,7 +294,13 @@ class Calibration(Shown):
     # P-values
 
     def p_values(
-        self, logits: Any, labels: Any = None, *, groups: Any = None, weights: Any = None, smoothed: Any = False
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        smoothed: Smoothed = False,
     ) -> F64:
         """p = (1 + #{s_i >= s}) / (n + 1) of every label, (n, K), or of the given labels only, (n,).
 
@@ -319,12 +325,12 @@ class Calibration(Shown):
         """
         return p_values(self, logits, labels, groups, weights, smoothed)
 
-    def at_least(self, logits: Any, groups: Any = None) -> tuple[I64, I64]:
+    def at_least(self, logits: ArrayLike, groups: ArrayLike | None = None) -> tuple[I64, I64]:
         """How many calibration scores are at least each label's, (n, K), and how many there are; see `p_values`."""
         own, array, of_rows = new_rows(self, logits, groups, here=True)
         return own.law.at_least(own.scores, kernels.dense_scores(self.score, array), of_rows)
 
-    def p_values_online(self, logits: Any, labels: Any) -> F64:
+    def p_values_online(self, logits: ArrayLike, labels: ArrayLike) -> F64:
         """The p-value of each labelled row, (m,); each row is added to the calibration after it was tested.
 
         p_t = (1 + #{calibration and earlier rows with score >= s_t}) / (n + t), t from 1: what `extended` would give,
@@ -340,7 +346,9 @@ class Calibration(Shown):
     # -----------------------------------------------------------------------------------------------------------
     # More rows
 
-    def extended(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibration:
+    def extended(
+        self, logits: ArrayLike, labels: ArrayLike, *, groups: ArrayLike | None = None, weights: ArrayLike | None = None
+    ) -> Calibration:
         """A new calibration that includes more labelled rows; this one does not change.
 
         It equals the calibration of all rows at once, except that bands of uncertainty and clusters of classes do not
@@ -369,7 +377,7 @@ class Calibration(Shown):
     # -----------------------------------------------------------------------------------------------------------
     # What is guaranteed
 
-    def groups_of(self, logits: Any, groups: Any = None) -> NDArray[np.str_]:
+    def groups_of(self, logits: ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.str_]:
         """The name of each row's group, (n,), as `evaluate(groups=...)` takes it.
 
         Parameters

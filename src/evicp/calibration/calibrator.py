@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp.calibration.batches import Batch, joined, labelled_rows, score_batch, scores_of, warn_of_masked_labels
 from evicp.calibration.calibration import Calibration
@@ -31,13 +31,13 @@ __all__ = ["Calibrator", "calibrate"]
 
 
 def calibrate(
-    logits: Any,
-    labels: Any,
+    logits: ArrayLike,
+    labels: ArrayLike,
     score: ScoreLike = "ecp",
     *,
     by: Any = None,
-    weights: Any = None,
-    class_weights: Any = None,
+    weights: ArrayLike | None = None,
+    class_weights: ArrayLike | Mapping[Any, float] | None = None,
     class_names: ClassNames | None = None,
     **unknown: Any,
 ) -> Calibration:
@@ -45,8 +45,7 @@ def calibrate(
 
     Parameters
     ----------
-    logits : (n, K) array of any kind
-        Raw classifier outputs. -inf marks a class as impossible.
+    logits : (n, K) raw classifier outputs; -inf marks a class as impossible
     labels : (n,) integers in [0, K); or names, where class_names are given
     score : a name, a score, or a callable of (n, K) logits to (n, K) scores
         "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": selected on a part of the rows.
@@ -66,7 +65,8 @@ def calibrate(
     """
     refuse_unknown("calibrate", unknown, "One calibration works for every coverage: pass it to predict, coverage=0.9.")
     given = None if by is None or isinstance(by, str | type | Kind) else by
-    own = {"by": by if given is None else by_given(given), "class_weights": class_weights, "class_names": class_names}
+    own: Any = {"class_weights": class_weights, "class_names": class_names}
+    own["by"] = by if given is None else by_given(given)
     if isinstance(score, str) and score.lower() == "auto":
         return _calibrate_best(logits, labels, given, weights, own)
     return Calibrator(score, **own).update(logits, labels, groups=given, weights=weights).finish()
@@ -125,7 +125,7 @@ class Calibrator:
         score: ScoreLike = "ecp",
         *,
         by: Any = None,
-        class_weights: Any = None,
+        class_weights: ArrayLike | Mapping[Any, float] | None = None,
         class_names: ClassNames | None = None,
     ) -> None:
         self.score = as_score(score)
@@ -151,7 +151,9 @@ class Calibrator:
         """Rows seen so far."""
         return sum(len(batch.scores) for batch in self._batches)
 
-    def update(self, logits: Any, labels: Any, *, groups: Any = None, weights: Any = None) -> Calibrator:
+    def update(
+        self, logits: ArrayLike, labels: ArrayLike, *, groups: ArrayLike | None = None, weights: ArrayLike | None = None
+    ) -> Calibrator:
         """Add a batch of labelled rows; a batch that raises leaves the calibrator as it was.
 
         Parameters

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.levels import require_law
@@ -203,7 +204,7 @@ class Monitor:
         self.__dict__.update(state)
         self._lock = Lock()
 
-    def update(self, covered: Any) -> Monitor:
+    def update(self, covered: ArrayLike) -> Monitor:
         """Add labels that have arrived.
 
         Parameters
@@ -220,7 +221,7 @@ class Monitor:
                 self._bet(log_bets_on_misses(part, null, self.k, self.n), int(part.sum()))
         return self
 
-    def new_rows(self, logits: Any, labels: Any) -> Bools:
+    def new_rows(self, logits: ArrayLike, labels: ArrayLike) -> Bools:
         """Which rows are new, (m,), so that you update with these only; all of them are stored as seen.
 
         Parameters
@@ -229,7 +230,7 @@ class Monitor:
         """
         return self.rows.new(content_hashes(*labelled(logits, labels)))
 
-    def update_p_values(self, p_values: Any) -> Monitor:
+    def update_p_values(self, p_values: ArrayLike) -> Monitor:
         """Add labels that have arrived.
 
         Parameters
@@ -404,11 +405,11 @@ class AdaptiveLevel:
     def predict(
         self,
         calibration: Calibration,
-        logits: Any,
+        logits: ArrayLike,
         *,
         confidence: float | None = None,
-        groups: Any = None,
-        weights: Any = None,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
         allow_empty: bool = True,
     ) -> PredictionSets:
         """Sets at the current level, as `Calibration.predict` makes them; the level may leave (0, 1).
@@ -431,7 +432,7 @@ class AdaptiveLevel:
         request = Request(logits, groups, weights, allow_empty)
         return sets_at_level(calibration, level, about, confidence, request)
 
-    def update(self, covered: Any) -> AdaptiveLevel:
+    def update(self, covered: ArrayLike) -> AdaptiveLevel:
         """Update the level by whether sets contained their labels, one bool or (m,)."""
         array = _as_covered(covered)
         misses = array.size - int(array.sum())

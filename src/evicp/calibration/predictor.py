@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
+
+from numpy.typing import ArrayLike
 
 from evicp import kernels
 from evicp.calibration.levels import level_of, levels_of, warn_of_request
@@ -60,7 +62,7 @@ class Predictor:
         self,
         calibration: Calibration,
         coverage: Coverage,
-        logits_like: Any,
+        logits_like: ArrayLike,
         *,
         labels: int | None = None,
         confidence: float | None = None,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from numpy.typing import ArrayLike
 
 from evicp.calibration.levels import Level
 from evicp.calibration.new_rows import Request, sets_at
 from evicp.sets import PredictionSets
-from evicp.types import F64
+from evicp.types import F64, Smoothed
 
 if TYPE_CHECKING:
     from evicp.calibration.calibration import Calibration
@@ -54,7 +56,13 @@ class Prepared:
         return own.law.listed(own.scores, self.level.coverage, self.level.values)
 
     def predict(
-        self, logits: Any, *, groups: Any = None, weights: Any = None, allow_empty: bool = True, smoothed: Any = False
+        self,
+        logits: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        allow_empty: bool = True,
+        smoothed: Smoothed = False,
     ) -> PredictionSets:
         """The prediction sets of new rows, as `Calibration.predict` makes them."""
         return sets_at(self.calibration, [self.level], Request(logits, groups, weights, allow_empty, smoothed))[0]

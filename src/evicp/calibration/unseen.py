@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp.calibration.laws.by_class import ByClass
 from evicp.errors import InputError, InputTypeError, LabelsError
@@ -51,14 +51,14 @@ class UnseenColumn:
         """For `calibrate(by=)`: one threshold for the model's own labels, one for "something else"."""
         return ByClass(clusters=(0,) * self.n_classes + (1,))
 
-    def logits(self, logits: Any) -> F64:
+    def logits(self, logits: ArrayLike) -> F64:
         """The logits with the new column, (n, K + 1)."""
         array = validate.as_logits(logits, self.n_classes, row_allowed=True)
         total, top_p, top_z = _features(array)
         odds = self.intercept + self.of_probability * top_p + self.of_logit * top_z
         return np.column_stack([np.asarray(array, np.float64), total + odds])
 
-    def labels(self, labels: Any) -> I64:
+    def labels(self, labels: ArrayLike) -> I64:
         """The labels, (n,), with K for those that are unseen."""
         return _with_unseen(labels, self.unseen, self.n_classes)[0]
 
@@ -71,7 +71,7 @@ class UnseenColumn:
         return asdict(self)
 
 
-def fit_unseen(logits: Any, labels: Any, *, unseen: int = -1) -> UnseenColumn:
+def fit_unseen(logits: ArrayLike, labels: ArrayLike, *, unseen: int = -1) -> UnseenColumn:
     """Fit an additional column "something else" on labelled rows, some of them with labels that the model lacks.
 
     Calibrate other rows with the column, `calibrate(column.logits(logits), column.labels(labels), by=column.by)`: then

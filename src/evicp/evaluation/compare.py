@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp import kernels
 from evicp.calibration.ranks import rows_needed
@@ -184,8 +184,8 @@ class Comparison:
 
 
 def compare(
-    logits: Any,
-    labels: Any,
+    logits: ArrayLike,
+    labels: ArrayLike,
     scores: ScoreLike | Tuned | Auto | Sequence[ScoreLike | Tuned | Auto] = (*USUAL, "base"),
     coverage: Coverage = 0.9,
     *,
@@ -202,8 +202,7 @@ def compare(
     Parameters
     ----------
     logits, labels : the rows to split
-    scores : names, scores, callables, `Tuned` scores, or "auto", which selects among all families; Base is not
-    calibrated
+    scores : names, scores, callables, `Tuned` scores, or "auto", which selects among all; Base is not calibrated
     coverage, min_count : the target coverage; strata with fewer rows than `min_count` are left out of SSCV
     trials, seed : the number of splits and their seed
     calibration : calibration rows of each trial, a share or a count; the others are test rows

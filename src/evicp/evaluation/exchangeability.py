@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp import kernels
 from evicp.calibration.calibration import Calibration
@@ -120,10 +120,10 @@ class ExchangeabilityCheck:
 
 def check_exchangeable(
     calibration: Calibration,
-    new_logits: Any,
-    labels: Any = None,
+    new_logits: ArrayLike,
+    labels: ArrayLike | None = None,
     *,
-    reference: Any = None,
+    reference: ArrayLike | None = None,
     coverage: Coverage = 0.9,
     error: float = 0.01,
 ) -> ExchangeabilityCheck:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp import kernels
 from evicp.calibration.calibration import Calibration
@@ -19,7 +19,7 @@ from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames, in_class_order
 from evicp.method.scores import ECP, Score, ScoreLike, as_score
 from evicp.tables import html_table, text_table
-from evicp.types import F64, I64, Bools, Coverage
+from evicp.types import F64, I64, Bools, Coverage, Smoothed
 
 __all__ = ["Explanation", "explain", "explain_set"]
 
@@ -168,7 +168,7 @@ def _fixed(value: float, digits: int) -> str:
 
 
 def explain(
-    logits_row: Any,
+    logits_row: ArrayLike,
     score: ScoreLike | None = None,
     *,
     threshold: float | F64 | None = None,
@@ -233,13 +233,13 @@ def _explain(
 
 def explain_set(
     calibration: Calibration,
-    logits_row: Any,
+    logits_row: ArrayLike,
     coverage: Coverage = 0.9,
     *,
     confidence: float | None = None,
-    groups: Any = None,
-    weights: Any = None,
-    smoothed: Any = False,
+    groups: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    smoothed: Smoothed = False,
 ) -> Explanation:
     """One row's explanation under a calibration: its labels are in the set exactly when `predict` says so.
 

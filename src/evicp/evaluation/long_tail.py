@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp import kernels
 from evicp.calibration.ranks import rank_of
@@ -20,7 +20,7 @@ __all__ = ["fit_class_offsets", "fit_rank_limits"]
 
 
 def fit_class_offsets(
-    logits: Any, labels: Any, *, coverage: Coverage = 0.9, weight: float = 0.5, temperature: float = 1.0
+    logits: ArrayLike, labels: ArrayLike, *, coverage: Coverage = 0.9, weight: float = 0.5, temperature: float = 1.0
 ) -> ClassLAC:
     """Between one threshold for all and a threshold of each class (Ding et al., 2025): a score with that offset.
 
@@ -55,7 +55,9 @@ def fit_class_offsets(
     return ClassLAC(tuple((-weight * (np.array(own) - everyone)).tolist()), temperature=temperature)
 
 
-def fit_rank_limits(logits: Any, labels: Any, *, coverage: Coverage = 0.9, temperature: float = 1.0) -> ClassLAC:
+def fit_rank_limits(
+    logits: ArrayLike, labels: ArrayLike, *, coverage: Coverage = 0.9, temperature: float = 1.0
+) -> ClassLAC:
     """Rank limits (RC3P: Shi et al., 2024): a score that puts labels of unlikely rank last, for `by="class"`.
 
     Sets by class are large because rare classes have high thresholds. If the label of a class is always among the first

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp import kernels
 from evicp.errors import InputError, InputTypeError, LogitsError
@@ -45,7 +46,7 @@ __all__ = [
 _Rows = TypeVar("_Rows", PredictionSets, I64)
 
 
-def coverage(sets: PredictionSets, labels: Any) -> float:
+def coverage(sets: PredictionSets, labels: ArrayLike) -> float:
     """The share of rows whose set contains the true label.
 
     >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
@@ -99,7 +100,7 @@ def size_share(sets: PredictionSets, size: int) -> float:
 
 
 def size_strata(
-    sets: PredictionSets, labels: Any, ends: Sequence[int] = SIZE_ENDS, *, confidence: float = 0.95
+    sets: PredictionSets, labels: ArrayLike, ends: Sequence[int] = SIZE_ENDS, *, confidence: float = 0.95
 ) -> tuple[Stratum, ...]:
     """Counts and coverage by set size (the paper's Table 3); `ends` are the largest sizes of ranges but the last.
 
@@ -114,7 +115,7 @@ def size_strata(
     return _by_size(sets, hits).strata(0, whole, validate.as_probability(confidence, "confidence"))
 
 
-def difficulty(logits: Any, labels: Any) -> I64:
+def difficulty(logits: ArrayLike, labels: ArrayLike) -> I64:
     """The rank of each row's true label among its logits, from 1; equal logits share a rank.
 
     >>> difficulty([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]], [0, 2])
@@ -123,7 +124,7 @@ def difficulty(logits: Any, labels: Any) -> I64:
     return kernels.label_ranks(*labelled(logits, labels))
 
 
-def accuracy(logits: Any, labels: Any) -> float:
+def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
     """Top-1 accuracy: the share of rows where no logit is above the true label's.
 
     >>> accuracy([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]], [0, 2])
@@ -133,7 +134,7 @@ def accuracy(logits: Any, labels: Any) -> float:
 
 
 def difficulty_strata(
-    sets: PredictionSets, labels: Any, difficulty: Any, *, confidence: float = 0.95
+    sets: PredictionSets, labels: ArrayLike, difficulty: ArrayLike, *, confidence: float = 0.95
 ) -> tuple[Stratum, ...]:
     """Counts, coverage and size by the rank of the true label (the paper's Table 4).
 
@@ -148,7 +149,7 @@ def difficulty_strata(
     return by_rank.strata(1, SIZE_ENDS, validate.as_probability(confidence, "confidence"))
 
 
-def sscv(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
+def sscv(sets: PredictionSets, labels: ArrayLike, *, min_count: int = 1) -> float | None:
     """Size-stratified coverage violation: the largest distance from the target over size ranges.
 
     >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
@@ -158,7 +159,7 @@ def sscv(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | No
     return _by_size(sets, _hits(sets, labels)).sscv(sets.coverage, min_count)[0]
 
 
-def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | None:
+def sat(sets: PredictionSets, labels: ArrayLike, *, min_count: int = 1) -> float | None:
     """Size-adaptivity trade-off: (1 - SSCV) / mean size of non-empty sets; None if all are empty.
 
     >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
@@ -168,7 +169,7 @@ def sat(sets: PredictionSets, labels: Any, *, min_count: int = 1) -> float | Non
     return counts.sat_of(sscv(sets, labels, min_count=min_count), mean_size(sets, non_empty=True))
 
 
-def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
+def class_coverage(sets: PredictionSets, labels: ArrayLike) -> ClassCoverage:
     """Coverage of each class, and the mean size of its rows' sets.
 
     >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
@@ -180,7 +181,7 @@ def class_coverage(sets: PredictionSets, labels: Any) -> ClassCoverage:
     return by_class.class_coverage(sets.coverage, sets.class_names)
 
 
-def group_coverage(sets: PredictionSets, labels: Any, groups: Any) -> GroupCoverage:
+def group_coverage(sets: PredictionSets, labels: ArrayLike, groups: ArrayLike) -> GroupCoverage:
     """Coverage and size in each group of rows, given one name or number per row.
 
     >>> sets = PredictionSets.from_lists([[0], [1, 2], []], n_classes=3, coverage=0.9)
@@ -230,11 +231,11 @@ def as_sets(sets: Any) -> PredictionSets:
 
 def evaluate(
     sets: PredictionSets,
-    labels: Any,
-    logits: Any = None,
+    labels: ArrayLike,
+    logits: ArrayLike | None = None,
     *,
-    difficulty: Any = None,
-    groups: Any = None,
+    difficulty: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     min_count: int = 1,
     confidence: float = 0.95,
 ) -> Evaluation:
@@ -307,7 +308,13 @@ class Evaluator:
         self._members = [self]  # whose rows are counted here
 
     def update(
-        self, sets: PredictionSets, labels: Any, logits: Any = None, *, difficulty: Any = None, groups: Any = None
+        self,
+        sets: PredictionSets,
+        labels: ArrayLike,
+        logits: ArrayLike | None = None,
+        *,
+        difficulty: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Evaluator:
         """Add a batch of sets with their true labels; parameters as for `evaluate`, the same ones in every batch."""
         if hasattr(sets, "cpu"):  # sets that stayed on a device

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp.errors import InputError
 from evicp.evaluation.judging import Judged, Metric, TuningRows, as_metric
@@ -151,8 +151,8 @@ class Tuning:
 
 
 def tune(
-    logits: Any,
-    labels: Any,
+    logits: ArrayLike,
+    labels: ArrayLike,
     score: ScoreLike = "raps",
     by: Metric = "sat",
     coverage: Coverage = 0.9,
@@ -204,7 +204,9 @@ def _tune(tuned: Tuned, rows: TuningRows) -> Tuning:
     return _report(best, given, judged, f"{why} on {len(rows.labels):,} rows{lead}", rows)
 
 
-def auto(logits: Any, labels: Any, by: Metric = "sat", coverage: Coverage = 0.9, *, seed: int = 0) -> Tuning:
+def auto(
+    logits: ArrayLike, labels: ArrayLike, by: Metric = "sat", coverage: Coverage = 0.9, *, seed: int = 0
+) -> Tuning:
     """Select the best score of all families, on rows that must not be used again.
 
     The best default is selected (LAC, unless another is better by a quarter of a standard error), unless a tuned

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp.errors import ScoreError
 from evicp.input.classes import in_class_order
@@ -59,7 +60,7 @@ class ClassLAC(Score):
             object.__setattr__(self, "limits", tuple(limits.tolist()))
 
     @classmethod
-    def of_frequencies(cls, frequencies: Any, temperature: float = 1.0) -> ClassLAC:
+    def of_frequencies(cls, frequencies: ArrayLike | Mapping[Any, float], temperature: float = 1.0) -> ClassLAC:
         """The prevalence-adjusted softmax (Ding et al., 2025): -ln(p_k / frequency of class k).
 
         With true probabilities, no other sets of the same mean size have a higher mean coverage of classes.

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp.errors import ScoreError
 from evicp.input import validate
@@ -352,7 +353,7 @@ class Opinion:
     belief: F64
     uncertainty: F64
 
-    def log_density(self, categorical: Any) -> F64:
+    def log_density(self, categorical: ArrayLike) -> F64:
         """ln Dir(c | alpha) of a categorical distribution, one value per row.
 
         Parameters
@@ -362,7 +363,11 @@ class Opinion:
         return dirichlet_log_density(np.asarray(categorical, dtype=np.float64), self.alpha)
 
 
-def opinion(logits: Any, evidence: str | Callable[[F64], Any] = "relu", base_rates: Any = None) -> Opinion:
+def opinion(
+    logits: ArrayLike,
+    evidence: str | Callable[[F64], Any] = "relu",
+    base_rates: ArrayLike | Mapping[Any, float] | None = None,
+) -> Opinion:
     """The evidence, Dirichlet, probability, belief and uncertainty of each row of logits.
 
     Parameters

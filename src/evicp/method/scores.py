@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp import kernels
 from evicp.errors import InputTypeError, ScoreError
@@ -277,7 +278,7 @@ class Base(Score):
     def ingredients(self, z: F64) -> Ingredients:
         return APS(self.randomized, self.temperature, self.seed).ingredients(z)
 
-    def predict(self, logits: Any, coverage: Coverage = 0.9) -> PredictionSets:
+    def predict(self, logits: ArrayLike, coverage: Coverage = 0.9) -> PredictionSets:
         """Sets of labels whose accumulated probability stays within the coverage.
 
         Parameters

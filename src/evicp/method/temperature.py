@@ -7,7 +7,7 @@ from math import exp, isfinite
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp import kernels
 from evicp.errors import LabelsError, LogitsError, SuspiciousInputWarning
@@ -62,7 +62,7 @@ class TemperatureFit:
         return html_table(["", "before", "after"], rows, caption=f"Temperature from {rows_text(self.n)}{edge}")
 
 
-def fit_temperature(logits: Any, labels: Any) -> TemperatureFit:
+def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> TemperatureFit:
     """The T that minimises the mean negative log-likelihood of softmax(z / T), to 1e-6 in ln T.
 
     The likelihood is convex in beta = 1/T. Newton's steps are taken inside a bracket of the derivative's sign change.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp import kernels
 from evicp.calibration.calibration import Calibration
@@ -59,15 +59,15 @@ class Report(Page):
 
 
 def build(
-    logits: Any,
-    labels: Any,
+    logits: ArrayLike,
+    labels: ArrayLike,
     calibrations: Method | Sequence[Method] | Mapping[str, Method],
     *,
     coverage: Coverage = 0.9,
     class_names: ClassNames | None = None,
     title: str = "Prediction sets",
     confidence: float = 0.95,
-    groups: Any = None,
+    groups: ArrayLike | None = None,
     explored: int = 300,
     **about: Any,
 ) -> Report:
@@ -127,8 +127,8 @@ def _lead(named: Mapping[str, Method], data: Mapping[str, Any]) -> str:
 
 
 def split(
-    logits: Any,
-    labels: Any,
+    logits: ArrayLike,
+    labels: ArrayLike,
     scores: Sequence[ScoreLike] = USUAL,
     *,
     calibration: float | int = 0.5,

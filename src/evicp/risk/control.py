@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp.calibration.batches import Rows, labelled_rows
 from evicp.calibration.calibration import Calibration
@@ -35,12 +35,12 @@ __all__ = ["RiskControl", "RiskEvaluation", "control_risk"]
 
 
 def control_risk(
-    logits: Any,
-    labels: Any,
+    logits: ArrayLike,
+    labels: ArrayLike,
     *,
     risk: float | Fraction,
     loss: Literal["miss"] | NDArray[Any] | Callable[..., float] = "miss",
-    class_costs: Any = None,
+    class_costs: ArrayLike | Mapping[Any, float] | None = None,
     largest: float = 1.0,
     confidence: float | None = None,
     score: ScoreLike = "ecp",
@@ -162,7 +162,7 @@ class RiskControl(Rule):
         """
         return replace(self, risk=as_risk(risk, self.loss.largest), confidence=as_sure(confidence))
 
-    def predict(self, logits: Any, *, allow_empty: bool = True, **unknown: Any) -> PredictionSets:
+    def predict(self, logits: ArrayLike, *, allow_empty: bool = True, **unknown: Any) -> PredictionSets:
         """The sets of new rows; their `guarantee` is "risk", and their `coverage` is 1 - risk / largest loss.
 
         Parameters
@@ -173,7 +173,7 @@ class RiskControl(Rule):
         refuse_unknown("predict", unknown, "The risk is set by control_risk, or by control.at(risk=0.1).")
         return self.levelled.predict(logits, self.level, confidence=self.confidence, allow_empty=allow_empty)
 
-    def losses(self, sets: PredictionSets, labels: Any) -> F64:
+    def losses(self, sets: PredictionSets, labels: ArrayLike) -> F64:
         """The loss of each set, (n,).
 
         Parameters
@@ -182,7 +182,7 @@ class RiskControl(Rule):
         """
         return self.loss.of_sets(sets, ClassAxis.known_to(self.calibration).numbers(labels, len(sets)))
 
-    def evaluate(self, logits: Any, labels: Any, *, confidence: float = 0.95) -> RiskEvaluation:
+    def evaluate(self, logits: ArrayLike, labels: ArrayLike, *, confidence: float = 0.95) -> RiskEvaluation:
         """The observed loss on labelled rows, and whether it agrees with the risk.
 
         Parameters
@@ -193,7 +193,7 @@ class RiskControl(Rule):
         sets = self.predict(logits)
         return self.evaluation_of(self.losses(sets, labels), sets.sizes.sum(), confidence)
 
-    def curve(self, logits: Any, labels: Any) -> RiskCurve:
+    def curve(self, logits: ArrayLike, labels: ArrayLike) -> RiskCurve:
         """The mean loss of labelled rows at several risks, with its interval.
 
         Parameters

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evicp.calibration.laws.groups import group_thresholds
 from evicp.calibration.ranks import ranks_of
@@ -42,8 +42,8 @@ _CAVEAT = (
 
 
 def multilabel(
-    logits: Any,
-    truth: Any,
+    logits: ArrayLike,
+    truth: ArrayLike,
     *,
     missed: float | Fraction = 0.1,
     confidence: float | None = None,
@@ -153,7 +153,7 @@ class MultiLabel(Rule):
     # -----------------------------------------------------------------------------------------------------------
     # New rows
 
-    def predict(self, logits: Any, *, sure: bool = False, **unknown: Any) -> PredictionSets:
+    def predict(self, logits: ArrayLike, *, sure: bool = False, **unknown: Any) -> PredictionSets:
         """The labels of each new row, most likely first.
 
         Parameters
@@ -177,13 +177,13 @@ class MultiLabel(Rule):
         about = self.known.about(TargetCoverage(level), "logit", "precision" if sure else "recall", self.confidence)
         return sets_of(about, np.cumsum(np.concatenate(sizes)), np.concatenate(labels))
 
-    def losses(self, sets: PredictionSets, truth: Any) -> F64:
+    def losses(self, sets: PredictionSets, truth: ArrayLike) -> F64:
         """The share of each row's true labels that are not in its set, (n,); 0 for rows without true labels."""
         true = as_truth(truth, len(sets), self.known.classes)
         lost: F64 = (true & ~sets.mask()).sum(1) / np.maximum(true.sum(1), 1)
         return lost
 
-    def observed(self, sets: PredictionSets, truth: Any, groups: Any = None) -> NDArray[Any]:  # noqa: ARG002
+    def observed(self, sets: PredictionSets, truth: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:  # noqa: ARG002
         """The losses; by label, in how many rows each label is true and how many of these lack it, (1, 2, K)."""
         if not self.by_label:
             return self.losses(sets, truth)
@@ -204,7 +204,7 @@ class MultiLabel(Rule):
         counts, lost = observed.sum(0)
         return LabelRecalls.of(counts, lost, laws, float(self.risk), confidence, self.known.classes.names)
 
-    def evaluate(self, logits: Any, truth: Any, *, confidence: float = 0.95) -> MultiLabelEvaluation:
+    def evaluate(self, logits: ArrayLike, truth: ArrayLike, *, confidence: float = 0.95) -> MultiLabelEvaluation:
         """Share of missed labels, precision, recall and F1 on rows with known labels.
 
         Parameters
@@ -220,7 +220,7 @@ class MultiLabel(Rule):
         surely = None if self.surest is None else self.predict(logits, sure=True).mask()
         return MultiLabelEvaluation.of(missed, by_label, sets.mask(), true, surely, self.known.classes.names)
 
-    def curve(self, logits: Any, truth: Any) -> RiskCurve:
+    def curve(self, logits: ArrayLike, truth: ArrayLike) -> RiskCurve:
         """The share of missed labels of labelled rows where other shares are asked for, with its interval.
 
         Parameters

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from evicp.errors import InputError
 from evicp.report.provenance import Provenance
 from evicp.report.rule import RulePage, Section
@@ -25,11 +27,13 @@ class Rule:
     #: The loss of each set, (n,): of sets and labels.
     losses: Callable[..., F64]
 
-    def observed(self, sets: PredictionSets, truth: Any, groups: Any = None) -> F64:  # noqa: ARG002
+    def observed(self, sets: PredictionSets, truth: ArrayLike, groups: ArrayLike | None = None) -> F64:  # noqa: ARG002
         """What each set of a labelled row is worth; of all rows together `evaluation_of` makes an evaluation."""
         return self.losses(sets, truth)
 
-    def report(self, logits: Any, truth: Any, *, groups: Any = None, title: str = "", **about: Any) -> RulePage:
+    def report(
+        self, logits: ArrayLike, truth: ArrayLike, *, groups: ArrayLike | None = None, title: str = "", **about: Any
+    ) -> RulePage:
         """One HTML page: the certificate, and what was observed on rows that took no part in the rule.
 
         Parameters

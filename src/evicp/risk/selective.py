@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp.calibration.ranks import rows_needed
 from evicp.errors import InputError
@@ -39,8 +40,8 @@ _CAVEAT = (
 
 
 def selective(
-    logits: Any,
-    labels: Any,
+    logits: ArrayLike,
+    labels: ArrayLike,
     *,
     error: float | Fraction = 0.01,
     confidence: float = 0.95,
@@ -217,7 +218,7 @@ class Selective(Rule):
     # -----------------------------------------------------------------------------------------------------------
     # New rows
 
-    def predict(self, logits: Any, *, groups: Any = None) -> PredictionSets:
+    def predict(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> PredictionSets:
         """The answer of each row; an empty set is a row for a person.
 
         Parameters
@@ -254,7 +255,9 @@ class Selective(Rule):
             raise InputError(f"groups must be among those of the calibration rows; got {some_of(unknown)}.")
         return np.array([place[name] for name in given.tolist()], np.int64)
 
-    def evaluate(self, logits: Any, truth: Any, *, groups: Any = None, confidence: float = 0.95) -> SelectiveEvaluation:
+    def evaluate(
+        self, logits: ArrayLike, truth: ArrayLike, *, groups: ArrayLike | None = None, confidence: float = 0.95
+    ) -> SelectiveEvaluation:
         """What the answers to labelled rows are worth.
 
         Parameters
@@ -265,11 +268,11 @@ class Selective(Rule):
         sets = self.predict(logits, groups=groups)
         return self.evaluation_of(self.observed(sets, truth, groups), confidence=confidence)
 
-    def losses(self, sets: PredictionSets, truth: Any) -> F64:
+    def losses(self, sets: PredictionSets, truth: ArrayLike) -> F64:
         """1 where an answer of this rule is wrong, 0 where it is right, NaN where there is none, (n,)."""
         return np.where(sets.sizes > 0, 1.0 - sets.contains(truth), np.nan)
 
-    def observed(self, sets: PredictionSets, truth: Any, groups: Any = None) -> F64:
+    def observed(self, sets: PredictionSets, truth: ArrayLike, groups: ArrayLike | None = None) -> F64:
         """The losses, and the group of each row that is answered, (n, 2)."""
         first = np.zeros((len(sets), 1), np.int32)
         answered = sets.sizes > 0

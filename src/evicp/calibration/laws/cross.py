@@ -14,6 +14,7 @@ from math import floor
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.ranks import ranks_of, rows_needed
@@ -27,7 +28,7 @@ from evicp.input.messages import refuse_unknown, some_of
 from evicp.input.warn import warn
 from evicp.outer import outer
 from evicp.sets import PredictionSets, filled_with
-from evicp.types import F64, I64, Bools, Coverage, Coverages
+from evicp.types import F64, I64, Bools, Coverage, Coverages, Smoothed
 
 if TYPE_CHECKING:
     from evicp.evaluation.result import Evaluation
@@ -120,7 +121,7 @@ class CrossCalibration:
         """K, of the labels."""
         return self.folds[0].n_classes
 
-    def p_values(self, logits: Sequence[Any], *, groups: Any = None) -> F64:
+    def p_values(self, logits: Sequence[Any], *, groups: ArrayLike | None = None) -> F64:
         """p = (1 + #{rows whose score is at least the label's, by their fold's model}) / (N + 1), (n, K).
 
         Among the rows of the label's or row's group, where there are groups. A label is outside the set exactly when
@@ -141,10 +142,10 @@ class CrossCalibration:
         logits: Sequence[Any],
         coverage: Coverage = ...,
         *,
-        groups: Any = ...,
+        groups: ArrayLike | None = ...,
         allow_empty: bool = ...,
         proven: bool = ...,
-        smoothed: Any = ...,
+        smoothed: Smoothed = ...,
     ) -> PredictionSets: ...
     @overload
     def predict(
@@ -152,20 +153,20 @@ class CrossCalibration:
         logits: Sequence[Any],
         coverage: Coverages,
         *,
-        groups: Any = ...,
+        groups: ArrayLike | None = ...,
         allow_empty: bool = ...,
         proven: bool = ...,
-        smoothed: Any = ...,
+        smoothed: Smoothed = ...,
     ) -> list[PredictionSets]: ...
     def predict(
         self,
         logits: Sequence[Any],
         coverage: Coverage | Coverages = 0.9,
         *,
-        groups: Any = None,
+        groups: ArrayLike | None = None,
         allow_empty: bool = True,
         proven: bool = False,
-        smoothed: Any = True,
+        smoothed: Smoothed = True,
         **unknown: Any,
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows; within a row by p-value, then by the mean of the models' logits.

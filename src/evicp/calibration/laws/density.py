@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp.errors import InputError, SuspiciousInputWarning
 from evicp.input import validate
@@ -52,7 +53,7 @@ class DensityRatio:
     auc: float
     columns: tuple[str, ...] | None = None
 
-    def __call__(self, features: Any) -> F64:
+    def __call__(self, features: ArrayLike) -> F64:
         """The weights of rows, (n,), for `calibrate(..., weights=)` and `predict(..., weights=)`.
 
         Parameters
@@ -68,7 +69,7 @@ class DensityRatio:
         return f"DensityRatio({len(self.slopes):,} features; {kind}; AUC {self.auc:.3f} on rows held out)"
 
 
-def estimate_density_ratio(features: Any, new_features: Any, *, seed: int = 0) -> DensityRatio:
+def estimate_density_ratio(features: ArrayLike, new_features: ArrayLike, *, seed: int = 0) -> DensityRatio:
     """The density of new rows over that of old ones, from unlabelled rows of both, by logistic regression.
 
     Old and new rows have equal total weight, so the regression's log-odds are ln w. Its penalty is selected by the

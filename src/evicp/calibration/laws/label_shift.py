@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from evicp import kernels
 from evicp.calibration.laws.weighted import as_weights
@@ -18,7 +20,7 @@ from evicp.types import F64
 __all__ = ["estimate_class_frequencies", "label_shift_weights"]
 
 
-def label_shift_weights(labels: Any, frequencies: Any) -> F64:
+def label_shift_weights(labels: ArrayLike, frequencies: ArrayLike | Mapping[Any, float]) -> F64:
     """The weight of each class, (K,), if only class frequencies have changed.
 
     w_k = (new frequency of k) / (frequency of k among the calibration labels).
@@ -47,7 +49,7 @@ def label_shift_weights(labels: Any, frequencies: Any) -> F64:
     return np.divide(share / share.sum(), seen, out=np.zeros(len(wanted)), where=seen > 0)
 
 
-def estimate_class_frequencies(logits: Any, labels: Any, new_logits: Any) -> F64:
+def estimate_class_frequencies(logits: ArrayLike, labels: ArrayLike, new_logits: ArrayLike) -> F64:
     """Estimate the class frequencies of unlabelled rows, (K,), from the frequencies of predicted classes.
 
     Under label shift the errors within each class do not change: P(predicted i) = sum_k P(predicted i | k) q_k (Lipton
