@@ -18,6 +18,8 @@ HEAD = (
     "network",
     "classes",
     "size: ECP against LAC",
+    "size: ECP against RAPS",
+    "size: ECP against APS",
     "size: stabilizer 0 against 1e-8",
     "SSCV: without evidence less with it",
     "SAT: ECP less LAC, T = 1",
@@ -51,7 +53,8 @@ def _of(data: Logits) -> Iterator[str]:
     }
     comparison = compared(data, list(scores.values()), trials=50)
     name = dict(zip(scores, comparison.evaluations, strict=True))
-    yield _change(comparison, name["ecp"], name["lac"], "mean_size")
+    for other in ("lac", "raps", "aps"):
+        yield _change(comparison, name["ecp"], name[other], "mean_size")
     yield _change(comparison, name["zero"], name["ecp"], "mean_size")
     yield _less(comparison, name["without"], name["ecp"], "sscv")
     yield _less(comparison, name["ecp"], name["lac"], "sat")

@@ -282,6 +282,43 @@ def _several(logits: F64, labels: F64) -> tuple[F64, F64]:
     return np.log(p / (1 - p)), truth
 
 
+def evidence() -> str:
+    """Figure 1 of the paper by its caption: from logits to probabilities, with the three largest figures of one row."""
+    logits = load_imagenet_sample().logits[:1].astype(float)
+    opinion, top = evicp.opinion(logits), np.argsort(-logits[0])[:3]
+    canvas = Canvas((0, 1), (0, 1), height=230)
+
+    def box(left: float, top_: float, title: str, where: str, values: str) -> None:
+        shape = f'<rect x="{left}" y="{top_}" width="200" height="70" rx="6" fill="none" stroke="{SOFT}"/>'
+        canvas.parts.append(shape)
+        for line, (text, colour) in enumerate(((title, ACCENT), (where, INK), (values, SECOND))):
+            canvas.text(left + 100, top_ + 20 + 20 * line, text, colour, "middle")
+
+    def arrow(x: float, y: float, to_x: float, to_y: float) -> None:
+        canvas.parts.append(f'<line x1="{x}" y1="{y}" x2="{to_x}" y2="{to_y}" stroke="{INK}" stroke-width="1.5"/>')
+        canvas.parts.append(f'<circle cx="{to_x}" cy="{to_y}" r="3" fill="{INK}"/>')
+
+    def three(values: F64, form: str) -> str:
+        return ", ".join(format(value, form) for value in values[0, top]) + ", ..."
+
+    box(10, 20, "logits z", "1,000 of one photograph", three(logits, ".1f"))
+    box(260, 20, "evidence e", "relu: max(z, 0)", three(opinion.evidence, ".1f"))
+    box(
+        510,
+        20,
+        "beliefs b, uncertainty u",
+        f"Eq. 3, here u = {opinion.uncertainty.item():.2f}",
+        three(opinion.belief, ".4f"),
+    )
+    box(260, 140, "Dirichlet parameters alpha", "Eq. 1: e + K x base rate", three(opinion.alpha, ".1f"))
+    box(510, 140, "probabilities p", "Eq. 2: alpha / sum alpha", three(opinion.probability, ".4f"))
+    arrow(210, 55, 260, 55)
+    arrow(460, 55, 510, 55)
+    arrow(360, 90, 360, 140)
+    arrow(460, 175, 510, 175)
+    return canvas.svg("From logits to evidence, beliefs, Dirichlet parameters and probabilities, for one row")
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "threshold.svg": threshold,
     "law.svg": law,
@@ -291,6 +328,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "overlapping.svg": overlapping,
     "abstention.svg": abstention,
     "multilabel.svg": several,
+    "evidence.svg": evidence,
 }
 
 
