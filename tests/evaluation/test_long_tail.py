@@ -101,3 +101,9 @@ def test_bad_input_is_refused():
     ):
         with pytest.raises(kind, match=message):
             call()
+
+
+def test_lists_of_several_lengths_are_no_offsets():
+    for how in ({"offsets": [[1], [1, 2]]}, {"limits": [[1], [1, 2]]}):
+        with pytest.raises(ScoreError, match="numbers, one"):
+            ClassLAC(**how)

@@ -294,6 +294,7 @@ BAD = [
     ({"risk": 0.1, "loss": lambda s, y: "x"}, InputError, "got 'x'"),
     ({"risk": 0.1, "loss": closest}, InputError, "got 2.0 for a set of 0 label"),
     ({"risk": 0.1, "loss": closest, "largest": -1}, InputError, "largest must be a positive number"),
+    ({"risk": 0.1, "loss": closest, "largest": 10**400}, InputError, "largest must be a positive number"),
 ]
 
 
@@ -328,5 +329,8 @@ def test_new_rows_and_labels_are_checked(rows):
         control.predict(rows[0], coverage=0.9)
     with pytest.raises(InputTypeError):
         hierarchy_costs("abc")
+    for paths in (None, 3, iter([["a"]]), [[["a"]], [["b"]]]):
+        with pytest.raises(InputTypeError):
+            hierarchy_costs(paths)
     with pytest.raises(InputError, match="2 classes or more; got 1"):
         hierarchy_costs([["a"]])

@@ -122,7 +122,12 @@ def numbers_of(names: tuple[str, ...]) -> tuple[int, ...] | None:
 def is_matrix(values: Any) -> bool:
     """Whether values have rows and columns, as an array, a frame or lists of lists."""
     shape = getattr(values, "shape", None)
-    return len(np.shape(values) if shape is None else shape) == 2
+    if shape is not None:
+        return len(shape) == 2
+    try:
+        return np.ndim(values) == 2
+    except ValueError:  # lists of several lengths, which are refused as a matrix
+        return True
 
 
 def as_features(

@@ -100,7 +100,10 @@ class ClassLAC(Score):
 
 
 def _numbers(given: Any, what: str, kinds: str) -> NDArray[Any]:
-    array = np.asarray(in_class_order(given, what))
+    try:
+        array = np.asarray(in_class_order(given, what))
+    except ValueError:  # lists of several lengths
+        array = np.empty(0)
     if array.ndim != 1 or not array.size or array.dtype.kind not in kinds:
         wanted = "whole numbers" if kinds == "iu" else "numbers"
         raise ScoreError(f"{what} must be {wanted}, one for each class; got {given!r}.")

@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from evicp.calibration.laws.cross import CrossCalibration
-from evicp.errors import InputError
+from evicp.errors import InputError, InputTypeError
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.io.artifact import checksum
@@ -112,6 +112,8 @@ def of_folds(cross: CrossCalibration, coverage: Coverage, evaluation: Evaluation
 
 def _seen(cross: CrossCalibration, bound: float, evaluation: Evaluation) -> tuple[dict[str, Any], str]:
     """The coverage observed, and whether it agrees with the bound, given how much calibration and test rows vary."""
+    if not isinstance(evaluation, Evaluation):
+        raise InputTypeError(f"evaluation must be that of sets, an Evaluation; got a {type(evaluation).__name__}.")
     if evaluation.n_classes != cross.n_classes or evaluation.score != cross.folds[0].score.name:
         raise InputError("the evaluation is of other sets: its score or its classes are not those of the folds.")
     if evaluation.n_calibration is not None:

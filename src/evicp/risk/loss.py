@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ __all__ = ["hierarchy_costs"]
 
 #: A user's loss: of the labels of a set, best first, and the true label.
 SetLoss = Callable[[I32, int], float]
+#: No loss is larger.
+_LARGEST = 1e300
 MISS, CLASS_COSTS, COST_MATRIX, FUNCTION = "miss", "class_costs", "cost_matrix", "function"
 
 
@@ -154,7 +157,7 @@ def as_loss(loss: Any, class_costs: Any, largest: float, n_classes: int, class_n
                 "true label has no loss."
             )
         return Loss(COST_MATRIX, float(costs.max()), costs)
-    if isinstance(largest, bool) or not isinstance(largest, int | float | np.number) or not 0 < largest < np.inf:
+    if isinstance(largest, bool) or not isinstance(largest, int | float | np.number) or not 0 < largest <= _LARGEST:
         raise InputError(f"largest must be a positive number, the largest possible loss; got {largest!r}.")
     return Loss(FUNCTION, float(largest), function=loss)
 
@@ -191,10 +194,13 @@ def hierarchy_costs(paths: Sequence[Sequence[Any]]) -> F64:
     >>> hierarchy_costs([["animal", "dog"], ["animal", "dog"], ["animal", "cat"], ["car"]]).round(2)[0]
     array([0.  , 0.33, 0.67, 1.  ])
     """
-    if isinstance(paths, str) or not all(isinstance(path, Sequence) and not isinstance(path, str) for path in paths):
+    lists = isinstance(paths, Sequence) and not isinstance(paths, str)
+    if not lists or not all(isinstance(path, Sequence) and not isinstance(path, str) for path in paths):
         raise InputTypeError("paths must be a list of ancestors for each class, such as [['animal', 'dog'], ['car']].")
     if len(paths) < 2:
         raise InputError(f"paths must name the ancestors of 2 classes or more; got {len(paths)}.")
+    if any(isinstance(ancestor, Sequence | np.ndarray) and not isinstance(ancestor, str) for ancestor in chain(*paths)):
+        raise InputTypeError("the ancestors of a class must be names or numbers; one of them is a list.")
     depth = max(map(len, paths)) + 1
     shared = np.zeros((len(paths), len(paths)), np.int64)
     together = np.ones_like(shared, dtype=bool)

@@ -50,7 +50,7 @@ class Rule:
         certificate = self.certificate()
         verdict = str(evaluation).partition("\n")[0]
         return RulePage(
-            title=title or certificate.title,
+            title=str(title) or certificate.title,
             lead=repr(self),
             facts=certificate.facts,
             caveat=certificate.caveat,

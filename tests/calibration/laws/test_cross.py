@@ -304,6 +304,8 @@ def test_a_certificate_says_what_is_proven_and_observed(tmp_path) -> None:
         cross.certificate(0.9, evicp.evaluate(parts[0].predict(new[0], 0.9), truth))
     with pytest.raises(InputError, match="its score or its classes"):
         cross.certificate(0.9, evicp.evaluate(evicp.calibrate(*(logits[0], labels)).predict(new[0], 0.9), truth))
+    with pytest.raises(InputTypeError, match="must be that of sets, an Evaluation; got a float"):
+        cross.certificate(0.9, 0.93)
     for number, part in enumerate(parts):
         part.save(tmp_path / f"fold-{number}.safetensors")
     again = CrossCalibration([evicp.load(tmp_path / f"fold-{number}.safetensors") for number in (0, 1)])

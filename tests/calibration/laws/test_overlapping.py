@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 import evicp
 from evicp import Calibrator, OverlappingGroups, calibrate, conformal_rank
 from evicp.calibration.laws.quantile_fit import QuantileFit
-from evicp.errors import ArtifactError, EvicpError, InputError, SmallCalibrationWarning
+from evicp.errors import ArtifactError, EvicpError, InputError, InputTypeError, SmallCalibrationWarning
 
 K, G = 4, 3
 
@@ -268,3 +268,14 @@ def test_blocks_and_files_take_a_matrix_of_groups(tmp_path):
     found = blocks.evaluate(made, tmp_path / "new.npz", coverage=0.9, groups=OF_NEW)
     assert found.group_coverage.names == ("group 0", "group 1", "group 2")
     assert found.coverage == CALIBRATION.predict(NEW, 0.9, groups=OF_NEW).contains(TRUTH).mean()
+
+
+@pytest.mark.parametrize("names", [3, True, "ab", np.float64(1)])
+def test_names_must_be_a_list(names):
+    with pytest.raises(InputTypeError, match="names must be a list of G names"):
+        evicp.OverlappingGroups(names)
+
+
+def test_lists_of_several_lengths_are_no_groups(rows):
+    with pytest.raises(EvicpError):
+        evicp.calibrate(*rows, by=[[1]] * 79 + [[1, 0]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from evicp.calibration.promises import GroupPromise, Promise, Target, verdict, w
 from evicp.calibration.ranks import rank_of, rows_needed
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.ties import found_ties
-from evicp.errors import ArtifactError, EvicpWarning, InputError, SmallCalibrationWarning
+from evicp.errors import ArtifactError, EvicpWarning, InputError, InputTypeError, SmallCalibrationWarning
 from evicp.input import convert, validate
 from evicp.input.frames import as_features
 from evicp.input.messages import some_of
@@ -60,6 +60,8 @@ class OverlappingGroups(Kind):
 
     def __post_init__(self) -> None:
         if self.names is not None:
+            if isinstance(self.names, str) or not isinstance(self.names, Iterable):
+                raise InputTypeError(f"names must be a list of G names; got {self.names!r}.")
             names = tuple(map(str, self.names))
             validate.as_printable(names, "names")
             if not names or len(set(names)) < len(names):
