@@ -18,7 +18,31 @@ from mkdocs.structure.files import File
 
 _NAMED = re.compile(r"^::: (evicp[\w.]*)$", re.MULTILINE)
 _HEADING_OR_NAME = re.compile(r"^## (.+)$|^::: (evicp\.\w+)$", re.MULTILINE)
-_PAGE = "[Reference](index.md){where}\n\n::: {name}\n    options:\n      heading_level: 1\n"
+_PAGE = "[Reference](index.md){where}\n\n::: {name}\n    options:\n      heading_level: 1\n{example}"
+#: Pages with an example for what has none in its docstring and is not returned by a function that has one.
+_GUIDES = {
+    "evicp.blocks": "scale.md",
+    "evicp.calibration.device": "gpu.md",
+    "evicp.calibration.laws": "guarantees.md",
+    "evicp.calibration.predictor": "gpu.md",
+    "evicp.calibration": "guarantee.md",
+    "evicp.datasets": "quickstart.md",
+    "evicp.errors": "reference/evicp.EvicpError.md",
+    "evicp.evaluation": "choose-a-score.md",
+    "evicp.extraction": "extraction.md",
+    "evicp.hub": "platforms.md",
+    "evicp.io": "scale.md",
+    "evicp.method": "choose-a-score.md",
+    "evicp.mlflow": "platforms.md",
+    "evicp.onnx": "deployment.md",
+    "evicp.ray": "scale.md",
+    "evicp.report": "report.md",
+    "evicp.risk": "risk.md",
+    "evicp.sets": "scale.md",
+    "evicp.sklearn": "deployment.md",
+    "evicp.spark": "platforms.md",
+    "evicp.torch": "deployment.md",
+}
 
 
 def on_config(config: Any) -> Any:
@@ -33,7 +57,11 @@ def on_config(config: Any) -> Any:
     for entry in config.nav:
         if "Reference" in entry:
             first, *modules = entry["Reference"]
-            entry["Reference"] = [first, *({heading: pages} for heading, pages in groups.items()), {"Modules": modules}]
+            entry["Reference"] = [
+                first,
+                *({heading: pages} for heading, pages in groups.items() if pages),
+                {"Modules": modules},
+            ]
     return config
 
 
@@ -42,10 +70,11 @@ def on_files(files: Any, config: Any) -> Any:
     for page in [page for page in files.documentation_pages() if page.src_uri.startswith("reference/")]:
         file = page.src_uri.removeprefix("reference/")
         where = "" if file == "index.md" else f" / [{page.content_string.splitlines()[0].removeprefix('# ')}]({file})"
-        for name in (shown.path for _, shown in _shown_on(page.content_string)):
-            if files.get_file_from_path(f"reference/{name}.md") is None:
-                text = _PAGE.format(name=name, where=where)
-                files.append(File.generated(config, f"reference/{name}.md", content=text))
+        for _, shown in _shown_on(page.content_string):
+            path = f"reference/{shown.path}.md"
+            if files.get_file_from_path(path) is None:
+                text = _PAGE.format(name=shown.path, where=where, example=_example(shown))
+                files.append(File.generated(config, path, content=text))
     return files
 
 
@@ -94,3 +123,15 @@ def _listed(name: str) -> str:
 def _sentence(thing: Any) -> str:
     """The first sentence of a docstring."""
     return " ".join(thing.docstring.value.split("\n\n")[0].split()) if thing.docstring else ""
+
+
+def _example(thing: Any) -> str:
+    """Where an example is, for what has none itself: the function that returns it, or a page of the guides."""
+    own = [thing, *(thing.members.values() if thing.is_class else ())]
+    if any(">>> " in one.docstring.value for one in own if not one.is_alias or one is thing if one.docstring):
+        return ""
+    for maker in _exported().values():
+        if maker.is_function and str(maker.returns) == thing.name and ">>> " in maker.docstring.value:
+            return f"\nExample: [`{maker.path}`]({maker.path}.md)\n"
+    guide = next((page for prefix, page in _GUIDES.items() if thing.canonical_path.startswith(prefix)), None)
+    return f"\nExample: [guide](../{guide})\n" if guide else ""

@@ -42,7 +42,15 @@ __all__ = [
 
 
 class EvicpError(Exception):
-    """Base class of all errors raised by evicp."""
+    """Base class of all errors raised by evicp.
+
+    >>> from evicp import conformal_rank
+    >>> try:
+    ...     conformal_rank(n=10, coverage=90)
+    ... except EvicpError as error:
+    ...     print(error)
+    coverage must be strictly between 0 and 1; got 90. Did you mean 0.9?
+    """
 
 
 class InputError(EvicpError, ValueError):
