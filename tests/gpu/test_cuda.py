@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
+import multiprocessing
 import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,48 +43,69 @@ if pytest is not None:
 
 # Kernels are compiled for each number of classes: every score at a few, the main ones at each kind of tile.
 
+PARTS = 16
+own_part = [slice(None)]  # which cases of a test this process runs
 
+
+def in_parts(test: Callable[[], None]) -> Callable[[], None]:
+    """A test whose cases may be run by several processes."""
+    test.parts = PARTS
+    return test
+
+
+def own_cases(cases: Iterable[Any]) -> list[Any]:
+    """The cases that this process runs; all of them under pytest."""
+    return list(cases)[own_part[0]]
+
+
+@in_parts
 def test_every_score_on_short_rows() -> None:
-    for score in SCORES:
+    for score in own_cases(SCORES):
         agreement.everything_agrees(score, hard_rows(40, 10), "cuda")
 
 
+@in_parts
 def test_every_score_on_rows_in_registers() -> None:
-    for score in SCORES:
+    for score in own_cases(SCORES):
         agreement.everything_agrees(score, hard_rows(40, 1000), "cuda")
 
 
+@in_parts
 def test_every_score_on_looped_rows() -> None:
-    for score in SCORES:
+    for score in own_cases(SCORES):
         agreement.everything_agrees(score, hard_rows(20, 2049), "cuda")
 
 
+@in_parts
 def test_ecp_on_every_kind_of_tile() -> None:
-    for n_classes in (2, 3, 16, 37, 100, 128, 200, 257, 512, 1024, 1500, 2048, 5000):
+    for n_classes in own_cases((2, 3, 16, 37, 100, 128, 200, 257, 512, 1024, 1500, 2048, 5000)):
         agreement.everything_agrees(evicp.ECP(), hard_rows(40, n_classes, seed=n_classes), "cuda")
 
 
+@in_parts
 def test_raps_on_every_kind_of_tile() -> None:
-    for n_classes in (2, 16, 100, 257, 1024, 1500, 5000):
+    for n_classes in own_cases((2, 16, 100, 257, 1024, 1500, 5000)):
         agreement.everything_agrees(evicp.RAPS(), hard_rows(40, n_classes, seed=n_classes), "cuda")
 
 
+@in_parts
 def test_the_longest_rows() -> None:
     for n_classes in (32_000, 128_256, 262_144):
         z = hard_rows(15, n_classes, seed=1)
-        for score in (evicp.ECP(), evicp.LAC(), evicp.APS()):
+        for score in own_cases((evicp.ECP(), evicp.LAC(), evicp.APS())):
             dense, _ = agreement.scores_agree(score, z, "cuda")
             threshold = float(np.sort(dense[0])[20])
             agreement.sets_are_the_scores(score, z, dense, threshold, "cuda")
 
 
+@in_parts
 def test_memberships_differ_in_at_most_one_of_a_million() -> None:
     rng = np.random.default_rng(5)
     for n, n_classes in ((20_000, 10), (4_000, 100), (3_000, 1000), (40, 50_000)):
         labels = rng.integers(0, n_classes, n)
         z = rng.normal(size=(n, n_classes)).astype(np.float32) * 2
         z[np.arange(n), labels] += (4 + 3 * rng.normal(size=n)).astype(np.float32)
-        for score in (evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.SAPS(), evicp.Margin()):
+        for score in own_cases((evicp.ECP(), evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.SAPS(), evicp.Margin())):
             differing = size = 0
             for coverage in (0.8, 0.9, 0.95):
                 d, m = agreement.memberships(score, z, labels, coverage, "cuda")
@@ -87,14 +113,16 @@ def test_memberships_differ_in_at_most_one_of_a_million() -> None:
             assert differing <= max(1, size // 1_000_000), (score, n_classes, differing, size)
 
 
+@in_parts
 def test_half_precision_is_upcast() -> None:
     for dtype in (torch.float16, torch.bfloat16):
-        for n_classes in (10, 1000, 2049):
+        for n_classes in own_cases((10, 1000, 2049)):
             z = hard_rows(60, n_classes, seed=4)
             for score in (evicp.ECP(), evicp.LAC(), evicp.APS()):
                 agreement.half_precision_is_upcast(score, z, dtype, "cuda")
 
 
+@in_parts
 def test_bits_do_not_depend_on_the_tiling() -> None:
     z = torch.tensor(hard_rows(50, 1000), device="cuda")
     labels = torch.arange(50, device="cuda") % 1000
@@ -103,7 +131,7 @@ def test_bits_do_not_depend_on_the_tiling() -> None:
         {"rows": 2, "block": 1024, "warps": 4, "slots": 4, "long": False, "chunk": 64, "rows_ahead": 32},
         {"rows": 1, "block": 2048, "warps": 2, "slots": 128, "long": False},
     )
-    for score in (evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.ECP()):
+    for score in own_cases((evicp.LAC(), evicp.APS(), evicp.RAPS(), evicp.ECP())):
         results = []
         threshold = float(_triton.label_scores(score, z, labels).median())
         # ECP searches with one row to a program.
@@ -114,8 +142,9 @@ def test_bits_do_not_depend_on_the_tiling() -> None:
         assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True)), score
 
 
+@in_parts
 def test_one_row_is_as_good_as_a_batch() -> None:
-    for n_classes in (10, 1000, 2049):
+    for n_classes in own_cases((10, 1000, 2049)):
         z = torch.tensor(hard_rows(30, n_classes), device="cuda")
         labels = torch.arange(30, device="cuda") % n_classes
         for score in (evicp.ECP(), evicp.LAC(), evicp.APS()):
@@ -137,6 +166,7 @@ def test_repeated_runs_have_the_same_bits() -> None:
             assert all(torch.equal(a, b) for a, b in zip(sets, again, strict=True))
 
 
+@in_parts
 def test_coverage_survives_the_way_to_the_gpu_and_back() -> None:
     """Scores of a sure network lie within a rounding error of one value, where arithmetics must not disagree."""
     rng = np.random.default_rng(0)
@@ -144,7 +174,7 @@ def test_coverage_survives_the_way_to_the_gpu_and_back() -> None:
     logits = ((rng.normal(size=(2000, 10)) + 3 * np.eye(10)[labels]) * 10).astype(np.float32)
     there = torch.tensor(logits, device="cuda")
     truth, rows, new = labels[1000:], slice(0, 1000), slice(1000, 2000)
-    for score in (evicp.LAC(), evicp.APS(randomized=False), evicp.RAPS(randomized=False), evicp.ECP()):
+    for score in own_cases((evicp.LAC(), evicp.APS(randomized=False), evicp.RAPS(randomized=False), evicp.ECP())):
         for made_from in (logits[rows], logits[rows].astype(np.float64), there[rows], there[rows].double()):
             calibration = evicp.calibrate(made_from, labels[rows], score)
             usual = calibration.predict(logits[new].astype(np.float64), 0.9).contains(truth).mean()
@@ -152,6 +182,7 @@ def test_coverage_survives_the_way_to_the_gpu_and_back() -> None:
             assert min(usual, own) >= 0.86, (score, calibration.origin, usual, own)
 
 
+@in_parts
 def test_every_guarantee_has_the_sets_of_the_cpu() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 50, 6000)
@@ -159,7 +190,7 @@ def test_every_guarantee_has_the_sets_of_the_cpu() -> None:
     there = torch.tensor(logits, device="cuda")
     rows, new, groups = slice(0, 3000), slice(3000, 6000), np.arange(6000) % 7
     weights = rng.exponential(size=6000)
-    for score in (evicp.ECP(), evicp.LAC(), evicp.RAPS()):
+    for score in own_cases((evicp.ECP(), evicp.LAC(), evicp.RAPS())):
         for made, used in (
             ({"by": "class"}, {}),
             ({"by": groups[rows]}, {"groups": groups[new]}),
@@ -174,6 +205,7 @@ def test_every_guarantee_has_the_sets_of_the_cpu() -> None:
                 assert abs(own.sizes.sum() - plain.sizes.sum()) <= 0.001 * plain.sizes.sum(), (score, made, coverage)
 
 
+@in_parts
 def test_p_values_say_the_same_as_sets() -> None:
     """Of a sure network, whose scores lie closer together than backends may differ."""
     rng = np.random.default_rng(0)
@@ -182,15 +214,16 @@ def test_p_values_say_the_same_as_sets() -> None:
     z, y = torch.tensor(logits, device="cuda"), torch.tensor(labels, device="cuda")
     ways = [({"by": rows[:200]}, {"groups": rows[200:]}), ({"by": "class"}, {}), ({}, {})]
     ways.append(({"weights": 1.0 + rows[:200]}, {"weights": 1.0 + rows[200:]}))
-    for score in ("lac", "ecp", "margin"):
+    for score in own_cases(("lac", "ecp", "margin")):
         for how, of_new in ways:
             calibration = evicp.calibrate(z[:200], y[:200], score, **how)
             p = torch.as_tensor(calibration.p_values(z[200:], **of_new)).cpu()
             assert torch.equal(p > 0.5 + 1e-12, calibration.predict(z[200:], 0.5, **of_new).mask().cpu())
 
 
+@in_parts
 def test_sets_of_fixed_shape() -> None:
-    for n_classes in (10, 1000, 2049):
+    for n_classes in own_cases((10, 1000, 2049)):
         z = hard_rows(40, n_classes)
         for score in (evicp.ECP(), evicp.LAC(), evicp.RAPS(), evicp.APS()):
             dense = _triton.dense_scores(score, torch.tensor(z, device="cuda")).cpu().numpy()
@@ -227,9 +260,10 @@ def test_predictors_in_graphs_and_compiled() -> None:
                 assert torch.equal(own.sets[own.sizes >= 0], ragged.mask())
 
 
+@in_parts
 def test_calibrating_and_predicting_again_and_again() -> None:
     rng = np.random.default_rng(0)
-    for n_classes in (10, 1000, 2049):
+    for n_classes in own_cases((10, 1000, 2049)):
         z = (rng.normal(size=(300, n_classes)) * 3).astype(np.float32)
         for score in (evicp.ECP(), evicp.LAC(), evicp.RAPS()):
             agreement.whole_calls_agree(score, z, "cuda", n_new=40)
@@ -256,20 +290,30 @@ def test_the_rest() -> None:
     agreement.double_precision_goes_to_torch("cuda")
 
 
+def run_part(name: str, part: int) -> str:
+    """One test, or one part of it, in a process that runs others, too; what went wrong, and how long it took."""
+    test, start, wrong = globals()[name], time.monotonic(), ""
+    own_part[0] = slice(part, None, getattr(test, "parts", 1))
+    try:
+        test()
+    except Exception:
+        wrong = f"\n{traceback.format_exc()[-3000:]}"
+    return f"{'FAILED' if wrong else 'passed'} {name} {part}, {time.monotonic() - start:.0f} s{wrong}"
+
+
 def main() -> int:
-    """Run the tests without pytest, each in a process of its own: compiling takes longer than running."""
-    if len(sys.argv) > 1:
-        globals()[sys.argv[1]]()
-        return 0
-    names = [name for name in globals() if name.startswith("test_")]
-    command = [sys.executable, __file__]
-    runs = {n: subprocess.Popen([*command, n], stdout=-1, stderr=subprocess.STDOUT, text=True) for n in names}
+    """Run the tests without pytest, in parts on every core: compiling takes longer than running."""
+    tests = {name: test for name, test in globals().items() if name.startswith("test_")}
+    chosen = sys.argv[1:] or list(tests)
+    jobs = [(name, part) for part in range(PARTS) for name in chosen if part < getattr(tests[name], "parts", 1)]
     failed = 0
-    for name, run in runs.items():
-        output, _ = run.communicate()
-        failed += run.returncode != 0
-        sys.stdout.write(f"{'FAILED' if run.returncode else 'passed'} {name}\n")
-        sys.stdout.write("".join(output[-3000:]) if run.returncode else "")
+    # Fresh processes: a forked one cannot use the device.
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(run_part, *job) for job in jobs]):
+            failed += done.result().startswith("FAILED")
+            sys.stdout.write(f"{done.result()}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{len(jobs) - failed} parts passed, {failed} failed\n")
     return int(failed > 0)
 
 

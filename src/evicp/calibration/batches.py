@@ -114,7 +114,7 @@ def score_batch(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None,
     if rows.groups is not None or rows.weights is not None:
         kind.refuse_others(rows.groups, rows.weights)
     if not isinstance(rows.array, np.ndarray):
-        return _score_there(score, kind, rows, before, precision or precision_of(rows.logits, rows.array))
+        return _score_on_device(score, kind, rows, before, precision or precision_of(rows.logits, rows.array))
     array, truth = rows.array, rows.labels
     precision = precision or precision_of(rows.logits, array)
     bits = fraction_bits(array) if precision == "float64" else None
@@ -138,12 +138,12 @@ def score_batch(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None,
     )
 
 
-def _score_there(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None, precision: str) -> Batch:
+def _score_on_device(score: Score, kind: Kind, rows: Rows, before: Arithmetic | None, precision: str) -> Batch:
     """The same of rows on an accelerator, whose scores stay there; labels are checked on the way."""
     from evicp.calibration.device import DeviceArray
 
     array, arithmetic = kernels.comparable(before, score, rows.array, precision)
-    found = kernels.labelled(score, array, rows.labels, ordered=before is None and kind.sorts_there)
+    found = kernels.labelled(score, array, rows.labels, ordered=before is None and kind.sorts_on_device)
     needed = found.outside or found.masked or found.digest is None or kind.uses_labels
     truth = rows.labels.cpu().numpy().astype(np.int64, copy=False) if needed else np.empty(0, np.int64)
     if found.outside:
@@ -192,7 +192,7 @@ def scores_of(batches: Sequence[Batch]) -> Any:
     parts = [batch.scores for batch in batches]
     there = [part for part in parts if not isinstance(part, np.ndarray)]
     one_device = len(there) == len(parts) and len({part.values.device for part in there}) == 1
-    if one_device and batches[0].kind.sorts_there:
+    if one_device and batches[0].kind.sorts_on_device:
         return there[0].joined(there[1:])
     return np.concatenate(parts)
 

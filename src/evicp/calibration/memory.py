@@ -53,26 +53,26 @@ class WithScores(Remembers):
         if isinstance(self.scores, np.ndarray):
             object.__setattr__(self, "scores", convert.owned(self.scores))
         else:  # a `DeviceArray`
-            self.__dict__["_there"] = self.__dict__.pop("scores")
+            self.__dict__["_on_device"] = self.__dict__.pop("scores")
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            there = self.__dict__.get("_there") if name == "scores" else None
+            there = self.__dict__.get("_on_device") if name == "scores" else None
             if there is not None:
                 self.__dict__["scores"] = convert.frozen(np.asarray(there))
-                self.__dict__.pop("_there", None)
+                self.__dict__.pop("_on_device", None)
             if name == "scores" and name in self.__dict__:  # now, or meanwhile, by another thread
                 return self.__dict__[name]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"scores": self.scores} | {name: x for name, x in super().__getstate__().items() if name != "_there"}
+        return {"scores": self.scores} | {name: x for name, x in super().__getstate__().items() if name != "_on_device"}
 
     @property
     def n(self) -> int:
         """Calibration rows."""
-        there = self.__dict__.get("_there")
+        there = self.__dict__.get("_on_device")
         return len(self.scores if there is None else there)
 
     def __eq__(self, other: object) -> bool:

@@ -201,7 +201,7 @@ def _within(
     else:
         loosest = kernels.ragged_sets(score, array, reduce(np.maximum, limits))
         found = [within(loosest, np.asarray(limit))[:2] for limit in limits]
-    made = sets_of if here else sets_there
+    made = sets_of if here else device_sets
     results: list[Any] = [made(about, *ragged) for about, ragged in zip(abouts, found, strict=True)]
     if not allow_empty:
         top = kernels.top_labels(score, array)
@@ -209,7 +209,7 @@ def _within(
     return results
 
 
-def sets_there(about: AboutSets, offsets: Any, labels: Any) -> Any:
+def device_sets(about: AboutSets, offsets: Any, labels: Any) -> Any:
     """Sets on an accelerator."""
     from evicp.calibration.device import DeviceSets
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from evicp import kernels
 from evicp.calibration.levels import level_of, levels_of
-from evicp.calibration.new_rows import Request, comparable, sets_there
+from evicp.calibration.new_rows import Request, comparable, device_sets
 from evicp.calibration.suspicious import warn_of_new_rows
 from evicp.input import convert, validate
 from evicp.sets import AboutSets
@@ -46,7 +46,7 @@ def planned_sets(calibration: Calibration, coverage: Any, confidence: Any, reque
     offsets, labels, odd = plan.sets(logits)
     if odd:
         warn_of_new_rows(calibration.score, logits)
-    return sets_there(about, offsets, labels)
+    return device_sets(about, offsets, labels)
 
 
 def _plan(calibration: Calibration, logits: Any, coverage: float, confidence: float | None) -> tuple[Any, AboutSets]:

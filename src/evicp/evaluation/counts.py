@@ -15,7 +15,7 @@ from evicp.errors import InputError
 from evicp.evaluation.result import ClassCoverage, Evaluation, GroupCoverage, Stratum
 from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, trade_off, violation
 from evicp.input import validate
-from evicp.types import F64, I64, Bools
+from evicp.types import I64, Bools
 
 #: The quantiles of set size that an evaluation reports beside the median.
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
@@ -42,9 +42,9 @@ class Counts:
     def strata(self, low: int, ends: Sequence[int], confidence: float) -> tuple[Stratum, ...]:
         """The values 0..K put together into [low, end], (end, next end], ..., (last end, K]."""
         ranges = Ranges.ending(ends, len(self.rows) - 1, low)
-        rows, hits, labels = (ranges.sums(total) for total in (self.rows, self.hits, self.labels))
-        bounds = zip(*intervals(hits, rows, confidence), strict=True)
-        return tuple(map(_stratum, ranges.lows, ranges.highs, rows.tolist(), hits.tolist(), labels.tolist(), bounds))
+        rows, hits, labels = (ranges.sums(total).tolist() for total in (self.rows, self.hits, self.labels))
+        counts = zip(ranges.lows, ranges.highs, rows, hits, labels, strict=True)
+        return tuple(Stratum(*of_range, confidence) for of_range in counts)
 
     def sscv(self, target: Fraction, min_count: int) -> tuple[float | None, int | None, int | None]:
         """SSCV of counts by size, the rows of the stratum that decides it and of the smallest; None where of none."""
@@ -59,12 +59,6 @@ class Counts:
             for total in (self.hits, self.labels)
         )
         return ClassCoverage(share, self.rows, size, target, names)
-
-
-def _stratum(low: int, high: int, count: int, hits: int, labels: int, bounds: tuple[F64, F64]) -> Stratum:
-    if not count:
-        return Stratum(low, high, 0, None, None, None)
-    return Stratum(low, high, count, hits / count, (float(bounds[0]), float(bounds[1])), labels / count)
 
 
 class Members(NamedTuple):

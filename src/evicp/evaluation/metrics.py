@@ -318,7 +318,7 @@ class Evaluator:
     ) -> Evaluator:
         """Add a batch of sets with their true labels; parameters as for `evaluate`, the same ones in every batch."""
         if hasattr(sets, "cpu"):  # sets that stayed on a device
-            found = _tally_there(sets, labels, logits) if difficulty is None and groups is None else None
+            found = _tally_on_device(sets, labels, logits) if difficulty is None and groups is None else None
             if found is not None:
                 return self._add(*found)
             sets = sets.cpu()
@@ -374,11 +374,11 @@ class Evaluator:
         )
 
 
-def _tally_there(sets: Any, labels: Any, logits: Any) -> tuple[Tally, PredictionSets] | None:
+def _tally_on_device(sets: Any, labels: Any, logits: Any) -> tuple[Tally, PredictionSets] | None:
     """The counts of sets on an accelerator, if labels and logits are there, too; and no such sets."""
-    from evicp.evaluation.there import tally_there
+    from evicp.evaluation.on_device import tally_on_device
 
-    tally = tally_there(sets, labels, logits)
+    tally = tally_on_device(sets, labels, logits)
     none = sets_of(sets.about, np.zeros(1, np.int64), np.empty(0, np.int32))
     return None if tally is None else (tally, none)
 

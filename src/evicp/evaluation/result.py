@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from html import escape
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evicp.errors import need
-from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, range_text
+from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, range_text
 from evicp.evaluation.verdicts import verdict_of, verdict_text
 from evicp.outer import outer
 from evicp.tables import html_table, markdown_table, rows_text, text_table
@@ -33,17 +34,17 @@ class Stratum:
     low : where the range begins
     high : where it ends, inclusive
     count : rows in it
-    coverage : the share of them whose set contains the true label; None without rows
-    coverage_interval : its exact (Clopper-Pearson) interval; None without rows
-    mean_size : labels per set; None without rows
+    hits : covered rows, whose set contains the true label
+    labels : in the sets of all of them
+    confidence : of the interval
     """
 
     low: int
     high: int
     count: int
-    coverage: float | None
-    coverage_interval: tuple[float, float] | None
-    mean_size: float | None
+    hits: int
+    labels: int
+    confidence: float
 
     @property
     def label(self) -> str:
@@ -51,9 +52,26 @@ class Stratum:
         return range_text(self.low, self.high)
 
     @property
-    def hits(self) -> int:
-        """Covered rows."""
-        return round((self.coverage or 0.0) * self.count)
+    def coverage(self) -> float | None:
+        """The share of the rows whose set contains the true label; None without rows."""
+        return self.hits / self.count if self.count else None
+
+    @cached_property
+    def coverage_interval(self) -> tuple[float, float] | None:
+        """Its exact (Clopper-Pearson) interval; None without rows."""
+        # Worked out when it is asked for: the intervals of all strata take longer than their counts.
+        low, high = intervals(self.hits, self.count, self.confidence)
+        return (float(low), float(high)) if self.count else None
+
+    @property
+    def mean_size(self) -> float | None:
+        """Labels per set; None without rows."""
+        return self.labels / self.count if self.count else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        figures = ("low", "high", "count", "coverage", "coverage_interval", "mean_size")
+        return {"range": self.label} | {name: getattr(self, name) for name in figures}
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +257,7 @@ class Evaluation:
         result["coverage_interval"] = list(self.coverage_interval)
         for name in ("size_strata", "difficulty_strata"):
             strata = getattr(self, name)
-            result[name] = strata and [{"range": s.label, **asdict(s)} for s in strata]
+            result[name] = strata and [stratum.to_dict() for stratum in strata]
         classes, groups = self.class_coverage, self.group_coverage
         result["class_coverage"] = classes._to_dict(worst_class=classes.worst_class)
         result["group_coverage"] = groups and groups._to_dict(worst_group=groups.worst_group, names=list(groups.names))

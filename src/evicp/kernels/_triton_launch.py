@@ -58,10 +58,10 @@ def tiling_for(n_classes: int, rule: str) -> Tiling:
         return Tiling(rows=1, block=2048, warps=4, slots=256, long=True, rows_ahead=32)
     block = max(16, 1 << (n_classes - 1).bit_length())
     slots = min(block, 64 if block > 128 else 32)
-    each = 64 if block > 512 and rule in ("ecp", "lac", "margin", "topk") else 32  # logits to a thread
-    return Tiling(
-        rows=min(8, 32 * each // block), block=block, warps=max(1, block // (32 * each)), slots=slots, long=False
-    )
+    light = rule in ("ecp", "lac", "margin", "topk") and (block > 512 or block == 128)
+    each = 64 if light else 32  # logits to a thread
+    rows, warps = max(1, min(each // 4, 32 * each // block)), max(1, block // (32 * each))
+    return Tiling(rows=rows, block=block, warps=warps, slots=slots, long=False, chunk=64)
 
 
 def bits_of(value: float) -> int:

@@ -76,6 +76,7 @@ class Recorded:
         self.out = torch.empty(self.labels_from + (most + 1) // 2, dtype=torch.int64, device=like.device)
         self.offsets, self.labels = self.out[: self.labels_from], self.out[self.labels_from :].view(torch.int32)
         self.scores = torch.empty(most, dtype=torch.float64, device=like.device)
+        self.report = torch.empty_like(self.batch.status, device="cpu", pin_memory=True)
         self.stream = torch.cuda.current_stream(like.device)
         aside = torch.cuda.Stream(like.device)  # type: ignore[no-untyped-call]
         aside.wait_stream(self.stream)
@@ -97,6 +98,7 @@ class Recorded:
         batch.score_candidates(self.room, threshold)
         torch.cumsum(self.room[3], 0, dtype=torch.int64, out=self.offsets)
         batch.write_into(self.room, self.offsets, self.labels, self.scores, threshold)
+        self.report.copy_(batch.status, non_blocking=True)
 
     def sets(self, logits: Tensor) -> tuple[Tensor, Tensor, bool] | None:
         """Offsets, labels, and whether the first row has to be looked at; None where the graph cannot say."""
@@ -105,7 +107,8 @@ class Recorded:
             return None
         self.logits.copy_(logits)
         self.graph.replay()
-        report = self.batch.status.tolist()
+        self.stream.synchronize()
+        report = self.report.tolist()
         if report[_BAD.value] or report[_WIDE.value] or report[_CROWDED.value]:
             return None
         total, first = report[_MEMBERS.value], self.labels_from

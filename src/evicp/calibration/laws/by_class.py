@@ -51,7 +51,7 @@ class ByClass(ByGroups):
     seed: int = 0
 
     kind: ClassVar[str] = "class"
-    sorts_there: ClassVar[bool] = True
+    sorts_on_device: ClassVar[bool] = True
     of_logits: ClassVar[bool] = False
     where: ClassVar[str] = " in every class or cluster"
     outcome: ClassVar[str] = "their labels are in every set"

@@ -31,7 +31,7 @@ class ByGroup(ByGroups):
     groups: tuple[int, ...] | tuple[str, ...] | None = None
 
     kind: ClassVar[str] = "group"
-    sorts_there: ClassVar[bool] = True
+    sorts_on_device: ClassVar[bool] = True
     uses_labels: ClassVar[bool] = False
     of_logits: ClassVar[bool] = False
     where: ClassVar[str] = " in every group"

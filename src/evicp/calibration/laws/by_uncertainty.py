@@ -45,7 +45,7 @@ class ByUncertainty(ByGroups):
     seed: int = 0
 
     kind: ClassVar[str] = "uncertainty"
-    sorts_there: ClassVar[bool] = True
+    sorts_on_device: ClassVar[bool] = True
     uses_labels: ClassVar[bool] = False
     where: ClassVar[str] = " in every band of uncertainty"
 

@@ -43,7 +43,7 @@ class Kind(ABC):
     named: ClassVar[dict[str, type[Kind]]] = {}
     #: Whether `keys` looks at the labels; and whether `law_of` sorts scores on an accelerator, see `DeviceArray`.
     uses_labels: ClassVar[bool] = True
-    sorts_there: ClassVar[bool] = False
+    sorts_on_device: ClassVar[bool] = False
     #: For certificates: where coverage holds, as the end of a sentence; and on what that rests, what it does not say.
     where: ClassVar[str] = ""
     caveat: ClassVar[str] = (
@@ -82,7 +82,7 @@ class Kind(ABC):
 
         Parameters
         ----------
-        scores : (n,) in the order of the rows; a `DeviceArray` where the kind `sorts_there`, which may return one, too
+        scores : (n,) in the order of the rows; of a kind that `sorts_on_device` a `DeviceArray`, as may be returned
         keys : of each batch of them
         n_classes, class_names : K, and the names of the classes
         """

@@ -34,7 +34,7 @@ class AllRows(Kind):
 
     guarantee = "marginal"
     uses_labels = False
-    sorts_there = True
+    sorts_on_device = True
 
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
         """Nothing."""

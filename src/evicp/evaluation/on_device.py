@@ -1,4 +1,4 @@
-"""Evaluation of sets on an accelerator: rows are counted there, and only counts come to the CPU."""
+"""Evaluation of sets on an accelerator: rows are counted on it, and only counts come to the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evicp.input.classes import ClassAxis
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def tally_there(sets: DeviceSets, labels: Any, logits: Any) -> Tally | None:
+def tally_on_device(sets: DeviceSets, labels: Any, logits: Any) -> Tally | None:
     """The counts of sets with labels, and logits or None, on their device; None where the CPU has to look at these."""
     n_classes, device = sets.about.n_classes, sets.labels.device
     given = [labels] if logits is None else [labels, logits]
