@@ -40,6 +40,16 @@ def test_every_line_of_every_kernel_was_run(interpreted: dict[str, Any]) -> None
     assert interpreted["missed"] == []
 
 
+def test_every_number_of_classes_has_a_tile() -> None:
+    from evicp.kernels._triton_launch import tiling_for
+
+    for rule in ("ecp", "lac", "margin", "topk", "aps", "raps", "saps", "base"):
+        for n_classes in (2, 10, 100, 128, 129, 1000, 1024, 1025, 2048, 2049, 300_000):
+            tile = tiling_for(n_classes, rule)
+            assert min(tile.rows, tile.warps, tile.slots) >= 1, (rule, n_classes, tile)
+            assert tile.long or n_classes <= tile.block, (rule, n_classes, tile)
+
+
 def test_what_it_does_not_know() -> None:
     import numpy as np
 
