@@ -29,8 +29,8 @@ from pages import blocks, load, runs_and_prints_what_it_says
 from places import DOCS, ROOT
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-#: Its blocks are run beside the other tests of Ray, on one cluster.
-SCALE = DOCS / "scale.md"
+#: Their blocks are run beside the tests of the packages they need.
+APART = (DOCS / "scale.md", DOCS / "platforms.md")
 
 
 def stand_in_files(folder: Path) -> None:
@@ -41,7 +41,7 @@ def stand_in_files(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error:top-1 accuracy is")
-@pytest.mark.parametrize("page", [page for page in PAGES if page != SCALE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in APART], ids=lambda page: page.name)
 def test_every_block_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
     if page.name == "README.md":
         stand_in_files(tmp_path)
