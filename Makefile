@@ -68,7 +68,7 @@ test-pythons:
 
 # All but those that need more than the extra test-base, or take long.
 NOT_BASE = dask device docs examples experiments extraction extraction_networks findings hub kernels_native mlflow native_processes kernels_torch kernels_triton \
-	onnx onnx_network onnx_trees platforms ray reference_splits spark torch torch_export
+	onnx onnx_network onnx_trees platforms ray reference_splits serving spark torch torch_export
 TESTS = $(filter-out tests/gpu/% tests/reliability/%, $(sort $(wildcard $(addsuffix /test_*.py, tests tests/* tests/*/*))))
 # The files of some names, in whatever folder.
 named = $(addprefix %/test_, $(addsuffix .py, $(1)))
@@ -83,7 +83,7 @@ test-base: $(VENV)/.test-base
 
 # With the real packages, in an environment of their own; Spark needs Java. Half a gigabyte to download, five minutes.
 ADAPTERS = .venv-adapters
-ADAPTER_TESTS = $(addprefix tests/adapters/test_, $(addsuffix .py, dask hub mlflow platforms spark))
+ADAPTER_TESTS = $(addprefix tests/adapters/test_, $(addsuffix .py, dask hub mlflow platforms serving spark))
 
 test-adapters: $(ADAPTERS)/.test-adapters
 	PATH="$(CURDIR)/$(ADAPTERS)/bin:$$PATH" $(ADAPTERS)/bin/pytest $(ADAPTER_TESTS)
