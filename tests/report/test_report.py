@@ -825,7 +825,7 @@ def test_too_few_calibration_rows_say_how_many_are_needed(browser: Any, tmp_path
     few.move_to(0.9)
     assert not few.tab.is_visible("#next")
     few.move_to(0.99)
-    assert few.tab.inner_text("#next-steps") == "Give at least 99 calibration rows, or ask for less coverage."
+    assert few.tab.inner_text("#next-steps") == "Give at least 99 calibration rows, or choose a lower coverage."
     few.context.close()
 
 

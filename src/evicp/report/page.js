@@ -239,20 +239,19 @@
     renderNext(full ? tooFew() : kept ? (now.band && now.coverage > now.band[1] ? tooMany() : []) : tooLow(method));
   }
 
-  // What to do about a verdict that is not as it should be.
-  const tooFew = () => [`Give at least ${whole(Math.ceil(asked() / (1 - asked()) - 1e-9))} calibration rows, or ask for less coverage.`];
+  // What to do about a verdict that is not as it should be. const tooFew = () => [`Give at least
+  ${whole(Math.ceil(asked() / (1 - asked()) - 1e-9))} calibration rows, or choose a lower coverage.`];
 
   const tooMany = () => [
-    "The guarantee holds, but sets are larger than they need be. Were empty sets filled, or do many scores tie at the threshold? Both raise coverage.",
-    "Are test rows easier than calibration rows? Compare the accuracy on both. Rows that were used for training are too easy.",
+    "The guarantee holds, but sets are larger than necessary. Filled empty sets and tied scores at the threshold both raise coverage.",
+    "Are test rows easier than calibration rows? Compare the accuracy on both. Training rows are too easy.",
   ];
 
   const tooLow = (method) => [
-    `Check that labels and logits belong together. Top-1 accuracy here is ${data.accuracy === null ? "not known" : percent(data.accuracy)}: if that is less than you know of this model, rows are shuffled, or classes are in another order.`,
-    "Check that both sets of rows come from the same model, with the same preprocessing and the same temperature.",
-    "Check that no calibration row was used for training, or to choose the model, the score or the temperature.",
-    "Compare the data: new devices, places, times, or other shares of classes. The tables by class and by set size show where coverage is lost.",
-    "Do not rely on this coverage until the cause is found. If the test rows are what the model will see from now on, calibrate again on labelled rows like them" +
+    `Check that labels and logits belong together. Top-1 accuracy here is ${data.accuracy === null ? "not known" :
+    percent(data.accuracy)}: if it is lower than expected, rows are shuffled, or classes are in another order.`, "Check
+    that both sets of rows come from the same model, with the same preprocessing and the same temperature.", "Check that
+    no calibration row was used for training, or to select the model, the score or the temperature.", "Compare the data: new devices, places, times, or other class frequencies. The tables by class and by set size show where coverage is low.", "Do not rely on this coverage until the cause is found. If future rows resemble the test rows, calibrate again on such rows" +
       `${data.rows_needed ? ` (${whole(data.rows_needed.values[state.position])} keep coverage within 0.01${method.n === null ? "" : `; this calibration used ${whole(method.n)}`})` : ""}.`,
   ];
 
@@ -395,8 +394,9 @@
     const few = all.filter(isFew).length;
     const chance = data.classes.below_by_chance.values[state.position];
     $("classes-aside").textContent = `${plural(all.length, "class", "classes")} with test rows; mean distance from the target coverage ${fixed(gap, 3)}. ` +
-      `For ${whole(below)} of ${whole(all.length)} the whole interval lies below it; chance alone would give about ${+chance.toFixed(chance < 0.95 ? 1 : 0)}.` +
-      (few ? ` ${plural(few, "class has", "classes have")} fewer than ${FEW} rows and an interval that holds the target: too few to judge, grey and last.` : "");
+      `For ${whole(below)} of ${whole(all.length)} the whole interval is below it; chance alone gives about
+      ${+chance.toFixed(chance < 0.95 ? 1 : 0)}.` +
+      (few ? ` ${plural(few, "class has", "classes have")} fewer than ${FEW} rows and an interval that contains the target: too few rows to judge; they are grey and last.` : "");
   }
 
   function renderClasses() {
@@ -538,7 +538,7 @@
     const beyond = row.size - inside.length;
     shown.forEach((item) => body.append(item ? rowLine(row, item, largest) : wideLine("gap", `… ${plural(hidden, "more label", "more labels")} …`)));
     if (beyond > 0) body.append(wideLine("gap", `… and ${plural(beyond, "label", "labels")} further down …`));
-    const limit = current().by ? `each ${current().by} has a threshold of its own` : `threshold ${thresholdText()}`;
+    const limit = current().by ? `each ${current().by} has its own threshold` : `threshold ${thresholdText()}`;
     body.append(wideLine("limit", `${limit}: the set ends here, with ${plural(row.size, "label", "labels")}`));
     if (!beyond) next.forEach((item) => body.append(item ? rowLine(row, item, largest) : wideLine("gap", "…")));
     $("table-row").replaceChildren(headLine(titles), body);
