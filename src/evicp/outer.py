@@ -1,7 +1,7 @@
-"""What results do with the outside world: functions of outer folders, imported when they are first called.
+"""Functions of higher layers that methods of results call, imported on first use.
 
-A calibration that saves itself and an evaluation that becomes a page are made by code that knows calibrations and
-evaluations, not the other way round. This table is the one place where an inner folder names an outer one.
+For example, `calibration.save` and `evaluation.to_html` use code that depends on calibrations and evaluations. This
+table is the only place where a lower layer names a higher one.
 """
 
 from __future__ import annotations
