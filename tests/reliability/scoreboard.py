@@ -130,7 +130,7 @@ ROWS: dict[str, Row] = {
         Row(
             "10",
             "hostile artifact: attacks by hand, random mutations, every bit flip, every truncation; rules",
-            "one typed error, <= 1 s alone, <= file + 64 MiB; no damaged file is believed",
+            "one typed error, <= 1 s alone, <= file + 64 MiB; no damaged file is accepted",
             (_ARTIFACT, "tests/risk/test_hostile_rules.py"),
         ),
         Row(
@@ -190,20 +190,20 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "18*",
-            "do the tests bite: bugs of the kind that lie, put into a copy of the package one by one",
+            "sensitivity of the tests: bugs with silently wrong results, put into a copy of the package one by one",
             "all of them caught, at least 15; the control, a copy without a bug, passes",
             _own("seeded_bugs"),
         ),
         Row(
             "18b",
-            "do the tests bite: a random sample of mutants of evidence, scores, calibration, reliability, files",
+            "sensitivity of the tests: a random sample of mutants of evidence, scores, calibration, reliability, files",
             ">= 90 % killed in each module",
             _own("mutants"),
         ),
         Row(
             "19*",
             "monitor: false alarms over exchangeable streams, delay after a drop",
-            "alarms <= the rate said; the control, betting against independent labels, raises too many",
+            "alarms <= the stated rate; the control, betting against independent labels, raises too many",
             _own("monitor_law"),
         ),
         Row(
@@ -214,20 +214,21 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "21*",
-            "what a result says of itself: verdicts, intervals, plans, figures, checksums",
-            "they err as often as they say; the control, a verdict that forgets the calibration, is caught",
+            "statements of results: verdicts, intervals, plans, figures, checksums",
+            "errors at the stated rates; the control, a verdict that ignores the variation of calibration sets, is "
+            "caught",
             _own("honest_results"),
         ),
         Row(
             "22*",
-            "a score that rows chose (`auto`) keeps the law on other rows",
-            "abs(z) < 4; the control, a choice on the calibration rows themselves, is caught",
+            "a selected score (`auto`) has the right coverage on other rows",
+            "abs(z) < 4; the control, selection on the calibration rows, is caught",
             ("tests/evaluation/test_tuning.py::test_auto_keeps_the_promise_and_would_break_it_on_its_own_rows",),
         ),
         Row(
             "23*",
-            "calibrated by one backend in one precision, used by another in another: rows of a very sure network",
-            "nothing is lost; the control, thresholds taken as they are, loses coverage",
+            "calibrated by one backend in one precision, used by another in another: rows of a very certain network",
+            "no coverage is lost; the control, unchanged thresholds, loses coverage",
             ("tests/kernels/test_arithmetic.py",),
         ),
         Row(
@@ -240,12 +241,12 @@ ROWS: dict[str, Row] = {
         Row(
             "25*",
             "sanitizers: the kernels' tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer",
-            "0 reports; a read beyond a row and a race, put there on purpose, are caught",
+            "0 reports; an inserted read beyond a row and an inserted race are caught",
             _own("sanitizers"),
         ),
         Row(
             "26",
-            "silently wrong, found from outside: every such input as a test of its own",
+            "silently wrong results reported from outside: a test for each",
             "0 left",
             ("tests/reliability/found_outside",),
         ),
@@ -254,22 +255,22 @@ ROWS: dict[str, Row] = {
             "few rows per class; tied and low-entropy logits: smoothed sets, randomised scores of ten seeds, every "
             "pair of precisions; 2,500 repeats",
             "abs(z) < 3 where coverage is exact, z > -3 where ties may raise it; rows split in the order of their "
-            "classes, random numbers that rows share and thresholds without room are caught",
+            "classes, shared random numbers and thresholds without a margin are caught",
             _own("few_rows_law", "ties_law"),
         ),
         Row(
             "28*",
-            "checks of new rows: no shift is found where there is none, by logits, reference, labels, with ties",
-            "alarms <= the rate said + 4 standard errors; a reference taken for the truth, the wrong tail and three "
-            "tests at the price of one are caught",
+            "checks of new rows: rate of false alarms by logits, reference, labels, with ties",
+            "alarms <= the stated rate + 4 standard errors; a reference used as truth, the wrong tail and an "
+            "uncorrected triple test are caught",
             _own("exchangeable_law"),
         ),
         Row(
             "34*",
-            "groups that overlap: coverage in every one of them, 2,000 repeats, with ties; thresholds against linear "
-            "programs with the new row in them; seconds for 1,000 rows of 20 groups",
+            "groups that overlap: coverage in every one of them, 2,000 repeats, with ties; thresholds compared with "
+            "linear programs that include the new row; seconds for 1,000 rows of 20 groups",
             ">= 4 standard errors below the target in no group; one threshold for all, a fit without the new row and "
-            "one that leans the wrong way are caught; <= 10 s",
+            "one with the wrong sign are caught; <= 10 s",
             (*_own("overlapping_law"), "tests/calibration/laws/test_overlapping.py"),
         ),
         Row(
@@ -286,7 +287,7 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "37*",
-            'labels the model has no column for: coverage of known rows, and of unseen ones by "something else"; '
+            'labels that the model lacks: coverage of known rows, and of unseen ones by "something else"; '
             "2,000 repeats",
             "abs(z) <= 4 for each; a threshold from known rows alone, and ranks off by one, are caught",
             _own("unseen_law"),
@@ -294,36 +295,36 @@ ROWS: dict[str, Row] = {
         Row(
             "29",
             "first call and footprint: empty home, read-only site-packages, no compiler, 20 processes at once",
-            "the same answer, at once, nothing written",
+            "the same result, immediately, nothing written",
             _own("first_call"),
             alone=True,
         ),
         Row(
             "31*",
-            "risk control: misses, costs by class, distances and a function of one's own, 2,000 calibrations",
+            "risk control: misses, costs by class, distances and a user-defined function, 2,000 calibrations",
             "mean loss <= risk (z <= 4); with a confidence, few enough calibrations exceed it; a threshold that "
-            "forgets the new row, or was chosen on the test rows, is caught",
+            "ignores the new row, or was selected on the test rows, is caught",
             _own("risk_law"),
         ),
         Row(
             "32*",
             "answer or abstain: how often the error of answers exceeds its bound, and how often a threshold at the "
             "bound is certified, also by class and by group; 2,000 calibrations",
-            "as rarely as said, within 4 standard errors; abs(z) <= 4 at the bound; a threshold that suits the "
-            "calibration rows themselves, the wrong tail, and one mistake not counted are caught",
+            "at most at the stated rate, within 4 standard errors; abs(z) <= 4 at the bound; a threshold that suits "
+            "the calibration rows themselves, the wrong tail, and one mistake not counted are caught",
             _own("selective_law"),
         ),
         Row(
             "33*",
             "several labels at once: the share of missed labels, by label, and with the precision of sure labels, "
             "2,000 calibrations",
-            "at most what was asked (z <= 4), both bounds together as often as said; a threshold that forgets the new "
+            "at most the target (z <= 4), both bounds together at the stated rate; a threshold that ignores the new "
             "row, and a precision that suits the calibration rows, are caught",
             _own("multilabel_law"),
         ),
         Row(
             "30",
-            "the cases that the usual run leaves out: real logits on ten splits, the nine networks of the paper, the "
+            "the cases that the short run skips: real logits on ten splits, the nine networks of the paper, the "
             "pages of findings and of the leaderboard, the gallery, the report on every screen, estimated weights, the "
             "text example, torch's formats",
             "all pass",
@@ -430,12 +431,12 @@ def _machine() -> str:
 
 HEAD = """# Reliability
 
-What is promised is measured. Each row is one claim, the tests behind it, one figure and the line it must not cross;
-`make reliability` runs all of them at full length and writes this page (short versions are part of `make test`). A star
-marks a row with a negative control: a deliberately wrong variant that the same tests must find wrong, which is itself
-asserted. A row whose figure is missing, older than 30 days or beyond its line is **open**. A `+` after a commit: the
-source had changes that were not committed; two commits: it went from the first to the second while the row ran. What is
-promised in words, and what is not: [SECURITY.md](SECURITY.md).
+Each row is one claim with its tests, a measured figure and a pass line. `make reliability` runs all tests at full
+length and writes this page (short versions are part of `make test`). A star marks a row with a negative control: a
+deliberately wrong variant that the same tests must detect, which is itself tested. A row without a figure, with a
+figure older than 30 days or beyond its pass line is **open**. A `+` after a commit: the source had uncommitted
+changes; two commits: the source changed from the first to the second during the run. [SECURITY.md](SECURITY.md)
+states what is guaranteed and what is not.
 
 | # | what is tested | figure | pass line | date | commit | machine |
 |---|---|---|---|---|---|---|
