@@ -56,6 +56,14 @@ def test_every_picture_is_shown_and_small() -> None:
     assert [name for name, size in kept.items() if name.startswith(("gallery", "tutorial")) and size > 60_000] == []
 
 
+def test_badges_say_what_the_project_says() -> None:
+    drawn = load(PICTURES / "badges.py").badges()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, text in drawn.items():
+        assert (PICTURES / name).read_text(encoding="utf-8") == text, "run python docs/pictures/badges.py"
+        assert f"docs/pictures/{name}" in readme
+
+
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=[] if page.stem in QUICK else [pytest.mark.long]) for page in GALLERY],
