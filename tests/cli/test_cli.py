@@ -94,7 +94,9 @@ def write_groups(folder: Path, logits: np.ndarray, labels: np.ndarray) -> None:
 
 def write_rules(folder: Path, logits: np.ndarray, labels: np.ndarray) -> None:
     """A rule of each kind."""
-    evicp.control_risk(logits, labels, risk=0.1, class_names=HOSTILE).save(folder / "rule.safetensors")
+    control = evicp.control_risk(logits, labels, risk=0.1, class_names=HOSTILE)
+    control.save(folder / "rule.safetensors")
+    (folder / "rule-certificate.json").write_text(control.certificate().to_json())
     evicp.selective(logits, labels, error=0.2, class_names=HOSTILE).save(folder / "selective.safetensors")
     truth = np.eye(K, dtype=int)[labels]
     evicp.multilabel(logits, truth, class_names=HOSTILE).save(folder / "several.safetensors")
@@ -280,6 +282,7 @@ GOOD: dict[str, list[str]] = {
     "show rule json": ["show", "several.safetensors", "--json"],
     "show json": ["show", "class.safetensors", "-c", "0.8", "--json"],
     "verify": ["verify", "cal.safetensors", "certificate.json"],
+    "verify rule": ["verify", "rule.safetensors", "rule-certificate.json", "--json"],
     "verify json": ["verify", "cal.safetensors", "certificate.json", "--json"],
     "check": ["check", "cal.safetensors", "unlabelled.npz"],
     "check json": ["check", "cal.safetensors", "test.npz", "--reference", "val.npz", "--json"],

@@ -327,7 +327,7 @@ BAD = [
     ({"missed": "few"}, InputTypeError, "must be a number"),
     ({"confidence": 2}, InputError, "confidence must be strictly"),
     ({"precision": 0.9}, InputError, "precision= needs confidence="),
-    ({"precision": 0.9, "confidence": 0.9, "by_label": True}, InputError, "one threshold for all"),
+    ({"precision": 0.9, "confidence": 0.9, "by_label": True}, InputError, "and no by_label="),
     ({"by_label": "yes"}, InputTypeError, "by_label must be True or False"),
     ({"coverage": 0.9}, InputTypeError, "Pass the share of true labels"),
 ]
@@ -347,7 +347,7 @@ def test_truth_that_does_not_fit_is_refused(many):
         ([[0]] * 5, LabelsError, "one list of labels for each of 800 rows; got 5"),
         ([[0, 0]] + [[1]] * 799, LabelsError, "a label only once per row; got 0 twice in row 0"),
         ([[7]] + [[1]] * 799, LabelsError, "in row 0"),
-        (np.zeros((800, K), bool), InputError, "there is none"),
+        (np.zeros((800, K), bool), InputError, "must contain at least one true label; got none"),
         ("cat", InputTypeError, "a list of labels per row"),
         (np.arange(800), InputTypeError, "one list of labels per row"),
     ]

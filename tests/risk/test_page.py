@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,7 +11,10 @@ import numpy as np
 import pytest
 
 import evicp
+from evicp.calibration.verification import compared_with
+from evicp.cli.rules import read_rule
 from evicp.errors import InputError
+from evicp.io.json_text import plain
 
 K = 4
 HOSTILE = ["<script>alert(1)</script>", "</title><img src=x>", "{{facts}}", "a & \"b\" 'c'"]
@@ -122,3 +127,17 @@ def test_answers_are_judged_in_each_group() -> None:
     assert "is MORE, in 1, than 0.1" in str(broken)
     (section,) = broken.sections
     assert section.table[1][0][0] == "1"
+
+
+@pytest.mark.parametrize("name", ["risk", "selective", "multilabel"])
+def test_a_certificate_belongs_to_its_file(name: str, tmp_path: Path) -> None:
+    rule, _ = rules()[name]
+    rule.save(tmp_path / "rule.safetensors")
+    stated = json.loads(rule.certificate().to_json())
+    assert stated["checksum"] == hashlib.sha256((tmp_path / "rule.safetensors").read_bytes()).hexdigest()
+    made = plain(read_rule(str(tmp_path / "rule.safetensors")).certificate().to_dict())
+    assert compared_with(made, stated).holds
+    assert compared_with(made, stated | {"n": 3}).differences == (("n", 3, 1500),)
+    assert not compared_with(made, stated | {"checksum": "0" * 64}).same_calibration
+    with pytest.raises(InputError, match="must have 'checksum'"):
+        compared_with(made, {})

@@ -182,7 +182,7 @@ def test_what_cannot_be_certified_is_refused_and_says_what_would_help(many):
     logits, labels = many
     with pytest.raises(InputError, match=r"0\.001 cannot be certified with confidence 0\.95"):
         selective(logits, labels, error=0.001)
-    with pytest.raises(InputError, match=r"About [\d,]+ rows would do") as refused:
+    with pytest.raises(InputError, match=r"About [\d,]+ rows would be enough") as refused:
         selective(logits[:150], labels[:150], error=0.08)
     assert 150 < int(str(refused.value).split("About ")[1].split()[0].replace(",", "")) < 5000
     rng = np.random.default_rng(0)

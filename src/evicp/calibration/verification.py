@@ -81,10 +81,21 @@ def verify(calibration: Calibration, certificate: Mapping[str, Any]) -> Verifica
         made = calibration.certificate(
             certificate["coverage"], confidence=certificate["confidence"], pac=certificate.get("pac")
         ).to_dict()
-        checksum = certificate["checksum"]
     except KeyError as error:
         raise InputError(f"a certificate must have {error}; write it with evicp calibrate --json.") from error
-    if checksum != made["checksum"]:
+    return compared_with(made, certificate)
+
+
+def compared_with(made: Mapping[str, Any], certificate: Mapping[str, Any]) -> Verification:
+    """Compare a certificate with the one made again.
+
+    Parameters
+    ----------
+    made, certificate : plain values of both
+    """
+    if "checksum" not in certificate:
+        raise InputError("a certificate must have 'checksum'; write it with evicp calibrate --json.")
+    if certificate["checksum"] != made["checksum"]:
         return Verification(False, (), (), ())
     compared = tuple(name for name in made if name not in _NOT_RECOMPUTED)
     differences = tuple(_differences(compared, certificate, made))

@@ -54,7 +54,7 @@ COMMANDS = MappingProxyType(
         "explain": "Explain one row: the parts of each label's score, and which labels are in the set.",
         "plan": "Compute how many calibration rows keep coverage within a tolerance.",
         "show": "Show the content of a calibration file and its certificate, or the content of a rule.",
-        "verify": ("Verify that a certificate belongs to a calibration: checksums and recomputed figures."),
+        "verify": ("Verify that a certificate belongs to a calibration or a rule: checksums and recomputed figures."),
         "check": "Test whether new rows resemble the calibration rows, with or without labels.",
         "monitor": ("Monitor coverage on labelled rows in order of arrival; raise an alarm when it no longer holds."),
         "export": ("Add prediction sets to an ONNX classifier: standard operators, dynamic batch size."),

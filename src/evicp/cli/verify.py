@@ -8,10 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from evicp.calibration.verification import compared_with
 from evicp.calibration.verification import verify as verify_certificate
 from evicp.cli import inputs, options
 from evicp.cli.printing import print_result
+from evicp.cli.rules import is_rule, read_rule
 from evicp.errors import FileError
+from evicp.io.json_text import plain
 from evicp.io.paths import as_path, read_text
 
 Certificate = Annotated[
@@ -25,11 +28,15 @@ Certificate = Annotated[
     "evicp calibrate val.npz -o cal.safetensors --json > certificate.json",
 )
 def verify(calibration: options.CalibrationFile, certificate: Certificate, as_json: options.Json = False) -> None:
-    """Verify that a certificate belongs to a calibration: checksums and recomputed figures.
+    """Verify that a certificate belongs to a calibration or a rule: checksums and recomputed figures.
 
     Exit code 1 means that the certificate belongs to another calibration, or that a figure is wrong.
     """
-    found = verify_certificate(inputs.load_calibration(calibration, "comes before CERTIFICATE"), _read(certificate))
+    stated = _read(certificate)
+    if is_rule(calibration):
+        found = compared_with(plain(read_rule(calibration).certificate().to_dict()), stated)
+    else:
+        found = verify_certificate(inputs.load_calibration(calibration, "comes before CERTIFICATE"), stated)
     print_result(as_json, found.to_dict(), found)
     if not found.holds:
         raise typer.Exit(1)

@@ -104,10 +104,15 @@ def _digest(description: str, tensors: dict[str, F64]) -> str:
 
 def checksum(calibration: Calibration) -> str:
     """SHA-256 of the file that `save` writes, as `sha256sum` gives it."""
-    header, tensors = _file(_description(calibration), _tensors(calibration))
+    return sealed_checksum(_description(calibration), _tensors(calibration))
+
+
+def sealed_checksum(description: str, tensors: dict[str, F64]) -> str:
+    """SHA-256 of the file that `write_sealed` writes."""
+    header, arrays = _file(description, tensors)
     digest = hashlib.sha256(header)
-    for tensor in tensors:
-        digest.update(tensor.data)
+    for array in arrays:
+        digest.update(array.data)
     return digest.hexdigest()
 
 

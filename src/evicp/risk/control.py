@@ -23,7 +23,7 @@ from evicp.method.scores import ScoreLike
 from evicp.report.rule import Section
 from evicp.risk.certificate import RuleCertificate
 from evicp.risk.curve import RiskCurve, risk_curve
-from evicp.risk.files import load_rule, save_rule, stored_fraction
+from evicp.risk.files import Stored, checksum, load_rule, stored_fraction
 from evicp.risk.law import RiskLaw
 from evicp.risk.loss import CLASS_COSTS, COST_MATRIX, FUNCTION, MISS, Loss, as_loss, exact
 from evicp.risk.rule import Rule
@@ -246,18 +246,13 @@ class RiskControl(Rule):
             "score": self.calibration.score.name,
             "parameters": self.calibration.score.plain_parameters(),
             "n_classes": self.calibration.n_classes,
+            "checksum": checksum(self.stored()),
             "observed": None if evaluation is None else evaluation.to_dict(),
         }
         return RuleCertificate("Risk certificate", tuple(facts), RiskLaw.kind.caveat, figures)
 
-    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the rule to a safetensors file, atomically. Read it with `RiskControl.load`.
-
-        Parameters
-        ----------
-        path : of the file
-        overwrite : whether a file that exists is replaced; it is refused otherwise
-        """
+    def stored(self) -> Stored:
+        """What its file holds."""
         content = {
             "risk": str(self.risk),
             "confidence": self.confidence,
@@ -265,7 +260,7 @@ class RiskControl(Rule):
         }
         steps = {"scores": self.steps.scores, "before": self.steps.before, "after": self.steps.after}
         costs = {"costs": self.loss.costs.reshape(-1)} if self.loss.costs.size else {}
-        save_rule(path, "risk", content, self.calibration, steps | costs, overwrite=overwrite)
+        return Stored("risk", content, self.calibration, steps | costs)
 
     @classmethod
     def load(

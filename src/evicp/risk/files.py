@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws.law import canonical
 from evicp.errors import ArtifactError, InputError
-from evicp.io.artifact import RULE, content_of, read_sealed, rebuilt, write_sealed
+from evicp.io.artifact import RULE, content_of, read_sealed, rebuilt, sealed_checksum, write_sealed
 from evicp.method.scores import as_score
 from evicp.risk.known import KnownLogits
 from evicp.types import F64
@@ -24,33 +24,39 @@ FORMAT_VERSION = 1
 Rebuild = Callable[[dict[str, Any], Any, dict[str, F64]], Any]
 
 
-def save_rule(
-    path: str | PathLike[str],
-    rule: str,
-    content: dict[str, Any],
-    base: Calibration | KnownLogits,
-    arrays: Mapping[str, NDArray[Any]],
-    *,
-    overwrite: bool = False,
-) -> None:
-    """Write a rule, atomically.
+class Stored(NamedTuple):
+    """What the file of a rule holds.
 
     Parameters
     ----------
-    path : of the file
     rule, content : the name of the rule, and its plain values
     base : the calibration that it rests on, or what is known of its logits
     arrays : of the rule, by name
-    overwrite : whether a file that exists is replaced; it is refused otherwise
     """
-    whole = {"rule": rule, "rule_version": FORMAT_VERSION, **content}
-    tensors = {f"{RULE}{name}": np.asarray(arrays[name], np.float64) for name in sorted(arrays)}
-    if isinstance(base, Calibration):
-        whole["calibration"] = content_of(base)
-        tensors = base.law.tensors(base.scores) | tensors
-    else:
-        whole["logits"] = base.description()
-    write_sealed(path, canonical(whole), tensors, overwrite=overwrite)
+
+    rule: str
+    content: dict[str, Any]
+    base: Calibration | KnownLogits
+    arrays: Mapping[str, NDArray[Any]]
+
+    def sealed(self) -> tuple[str, dict[str, F64]]:
+        """The same as a description and arrays of doubles."""
+        whole = {"rule": self.rule, "rule_version": FORMAT_VERSION, **self.content}
+        tensors = {f"{RULE}{name}": np.asarray(self.arrays[name], np.float64) for name in sorted(self.arrays)}
+        if not isinstance(self.base, Calibration):
+            return canonical({**whole, "logits": self.base.description()}), tensors
+        tensors = self.base.law.tensors(self.base.scores) | tensors
+        return canonical({**whole, "calibration": content_of(self.base)}), tensors
+
+
+def save_rule(path: str | PathLike[str], stored: Stored, *, overwrite: bool = False) -> None:
+    """Write a rule, atomically; a file that exists is refused, if it is not to be overwritten."""
+    write_sealed(path, *stored.sealed(), overwrite=overwrite)
+
+
+def checksum(stored: Stored) -> str:
+    """SHA-256 of that file."""
+    return sealed_checksum(*stored.sealed())
 
 
 def load_rule(path: str | PathLike[str], rules: Mapping[str, Rebuild], score: Any = None) -> Any:

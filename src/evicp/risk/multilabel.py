@@ -23,7 +23,7 @@ from evicp.report.rule import Section
 from evicp.risk.certificate import RuleCertificate
 from evicp.risk.control import RiskEvaluation, as_risk, as_sure
 from evicp.risk.curve import RiskCurve, risk_curve
-from evicp.risk.files import load_rule, save_rule, stored_fraction
+from evicp.risk.files import Stored, checksum, load_rule, stored_fraction
 from evicp.risk.known import KnownLogits
 from evicp.risk.label_metrics import LabelRecalls, MultiLabelEvaluation
 from evicp.risk.precision import surest_threshold
@@ -245,6 +245,24 @@ class MultiLabel(Rule):
         ----------
         evaluation : an evaluation on other rows
         """
+        facts = self._facts()
+        if evaluation is not None:
+            facts.append(("observed", str(evaluation).partition("\n")[0]))
+        figures = {
+            "missed": float(self.risk),
+            "confidence": self.confidence,
+            "by_label": self.by_label,
+            "n": self.n,
+            "n_classes": self.n_classes,
+            "thresholds": self.thresholds.tolist(),
+            "precision": None if self.precision is None else float(self.precision),
+            "surest": self.surest,
+            "checksum": checksum(self.stored()),
+            "observed": None if evaluation is None else evaluation.to_dict(),
+        }
+        return RuleCertificate("Certificate of sets of several labels", tuple(facts), _CAVEAT, figures)
+
+    def _facts(self) -> list[tuple[str, str]]:
         sure = "on average over calibration sets" if self.confidence is None else f"with confidence {self.confidence:g}"
         where, of_each = (
             ("of each label's rows", " for each by itself") if self.by_label else ("of a row's true labels", "")
@@ -264,20 +282,7 @@ class MultiLabel(Rule):
             line = f"at least {float(self.precision):g} of a row's labels true, logits from {self.surest:.6g} on"
             line = "none: no threshold is certified" if self.surest == np.inf else line
             facts.append(("sure labels", line))
-        if evaluation is not None:
-            facts.append(("observed", str(evaluation).partition("\n")[0]))
-        figures = {
-            "missed": float(self.risk),
-            "confidence": self.confidence,
-            "by_label": self.by_label,
-            "n": self.n,
-            "n_classes": self.n_classes,
-            "thresholds": self.thresholds.tolist(),
-            "precision": None if self.precision is None else float(self.precision),
-            "surest": self.surest,
-            "observed": None if evaluation is None else evaluation.to_dict(),
-        }
-        return RuleCertificate("Certificate of sets of several labels", tuple(facts), _CAVEAT, figures)
+        return facts
 
     def __repr__(self) -> str:
         sure = "" if self.confidence is None else f" with confidence {self.confidence:g}"
@@ -288,14 +293,8 @@ class MultiLabel(Rule):
     # -----------------------------------------------------------------------------------------------------------
     # Files
 
-    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the rule to a safetensors file, atomically. Read it with `MultiLabel.load`.
-
-        Parameters
-        ----------
-        path : of the file
-        overwrite : whether a file that exists is replaced; it is refused otherwise
-        """
+    def stored(self) -> Stored:
+        """What its file holds."""
         content = {
             "missed": str(self.risk),
             "confidence": self.confidence,
@@ -307,7 +306,7 @@ class MultiLabel(Rule):
         arrays = {"scores": steps.scores, "before": steps.before, "after": steps.after, "codes": self.codes}
         if self.surest is not None:
             arrays["surest"] = np.array([self.surest])
-        save_rule(path, "multilabel", content, self.known, arrays, overwrite=overwrite)
+        return Stored("multilabel", content, self.known, arrays)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> MultiLabel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -11,6 +12,7 @@ from evicp.errors import InputError
 from evicp.report.provenance import Provenance
 from evicp.report.rule import RulePage, Section
 from evicp.risk.certificate import RuleCertificate
+from evicp.risk.files import Stored, save_rule
 from evicp.sets import PredictionSets
 from evicp.types import F64
 
@@ -26,6 +28,18 @@ class Rule:
     evaluate: Callable[..., Any]
     #: The loss of each set, (n,): of sets and labels.
     losses: Callable[..., F64]
+    #: What its file holds.
+    stored: Callable[[], Stored]
+
+    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write it to a safetensors file that holds no code, atomically. `load` reads it again.
+
+        Parameters
+        ----------
+        path : of the file
+        overwrite : whether a file that exists is replaced; it is refused otherwise
+        """
+        save_rule(path, self.stored(), overwrite=overwrite)
 
     def observed(self, sets: PredictionSets, truth: ArrayLike, groups: ArrayLike | None = None) -> F64:  # noqa: ARG002
         """What each set of a labelled row is worth; of all rows together `evaluation_of` makes an evaluation."""

@@ -22,7 +22,7 @@ from evicp.risk.answers import SelectiveEvaluation
 from evicp.risk.certificate import RuleCertificate
 from evicp.risk.curve import RiskCoverage, curve_of
 from evicp.risk.doubt import as_doubt, best_labels, doubts_of
-from evicp.risk.files import load_rule, save_rule, stored_fraction, stored_texts
+from evicp.risk.files import Stored, checksum, load_rule, stored_fraction, stored_texts
 from evicp.risk.known import KnownLogits
 from evicp.risk.rows import Rows, groups_of, names_of
 from evicp.risk.rule import Rule
@@ -340,8 +340,8 @@ class Selective(Rule):
             facts.append(("never answered", f"{len(silent):,} of {len(self.names):,}: {some_of(silent)}"))
         if evaluation is not None:
             facts.append(("observed", str(evaluation)))
-        observed = {"observed": None if evaluation is None else evaluation.to_dict()}
-        return RuleCertificate("Certificate of answers", tuple(facts), _CAVEAT, figures | observed)
+        own = {"checksum": checksum(self.stored()), "observed": None if evaluation is None else evaluation.to_dict()}
+        return RuleCertificate("Certificate of answers", tuple(facts), _CAVEAT, figures | own)
 
     def _figures(self) -> dict[str, Any]:
         """What a certificate says, as plain values."""
@@ -375,14 +375,8 @@ class Selective(Rule):
     # -----------------------------------------------------------------------------------------------------------
     # Files
 
-    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the rule to a safetensors file, atomically. Read it with `Selective.load`.
-
-        Parameters
-        ----------
-        path : of the file
-        overwrite : whether a file that exists is replaced; it is refused otherwise
-        """
+    def stored(self) -> Stored:
+        """What its file holds."""
         content = {
             "error": str(Fraction(self.error)),
             "confidence": self.confidence,
@@ -396,7 +390,7 @@ class Selective(Rule):
         arrays = {"doubts": rows.doubts, "wrong": rows.wrong, "codes": rows.codes, "aside": rows.aside}
         if self.candidates is not None:
             arrays["candidates"] = np.array(self.candidates)
-        save_rule(path, "selective", content, self.known, arrays, overwrite=overwrite)
+        return Stored("selective", content, self.known, arrays)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, doubt: Any = None) -> Selective:
