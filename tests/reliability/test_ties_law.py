@@ -233,6 +233,19 @@ def test_tied_rows_are_covered_in_every_pair_of_precisions(setting, score, fewer
         assert z > -3, (made, used)
 
 
+@pytest.mark.parametrize(
+    "score", [APS(randomized=False), RAPS(randomized=False), Margin()], ids=lambda score: score.name
+)
+def test_single_precision_in_doubles_has_the_room_of_single_precision(score):
+    """Ties of calibration rows differ by the rounding of their logits, whatever their scores are computed in."""
+    logits, labels = digits("forest 15")(np.random.default_rng(4), 900)
+    plain, doubles = (
+        calibrate(PRECISIONS[made](logits[:600]), labels[:600], score).predict(PRECISIONS["float16"](logits[600:]), 0.9)
+        for made in ("float32", "float32 as doubles")
+    )
+    assert (plain.sizes != doubles.sizes).mean() < 0.01
+
+
 def test_control_thresholds_without_room_lose_the_tied_rows(repeats, figure):
     def predict(z, y, new, _):
         careless = dataclasses.replace(calibrate(z, y, LAC()), origin=None)

@@ -99,8 +99,8 @@ class Origin:
             return ascending
         made_by, size = self.arithmetic, np.abs(ascending)
         is_double = made_by.working == new.working == "float64"
-        times = OF_SUMS if score.adds_up or n_classes > MANY_CLASSES else 1.0
-        slack = times * SLACK["float64" if is_double else "float32"] * np.maximum(1.0, size)
+        times = (OF_SUMS if score.adds_up or n_classes > MANY_CLASSES else 1.0) * np.maximum(1.0, size)
+        slack = times * SLACK["float64" if is_double else "float32"]
         coarser = max(ROUNDOFF[new.logits], ROUNDOFF[made_by.logits])
         if coarser == ROUNDOFF[new.finest] == ROUNDOFF[made_by.finest]:
             return ascending + slack
@@ -109,7 +109,9 @@ class Origin:
         if coarser > ROUNDOFF["float32"]:
             # Labels that coarser rows make equal share the larger rank of ECP.
             of_ranks = self._most_moved(score, new) if isinstance(score, ECP) and self._is_finer_than(new) else 0.0
-            rounding = np.where(_is_piled_up(ascending, slack), rounding, of_ranks)
+            # Doubles may hold single precision: scores that would tie then differ by its rounding.
+            of_ties = slack if made_by.finest == made_by.logits == "float64" else times * SLACK["float32"]
+            rounding = np.where(_is_piled_up(ascending, of_ties), rounding, of_ranks)
         return ascending + np.maximum(slack, rounding)
 
     def warn_of_coarse_rows(self, score: Score, new: Arithmetic) -> None:
