@@ -116,6 +116,18 @@ def test_rows_that_count_twice_are_named() -> None:
     assert "files read twice" in remark(np.tile(single, (2, 1)), np.tile(labels, 2), "ecp")
 
 
+def test_rows_in_half_precision_share_logits_and_are_no_copies() -> None:
+    logits, labels = draw(5, 4000)
+    half = (4 + logits / 4).astype(np.float16)  # some true labels of a class have one logit
+    own = list(zip(labels, half[np.arange(4000), labels], strict=True))
+    assert len(own) - len(set(own)) > 400
+    look = evicp.calibrate(half, labels).first_look
+    assert look is not None
+    assert look.remarks == ()
+    twice = np.r_[0:4000, 0:100]
+    assert "100 of 4,100 calibration rows are duplicates" in remark(half[twice], labels[twice])
+
+
 def test_a_model_with_few_outputs_repeats_rows_for_good_reason() -> None:
     """Leaves of a tree: rows are equal, and their labels are not always."""
     rng = np.random.default_rng(0)

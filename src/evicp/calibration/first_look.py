@@ -101,7 +101,7 @@ def look_at(logits: NDArray[Any], labels: I64, hashes: NDArray[np.uint64] | None
     n, k = logits.shape
     wanted = min(n, _LOOKED_AT - before) if before < _LOOKED_AT else min(n // _ONE_IN, _LOOKED_AT)
     rows = _spread(n, wanted)
-    some = logits[rows]
+    some = logits[rows] if logits.itemsize > 2 else logits[rows].astype(np.float32)  # which NumPy compares faster
     top, truth, places = some.argmax(1).astype(np.int64), labels[rows], np.arange(len(rows))
     kept = min(len(rows), _MOST_SETS, max(16, _LOGITS // k)) if before < _MOST_SETS else 0
     return Look(
@@ -124,15 +124,18 @@ def _spread(n: int, wanted: int) -> I64:
 
 
 def _copies(logits: NDArray[Any], labels: I64, hashes: NDArray[np.uint64]) -> tuple[int, int]:
-    """How many rows equal another one, with the same label and with another one; (0, 0) where they are few."""
-    ascending = np.sort(hashes)
-    if (
-        np.sum(ascending[1:] == ascending[:-1]) < 0.01 * len(hashes) or len(hashes) < _ENOUGH
-    ):  # copies have equal hashes
+    """How many rows equal another one, with the same label and with another one; (0, 0) where the former are few."""
+    few = 0.01 * len(hashes)
+    order = np.argsort(hashes)
+    repeats = hashes[order[1:]] == hashes[order[:-1]]
+    if np.sum(repeats) < few or len(hashes) < _ENOUGH:  # copies have equal hashes
         return 0, 0
-    keys = np.zeros(len(logits), np.uint64)
-    for column in (0, logits.shape[1] // 2, -1):
-        keys = mix64(keys + bits_of(logits[:, column]))
+    # In half precision many rows have equal hashes, and few of them other logits in common.
+    rows = order[np.append(repeats, False) | np.append(False, repeats)]
+    keys = np.sort(_keys(logits[rows]) + hashes[rows])
+    if np.sum(keys[1:] == keys[:-1]) < few:
+        return 0, 0
+    keys = _keys(logits)
     order = np.argsort(keys, kind="stable")
     first, second = order[:-1], order[1:]
     near = np.flatnonzero(keys[first] == keys[second])
@@ -142,6 +145,14 @@ def _copies(logits: NDArray[Any], labels: I64, hashes: NDArray[np.uint64]) -> tu
     same = labels[first] == labels[second]
     scale = len(near) / max(1, len(looked))
     return round(scale * np.sum(equal & same)), round(scale * np.sum(equal & ~same))
+
+
+def _keys(logits: NDArray[Any]) -> NDArray[np.uint64]:
+    """Numbers, (n,), that equal rows have in common."""
+    keys = np.zeros(len(logits), np.uint64)
+    for column in (0, logits.shape[1] // 2, -1):
+        keys = mix64(keys + bits_of(logits[:, column]))
+    return keys
 
 
 def first_look(looks: Sequence[Look], score: Score, scores: F64, n_classes: int, *, marginal: bool) -> FirstLook | None:
