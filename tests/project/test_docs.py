@@ -65,6 +65,15 @@ def test_no_merge_was_left_half_way() -> None:
     assert [page.name for page in pages if marker.search(page.read_text(encoding="utf-8"))] == []
 
 
+def test_no_list_was_joined_into_a_paragraph() -> None:
+    """Reflowed text shows the marks of a list in the middle of its lines."""
+    joined = re.compile(r"^(?!\|).*[.:;] - [A-Z`]", re.MULTILINE)
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+    assert {page.name: joined.findall(page.read_text(encoding="utf-8")) for page in pages} == {
+        p.name: [] for p in pages
+    }
+
+
 def test_the_runner_bites(tmp_path: Path) -> None:
     """It sees a failing command, an exception, a missing target and an extra that does not exist."""
     for code in ("evicp plan --coverage 2", "make nonsense", "pip install '.[no]'", "evicp reproduce --trails 3"):
