@@ -1,4 +1,4 @@
-"""Hugging Face Hub: a calibration beside its model, with its certificate on the model card.
+"""Hugging Face Hub: a calibration next to its model, with its certificate on the model card.
 
 `evicp.load("hf://owner/model")` reads it from there, also offline where the hub's client has it in its cache. What is
 downloaded is checked as any other file.
@@ -24,7 +24,7 @@ from evicp.types import Coverage
 
 __all__ = ["FILE", "push", "save_beside", "with_section"]
 
-#: What a calibration beside a model is called, unless it is given another name.
+#: What a calibration next to a model is called, unless it is given another name.
 FILE = "calibration.safetensors"
 
 _CARD = "README.md"
@@ -52,7 +52,7 @@ def push(
     ----------
     repo_id : of the model, "owner/model"; it is created where there is none
     coverage, evaluation : of the certificate, as for `Calibration.certificate`
-    filename : of the calibration in the repository; each one has a section of its own
+    filename : of the calibration in the repository; each one has its own section
     private : whether a repository that is created is private
     token : of the hub; by default the one that `hf auth login` has stored, or HF_TOKEN
     revision : the branch; main by default
@@ -116,7 +116,7 @@ def with_section(card: str, certificate: Certificate, filename: str = FILE, repo
     Parameters
     ----------
     card : the text of README.md, "" where there is none
-    filename : of the calibration beside the card
+    filename : of the calibration next to the card
     repo_id : "owner/model", where they are on the hub
 
     >>> from evicp import calibrate
@@ -128,7 +128,7 @@ def with_section(card: str, certificate: Certificate, filename: str = FILE, repo
     True
     """
     if not _NAME.fullmatch(filename) or ".." in filename:
-        raise FileError(f"filename must be a name beside the model that ends in .safetensors; got {filename!r}.")
+        raise FileError(f"filename must be a name in the model's folder that ends in .safetensors; got {filename!r}.")
     begin, end = f"<!-- evicp: {filename} -->", f"<!-- end of evicp: {filename} -->"
     section = f"{begin}\n{_section(certificate, filename, repo_id)}\n{end}\n"
     before, found, rest = card.partition(begin)

@@ -53,7 +53,7 @@ def log_model(
     Parameters
     ----------
     name : of the model
-    coverage : of the sets unless `predict` is asked for another one, and of the certificate in certificate.json
+    coverage : the default of `predict`, and of the certificate in certificate.json
     classifier : the address of a logged model, "models:/..." or "runs:/...", which is copied
     output_is : what that model's pyfunc gives: "logits", or "probabilities", of which logarithms are taken
     evaluation : for the certificate, as for `Calibration.certificate`
@@ -73,7 +73,7 @@ def save_model(
     evaluation: Evaluation | None = None,
     **options: Any,
 ) -> None:
-    """Write the model that `log_model` logs into a folder of its own.
+    """Write the model that `log_model` logs into a separate folder.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def plot_evaluation(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
-    """Coverage by set size, with exact intervals and the number of rows, beside the target."""
+    """Coverage by set size, with exact intervals and the number of rows, next to the target."""
     axes = _axes(ax)
     strata = [stratum for stratum in evaluation.size_strata if stratum.count]
     coverage = np.array([stratum.coverage for stratum in strata], float)

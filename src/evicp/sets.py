@@ -30,7 +30,7 @@ __all__ = ["PredictionSets", "SetsSummary"]
 
 @dataclass(frozen=True, kw_only=True)
 class AboutSets:
-    """What sets remember beside their labels, in the attributes that `PredictionSets` describes."""
+    """What sets remember in addition to labels, in the attributes that `PredictionSets` describes."""
 
     n_classes: int
     coverage: Fraction
@@ -317,7 +317,7 @@ def sets_of(about: AboutSets, offsets: I64, labels: I32) -> PredictionSets:
 
 
 def about_of(sets: PredictionSets) -> AboutSets:
-    """What sets remember beside their labels."""
+    """What sets remember in addition to labels."""
     return AboutSets(**{part.name: getattr(sets, part.name) for part in fields(AboutSets)})
 
 

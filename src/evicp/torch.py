@@ -169,7 +169,7 @@ def _check_calibration(calibration: Any, *, of_batches: bool = False) -> None:
 
 
 def _batches(model: Model, loader: Iterable[Any], device: Any, *, grouped: bool) -> Iterator[tuple[Tensor, Any, Any]]:
-    """The model's logits batch by batch, with the labels on their device and, where asked for, the rows' groups."""
+    """The model's logits batch by batch, with the labels on their device and, if requested, the rows' groups."""
     device = _device_of(model) if device is None else torch.device(device)
     for batch in loader:
         inputs, labels, groups = _unpack(batch, grouped)
@@ -212,7 +212,7 @@ def _switch(modes: dict[nn.Module, bool]) -> None:
 
 
 def _unpack(batch: Any, grouped: bool) -> tuple[Any, Any, Any]:
-    """The inputs, labels and, where they are asked for, groups of a batch."""
+    """The inputs, labels and, if requested, groups of a batch."""
     names = ("labels", "groups") if grouped else ("labels",)
     if hasattr(batch, "keys") and all(name in batch for name in names):
         inputs = {name: batch[name] for name in batch if name not in names}

@@ -16,7 +16,7 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
-#: What may be asked for: a share of labels between 0 and 1, and several of them.
+#: A target coverage: a number between 0 and 1; and several of them.
 Coverage = float | Fraction | Decimal | np.floating[Any]
 Coverages = Sequence[Coverage] | NDArray[np.floating[Any]]
 

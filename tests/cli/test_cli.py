@@ -421,7 +421,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "report taken": (["report", "val.npz", "-o", "taken.html"], "exists. Use --force"),
     "report names": (["report", "test.npz", "-o", "x.html", "--class-names", "taken.txt"], "got 1 names for 5 classes"),
     "report coverage": (["report", "val.npz", "-o", "x.html", "--coverage", "0.3"], "from 0.5 to 0.999"),
-    "report holdout": (["report", "val.npz", "-o", "x.html", "--temperature", "holdout"], "keeps the guarantee"),
+    "report holdout": (["report", "val.npz", "-o", "x.html", "--temperature", "holdout"], "scores with a guarantee"),
     "control risk": (["control", "val.npz", "--risk", "2", "-o", "x.safetensors"], "below the largest loss, 1; got 2"),
     "control costs": (
         ["control", "val.npz", "--risk", "1", "--costs", "deep-costs.npy", "-o", "x.safetensors"],

@@ -94,7 +94,7 @@ _WHOLE = ("torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint
 
 
 def _labels_beside(array: Any, labels: Any, logits: Any, classes: ClassAxis) -> Any:
-    """Labels as a tensor beside the logits: class numbers that lie there as they are, others looked up and checked."""
+    """Labels as a tensor next to the logits: class numbers that lie there as they are, others looked up and checked."""
     are_numbers = convert.is_torch(labels) and classes.takes_numbers and str(labels.dtype) in _WHOLE
     if are_numbers and (labels.shape, labels.device, labels.layout) == (array.shape[:1], array.device, array.layout):
         return labels

@@ -438,6 +438,6 @@ class Calibration(Shown):
         outer("save")(self, path, overwrite=overwrite)
 
     def push_to_hub(self, repo_id: str, coverage: Coverage = 0.9, **options: Any) -> str:
-        """Write the calibration beside a model on the Hugging Face Hub, with its certificate: see `evicp.hub.push`."""
+        """Write the calibration next to a model on the Hugging Face Hub, with its certificate: see `evicp.hub.push`."""
         address: str = outer("push_to_hub")(self, repo_id, coverage, **options)
         return address

@@ -143,7 +143,7 @@ class Calibrator:
 
     @property
     def kind(self) -> Kind:
-        """What is needed of rows without weights of their own."""
+        """What is needed of rows without their own weights."""
         return kind_of(self.by, self._class_weights, None)
 
     @property

@@ -55,7 +55,7 @@ class Certificate:
 
     Attributes
     ----------
-    coverage : asked for
+    coverage : the target
     n : calibration rows
     rank : k, of the threshold among the calibration scores
     threshold : the k-th smallest calibration score; +inf with too few rows

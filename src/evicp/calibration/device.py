@@ -1,4 +1,4 @@
-"""What stays on an accelerator: prediction sets of its tensors, and calibration scores until they are asked for."""
+"""What stays on an accelerator: prediction sets of its tensors, and calibration scores until they are needed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DeviceArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """The numbers as an array."""
-        if self._stream is not None:  # the numbers may still be worked out there
+        if self._stream is not None:  # the numbers may still be computed there
             torch.cuda.current_stream(self.values.device).wait_stream(self._stream)
         array = self.values.cpu().numpy()
         # Torch has unsigned numbers of 64 bits not on every device: their bits come as signed ones.

@@ -24,7 +24,7 @@ from evicp.types import F64, I64, Bools
 
 __all__ = ["FirstLook"]
 
-#: So many rows are looked at; of later batches one in so many; and sets are made of so many rows, or of so many logits.
+#: So many rows are sampled; of later batches one in so many; and sets are made of so many rows, or of so many logits.
 _LOOKED_AT, _ONE_IN, _MOST_SETS, _LOGITS = 512, 16, 128, 1 << 17
 #: Fewer rows than this are no ground for suspicion, and more are needed for an accuracy that is too good.
 _ENOUGH, _ENOUGH_RIGHT = 100, 300
@@ -72,7 +72,7 @@ class Look:
     Parameters
     ----------
     n : rows of the batch
-    top, truth, right : (m,) of the rows looked at: the label of the largest logit, the true one, whether no logit is
+    top, truth, right : (m,) of the sampled rows: the label of the largest logit, the true one, whether no logit is
         above that of the true one
     logits : of some of them, to make sets of
     known : the labels that occur in the batch
@@ -96,7 +96,7 @@ def look_at(logits: NDArray[Any], labels: I64, hashes: NDArray[np.uint64] | None
     ----------
     logits, labels : (n, K) and (n,)
     hashes : (n,) of each row's label and its logit, if they are known
-    before : how many rows have been looked at
+    before : the number of rows sampled so far
     """
     n, k = logits.shape
     wanted = min(n, _LOOKED_AT - before) if before < _LOOKED_AT else min(n // _ONE_IN, _LOOKED_AT)

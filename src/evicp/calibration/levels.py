@@ -30,7 +30,7 @@ class Level(NamedTuple):
     ties: Ties
     #: What there is to warn of where the thresholds are used.
     cautions: tuple[EvicpWarning, ...]
-    #: Whether there is more to warn of, for what was asked (see `warn_of_request`).
+    #: Whether there is more to warn of, for the request (see `warn_of_request`).
     is_suspicious: bool
 
 
@@ -99,7 +99,7 @@ def warn_of_request(levels: list[Level], *, ties: bool = True, can_smooth: bool 
 
     Parameters
     ----------
-    levels : all that is asked for
+    levels : the requested levels
     ties : whether they matter, as to plain sets
     can_smooth : whether sets could be smoothed instead
     """

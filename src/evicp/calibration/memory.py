@@ -45,7 +45,7 @@ class Remembers:
 
 
 class WithScores(Remembers):
-    """Scores as an array that nobody else can change; of rows on an accelerator they come when first asked for."""
+    """Scores as an array that other code cannot change; of rows on an accelerator they come on first use."""
 
     scores: F64
 

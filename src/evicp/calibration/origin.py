@@ -48,7 +48,7 @@ def size_of_logits(
     """How large the logits are by which rounding of a row must be judged; -inf without rows.
 
     That is the largest logit of a true label; or the largest of a row, without its sign, where that is negative, as log
-    densities and distances are. Rows whose true label has a positive logit are not looked at again.
+    densities and distances are. Rows whose true label has a positive logit are not checked again.
 
     Parameters
     ----------

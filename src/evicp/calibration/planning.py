@@ -103,7 +103,7 @@ def plan(coverage: Coverage = 0.9, tolerance: float = 0.01, confidence: float = 
 
 
 def share_within(n: int, coverage: Coverage, tolerance: float) -> float:
-    """The share of calibration sets of n rows whose coverage lies within the tolerance of what was asked.
+    """The share of calibration sets of n rows whose coverage lies within the tolerance of the target.
 
     >>> share_within(853, 0.9, tolerance=0.02) < 0.95 <= share_within(854, 0.9, tolerance=0.02)
     True

@@ -36,7 +36,7 @@ def warn_of(*cautions: EvicpWarning | None) -> None:
 
 
 def caution_of_low_coverage(coverage: Fraction) -> EvicpWarning | None:
-    """A share of misses (alpha) where the share of labels to be covered is asked for; None if it is hardly that."""
+    """A warning of a coverage that is probably an alpha; None if it is not."""
     if coverage > _LOW_COVERAGE:
         return None
     return SuspiciousInputWarning(
@@ -46,7 +46,7 @@ def caution_of_low_coverage(coverage: Fraction) -> EvicpWarning | None:
 
 
 def cautions_of_request(coverage: Fraction, confidence: float | None) -> list[EvicpWarning]:
-    """What is hardly meant: a low coverage; or a probability of failure where that of success is asked for."""
+    """Warnings of values that are probably mistakes: a low coverage, or a low confidence."""
     low = caution_of_low_coverage(coverage)
     cautions = [] if low is None else [low]
     if confidence is not None and confidence < _LOW_CONFIDENCE:
@@ -92,7 +92,7 @@ def warn_suspicious(scores: Iterable[Any], logits: NDArray[Any]) -> None:
 
 
 def warn_of_rows_beside(score: Score, logits: Any) -> None:
-    """Warn of a user's score that makes another number of a row by which rows are beside it."""
+    """Warn of a user's score that depends on the other rows of the batch."""
     own = (score, getattr(score, "evidence", None), getattr(score, "utility", None))
     if (SCORES.get(score.name) is type(score) and not any(map(callable, own[1:]))) or len(logits) < 2:
         return

@@ -23,7 +23,7 @@ from evicp.cli.printing import mute, say, visible
 from evicp.errors import MissingExtraError
 from evicp.io.atomic import remove_unfinished
 
-#: Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted (Ctrl-C), 141 nobody reads, 143 terminated.
+#: Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted (Ctrl-C), 141 output closed, 143 terminated.
 FAILED, BAD_INPUT, READER_GONE, TERMINATED = 1, 2, 141, 143
 
 #: What the parser of the command line raises; its module differs between versions of Typer.
@@ -67,7 +67,7 @@ COMMANDS = MappingProxyType(
 
 
 class _ReaderGoneError(Exception):
-    """Whoever read our output has gone. No OSError: Typer would end with code 1 itself."""
+    """The reader closed our output. Not an OSError, for which Typer would exit with code 1."""
 
 
 class _Group(TyperGroup):
@@ -125,7 +125,7 @@ def run(app: typer.Typer) -> None:
         _fail_usage(error)
     except (KeyboardInterrupt, typer.Abort):
         streams.end_interrupted()
-    except (_ReaderGoneError, BrokenPipeError):  # the code that shells have for it: 1 is that of a guarantee not kept
+    except (_ReaderGoneError, BrokenPipeError):  # the usual code of shells; 1 means a broken guarantee
         mute(sys.stdout)
         sys.exit(READER_GONE)
     except OSError as error:  # a full disk behind standard output, a folder that may not be read

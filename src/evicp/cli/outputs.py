@@ -127,7 +127,7 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _network(path: Path) -> str:
-    """The network that made these logits, if a manifest beside them says so."""
+    """The network that made these logits, if a manifest next to them says so."""
     try:
         manifest = read_manifest(path) if path.is_file() else None
     except FileError:

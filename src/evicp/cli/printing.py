@@ -57,7 +57,7 @@ def say(line: str, *, style: str | None = None) -> None:
 
 
 class _Remarks(Console):
-    """A console that nobody need listen to: Rich's own ends the program, and takes standard output away."""
+    """A console that ignores a closed stream: Rich's own ends the program and closes standard output."""
 
     def on_broken_pipe(self) -> None:
         """Go on where the reader of standard error has gone."""

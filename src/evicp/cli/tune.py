@@ -1,4 +1,4 @@
-"""`evicp tune`: the best parameters of a score, or the best score, on rows of their own."""
+"""`evicp tune`: the best parameters of a score, or the best score, on separate rows."""
 
 from __future__ import annotations
 

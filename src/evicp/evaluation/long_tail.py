@@ -1,4 +1,4 @@
-"""Offsets and rank limits of classes for long tails, found on rows of their own."""
+"""Offsets and rank limits of classes for long tails, found on separate rows."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Stratum:
     @cached_property
     def coverage_interval(self) -> tuple[float, float] | None:
         """Its exact (Clopper-Pearson) interval; None without rows."""
-        # Worked out when it is asked for: the intervals of all strata take longer than their counts.
+        # Computed on first use: the intervals of all strata take longer than their counts.
         low, high = intervals(self.hits, self.count, self.confidence)
         return (float(low), float(high)) if self.count else None
 
@@ -356,7 +356,7 @@ class Evaluation:
         return [] if verdict is None else [verdict_text(verdict)]
 
     def to_html(self, **about: Any) -> str:
-        """The evaluation as a page of its own, with figures.
+        """The evaluation as a separate page, with figures.
 
         Parameters
         ----------

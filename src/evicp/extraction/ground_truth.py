@@ -19,7 +19,7 @@ def read_ground_truth(path: Path, images: Sequence[str]) -> list[str]:
     Known forms: lines of `file label` (spaces, a tab or a comma between), with or without the file's folder or suffix,
     with a header or without, such as `val.txt` and `LOC_val_solution.csv`; one label per line in the order of the
     images' names, such as `imagenet_2012_validation_synset_labels.txt`; and the development kit's one-based numbers,
-    which need its `meta.mat` beside them.
+    which need its `meta.mat` next to them.
 
     Parameters
     ----------

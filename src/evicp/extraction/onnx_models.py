@@ -34,7 +34,7 @@ def onnx_network(path: Path, transform: Transform) -> Network:
     options.log_severity_level = 3
     try:
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has an exception class of its own for each failure
+    except Exception as error:  # onnxruntime has its own exception class for each failure
         raise FileError(f"cannot read {path}: onnxruntime says {str(error).splitlines()[0]}") from error
     if len(session.get_inputs()) != 1:
         raise InputError(f"{path} must have one input; it has {', '.join(i.name for i in session.get_inputs())}.")

@@ -111,7 +111,7 @@ def open_source(
     columns = _Columns(path, input_column, label_column, choices_column)
     if is_dataset or path.is_file():
         if labels is not None:
-            raise InputError(f"a ground-truth file is for a folder of images; {path} has labels of its own.")
+            raise InputError(f"a ground-truth file is for a folder of images; {path} has its own labels.")
         opened = _from_dataset(columns, split) if is_dataset else _from_file(columns)
     else:
         opened = _from_images(columns, labels)

@@ -45,7 +45,7 @@ class Shard:
 
 
 class Shards:
-    """The folder of shards beside an unfinished output."""
+    """The folder of shards next to an unfinished output."""
 
     def __init__(self, output: Path) -> None:
         self.output = output

@@ -159,7 +159,7 @@ def _bfloat16_of_torch(value: Any) -> NDArray[Any] | None:
 
 
 def owned(array: NDArray[Element]) -> NDArray[Element]:
-    """A read-only array that nobody else can change: a copy, unless it is read-only already."""
+    """A read-only array that other code cannot change: a copy, unless it is read-only already."""
     return frozen(array.copy() if array.flags.writeable else array)
 
 

@@ -396,7 +396,7 @@ def as_printable(names: Sequence[str], what: str) -> None:
 
 
 def is_many(coverage: Any) -> bool:
-    """Whether several coverages were asked for."""
+    """Whether several coverages were given."""
     if isinstance(coverage, np.ndarray):
         return coverage.ndim > 0
     return not isinstance(coverage, float) and isinstance(coverage, Sequence) and not isinstance(coverage, str | bytes)

@@ -23,7 +23,7 @@ from evicp.io.stored import MemoryArray, PackedArray, RawArray, Stamp, StoredArr
 #: The names of arrays, or how they are chosen among those of a file.
 Names = Collection[str] | Callable[[Sequence[str]], Collection[str]]
 
-#: The arrays that may lie beside logits in an npy file, each in a file of its own.
+#: The arrays that may lie next to logits in an npy file, each in a separate file.
 _COMPANIONS = ("labels", "inputs", "class_names")
 
 #: The formats that arrays are written in.
@@ -80,7 +80,7 @@ def open_npy(path: Path) -> StoredArray:
 def _read_at_once(file: Any) -> MemoryArray:
     """An array in npy format that is read at once, as it is small, or no plain matrix."""
     array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    file.read(1)  # an archive's checksum is looked at when its end is
+    file.read(1)  # an archive's checksum is checked when its end is
     bytes_of(array.shape, array.dtype.itemsize)
     return MemoryArray.of(array)
 
@@ -175,7 +175,7 @@ Array = NDArray[Any] | Stacked
 
 
 def write_arrays(output: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays to npz or safetensors, or each to an npy file of its own, as the suffix says."""
+    """Write arrays to npz or safetensors, or each to a separate npy file, as the suffix says."""
     if output.suffix == ".npy":
         for name, array in reversed(list(arrays.items())):  # the logits last: once they are there, all is
             path = output if name == "logits" else companion(output, name)

@@ -24,7 +24,7 @@ else:
 
 @contextmanager
 def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
-    """A temporary file beside the target that takes its place when the block ends well, and vanishes when not.
+    """A temporary file next to the target that takes its place when the block ends well, and vanishes when not.
 
     Whoever looks at the target, whenever, and whatever dies on the way, finds the old file or the new one. A symbolic
     link stays one: what it points to is replaced. The new file has the owner, group and mode of the old one and is at
@@ -113,7 +113,7 @@ def _own_name(target: Path, ending: str) -> str:
 
 
 def _create_temporary(target: Path, mode: int) -> tuple[Path, int]:
-    """A new file beside the target, and a descriptor that keeps it locked: the sign that its writer is alive."""
+    """A new file next to the target, and a descriptor that keeps it locked: the sign that its writer is alive."""
     while True:
         temporary = target.with_name(_own_name(target, f"{secrets.token_hex(8)}.tmp"))
         _unfinished.add(temporary)
@@ -199,7 +199,7 @@ def refuse_target(path: Path, suffixes: Sequence[str]) -> None:
 
 
 def refuse_existing(path: str | PathLike[str], *, overwrite: bool) -> None:
-    """Raise where a file would be replaced that nobody said may be."""
+    """Raise if a file would be replaced without permission."""
     if not overwrite and os.path.isfile(as_path(path)):  # noqa: PTH113 - no error where it cannot be looked at
         raise FileError(f"{path} exists. Pass overwrite=True to replace it, or give another name.")
 

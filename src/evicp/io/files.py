@@ -113,7 +113,7 @@ def open_sets(path: str | PathLike[str], more: Mapping[str, SetsFormat] | None =
 
 
 def _about(sets: PredictionSets) -> dict[str, Any]:
-    """What sets remember beside their labels, ready for JSON."""
+    """What sets remember in addition to labels, ready for JSON."""
     about = {**asdict(about_of(sets)), "coverage": str(sets.coverage)}
     return {name: value for name, value in about.items() if name not in ("columns", "numbered") or value}
 
@@ -146,7 +146,7 @@ class _ParquetSets(SetsFile):
 
 
 class _NpzSets(SetsFile):
-    """npz: its arrays, labels and sizes, wait in nameless files beside it until their lengths are known."""
+    """npz: its arrays, labels and sizes, wait in nameless files next to it until their lengths are known."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, tempfile.TemporaryFile(dir=path.parent))  # noqa: SIM115 - closed by close()

@@ -106,7 +106,7 @@ def open_rows(
 
     Parameters
     ----------
-    path : an npy file finds its labels and class names beside it: logits-07.npy and labels-07.npy, or val.npy and
+    path : an npy file finds its labels and class names next to it: logits-07.npy and labels-07.npy, or val.npy and
         val.labels.npy. The names of a folder are those of its files, which must agree; files of a folder that hold the
         same rows are refused. Parquet files are compared with the checksums of their pages, which pyarrow writes with
         `write_page_checksum=True` only
@@ -250,7 +250,7 @@ def _common_names(found: Sequence[Path], files: Sequence[FileRows]) -> tuple[str
 
 
 def _names_beside(path: Path, rows: FileRows) -> tuple[str, ...] | None:
-    """Class names that travel with the logits: in an npz file, beside an npy file."""
+    """Class names that travel with the logits: in an npz file, next to an npy file."""
     suffix = format_of(path)
     if suffix == ".npy" and (beside := companion(path, "class_names")).is_file():
         return _as_names(open_labels(beside, "class names").whole(), str(beside))

@@ -45,7 +45,7 @@ class Roles:
 
     @property
     def wide(self) -> bool:
-        """Whether each class has a column of its own."""
+        """Whether each class has its own column."""
         return len(self.logits) > 1
 
     @property

@@ -166,7 +166,7 @@ class Rows:
     def blocks(self, step: int | None = None, dtype: np.dtype[Any] | None = None) -> Iterator[Block]:
         """Blocks of rows, in order: `step` at a time, by default as many as the memory budget allows.
 
-        A block's arrays are valid until the next one is asked for.
+        A block's arrays are valid until the next one is read.
         """
         first, dtype = 0, self.dtype if dtype is None else dtype
         for file in self.files:

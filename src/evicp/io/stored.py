@@ -79,7 +79,7 @@ class StoredArray(ABC):
 
     @abstractmethod
     def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
-        """Rows start to stop, at most `step` at a time; a piece is valid until the next one is asked for."""
+        """Rows start to stop, at most `step` at a time; a piece is valid until the next one is read."""
 
     def whole(self) -> NDArray[Any]:
         """All rows."""
@@ -89,7 +89,7 @@ class StoredArray(ABC):
         return np.concatenate(pieces) if pieces else np.empty(self.shape, self.dtype)
 
     def span(self, start: int, stop: int) -> StoredArray:
-        """Rows start to stop, as an array of their own."""
+        """Rows start to stop, as a separate array."""
         return _Span(self.path, (stop - start, *self.shape[1:]), self.dtype, self, start)
 
     def portable(self) -> StoredArray:
@@ -184,7 +184,7 @@ class RawArray(StoredArray):
             checksum.compare()
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start to stop, in an array of their own."""
+        """Rows start to stop, in a separate array."""
         if not 0 <= start <= stop <= self.shape[0]:
             raise FileError(f"it has {self.shape[0]:,} rows, not {start:,} to {stop:,}.")
         with opened(self.path, self.stamp) as file:
@@ -264,7 +264,7 @@ class PackedArray(StoredArray):
                 if first >= start:
                     yield convert.frozen(piece)
             if last == self.shape[0]:
-                file.read(1)  # the archive's checksum is looked at when its end is
+                file.read(1)  # the archive's checksum is checked when its end is
 
 
 def _spans(step: int, start: int, stop: int) -> Iterator[tuple[int, int]]:

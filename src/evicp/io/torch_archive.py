@@ -1,4 +1,4 @@
-"""Torch files, looked at before torch does: only what `torch.save` makes of tensors is handed to its reader.
+"""Checks of torch files before torch reads them: only archives of tensors, as `torch.save` writes, are accepted.
 
 A torch file is a zip archive: `ROOT/data.pkl`, which says what there is, and the bytes of each tensor in `ROOT/data/`.
 Files of the same suffixes may also be programs (TorchScript), or pickles from before torch 1.6. Old versions of torch

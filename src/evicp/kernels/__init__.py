@@ -169,7 +169,7 @@ def label_scores(score: Any, logits: Any, labels: I64) -> F64:
 def labelled(score: Any, logits: Any, labels: Any, *, ordered: bool) -> Any:
     """The scores of labelled rows of a tensor on an accelerator, which stay there, and a summary (`Labelled`).
 
-    The labels, a tensor beside the logits, are whole numbers; that they are class numbers is determined there, too.
+    The labels, a tensor next to the logits, are whole numbers; that they are class numbers is determined there, too.
     With `ordered` the scores may come sorted as well, where that costs nothing.
     """
     return _backend_for(score, logits).labelled(score, logits, labels, ordered=ordered)

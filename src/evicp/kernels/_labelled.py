@@ -13,7 +13,7 @@ class Labelled(NamedTuple):
     """Labelled rows on a device: their scores, and what a calibration needs to know of them, on the host."""
 
     scores: Tensor
-    #: The scores in ascending order and the rows they are of, if that was asked for; queued before the one wait.
+    #: The scores in ascending order and the rows they are of, if requested; queued before the one wait.
     in_order: tuple[Tensor, Tensor] | None = None
     #: What tells each row from others, `origin.row_hashes` of the calibration; None where the host has to make it.
     hashes: Tensor | None = None
@@ -26,7 +26,7 @@ class Labelled(NamedTuple):
     largest: float = -inf
     #: Of the hashes, in the order of the rows; None where the host has to make it.
     digest: int | None = None
-    #: Whether the first rows have to be looked at: they may be suspicious.
+    #: Whether the first rows must be checked: they may be suspicious.
     odd: bool = True
 
 

@@ -159,7 +159,7 @@ def ragged_sets(score: Any, logits: NDArray[Any], threshold: float | F64) -> tup
 
 
 def ragged_labels(score: Any, logits: NDArray[Any], threshold: float | F64) -> tuple[I64, I32]:
-    """The same labels without their scores, which need not all be worked out then."""
+    """The same labels without their scores, which need not all be computed then."""
     return _sets(score, logits, threshold, scored=False)[:2]
 
 

@@ -98,13 +98,13 @@ def sets_within(logits: Tensor, limit: Tensor, dense: Iterator[tuple[int, Tensor
 
 
 class SetsPlan(NamedTuple):
-    """The sets within one threshold: here nothing more is prepared, and the first rows are looked at each time."""
+    """The sets within one threshold: here nothing more is prepared, and the first rows are sampled each time."""
 
     score: Any
     threshold: float
 
     def sets(self, logits: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Offsets, labels, and whether the first row has to be looked at."""
+        """Offsets, labels, and whether the first row must be checked."""
         return *ragged_sets(self.score, logits, self.threshold)[:2], True
 
 
@@ -279,7 +279,7 @@ def _monotone_ecp(score: Any, z: Tensor, ranks: Tensor) -> Tensor:
 
 
 def _uneven_ecp(score: Any, z: Tensor) -> Tensor:
-    """ECP with base rates of its own: ranks by (alpha, z), the maximum wherever it is."""
+    """ECP with its own base rates: ranks by (alpha, z), the maximum wherever it is."""
     rates = torch.as_tensor(np.asarray(score.rates(z.shape[1])), dtype=z.dtype, device=z.device)
     evidence = evidence_of(score.evidence, z)
     prior = (z.shape[1] * rates).expand(z.shape)

@@ -35,7 +35,7 @@ from evicp.kernels._triton_counts import RankOnly
 from evicp.kernels._triton_sets import SetsPlan
 from evicp.kernels.registry import BUILT_IN
 
-#: Rows of a large batch are worked on in groups, so that what is kept per row stays small beside the logits.
+#: Rows of a large batch are worked on in groups, so that what is kept per row stays small next to the logits.
 ROWS_PER_GROUP = 1 << 20
 
 #: At most this many slots for candidates at a time, 16 bytes each (24 where probabilities are added up).

@@ -57,7 +57,7 @@ class Batch:
         self.tiling, self.plan, self.parameters = made or launch.made_for(score, logits)
         self.stats = torch.empty(STATISTICS, self.n, dtype=torch.float64, device=logits.device)
         self.status = torch.zeros(REPORTED, dtype=torch.int64, device=logits.device) if status is None else status
-        self.odd = True  # whether the first row has to be looked at
+        self.odd = True  # whether the first row must be checked
         self.crowded = True  # whether some rows need more than their slots
 
     def label_scores(self, labels: Tensor, *, settled: bool) -> Tensor:

@@ -22,7 +22,7 @@ class SetsPlan:
 
     Made once are the tiling, the compiled kernels and the score's numbers. A call then queues the kernel that reads the
     logits, those that score the candidates and count the members, and waits, once, for their number: the sets' memory
-    is about as large as they are. A large batch is launched kernel by kernel, with memory of its own, and its sets are
+    is about as large as they are. A large batch is launched kernel by kernel, with its own memory, and its sets are
     written while the host waits if they are no larger than those of the last call, or little more. A small one, which
     takes longer to launch than to compute, is recorded as a CUDA graph at its third call: from then on a call copies
     the logits to the graph's own, replays it, waits, and copies the sets out. The graph belongs to the stream it was
@@ -38,7 +38,7 @@ class SetsPlan:
         self.recorded: Recorded | None = None
 
     def sets(self, logits: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Offsets, labels, and whether the first row has to be looked at."""
+        """Offsets, labels, and whether the first row must be checked."""
         if self.small and self.lock.acquire(blocking=False):
             try:
                 found = self._replayed(logits)
@@ -62,7 +62,7 @@ class SetsPlan:
 
 
 class Recorded:
-    """The kernels of a plan as a CUDA graph, with memory of its own."""
+    """The kernels of a plan as a CUDA graph, with its own memory."""
 
     def __init__(self, score: Any, like: Tensor, threshold: float, made: launch.Made) -> None:
         self.logits = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
@@ -101,7 +101,7 @@ class Recorded:
         self.report.copy_(batch.status, non_blocking=True)
 
     def sets(self, logits: Tensor) -> tuple[Tensor, Tensor, bool] | None:
-        """Offsets, labels, and whether the first row has to be looked at; None where the graph cannot say."""
+        """Offsets, labels, and whether the first row must be checked; None where the graph cannot say."""
         here = torch.cuda.current_device() == logits.get_device()
         if not here or torch.cuda.current_stream() != self.stream:
             return None

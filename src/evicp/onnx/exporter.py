@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from evicp.sklearn.classifier import ConformalClassifier
 
-#: What an exported model returns beside its own outputs.
+#: What an exported model returns in addition to its own outputs.
 OUTPUTS = ("set_mask", "set_size", "uncertainty")
 
 #: Where ScatterElements can add.
@@ -134,10 +134,10 @@ def _read(onnx: Any, model: Any) -> Any:
         raise InputTypeError(f"model must be an ONNX file or an onnx.ModelProto; got a {type(model).__name__}.")
     path = readable(as_path(model))
     try:
-        return onnx.load(path)  # by name: other files of the model lie beside it
+        return onnx.load(path)  # by name: other files of the model lie next to it
     except OSError as error:
         raise FileError(f"cannot read {model}: {error.strerror or error}.") from error
-    except Exception as error:  # the protobuf parser raises types of its own
+    except Exception as error:  # the protobuf parser raises its own types
         raise FileError(f"cannot read {model}: it is not an ONNX model ({error}).") from error
 
 

@@ -19,7 +19,7 @@ from evicp.types import F64
 def build_head(
     onnx: Any, score: Score, thresholds: F64, *, n_classes: int, kind: int, opset: int, of_probabilities: bool = False
 ) -> Any:
-    """A model of its own: logits or probabilities in, mask, size and uncertainty out.
+    """A separate model: logits or probabilities in, mask, size and uncertainty out.
 
     Parameters
     ----------

@@ -200,7 +200,7 @@ def _values(model: Any, output: str, batches: Iterable[Any]) -> NDArray[Any]:
         name = session.get_inputs()[0].name
         fed = [batch if isinstance(batch, Mapping) else {name: np.asarray(batch)} for batch in batches]
         return np.concatenate([session.run([output], inputs)[0] for inputs in fed])
-    except Exception as error:  # a class of its own for each failure
+    except Exception as error:  # its own class for each failure
         raise InputError(f"the model cannot be run on the examples: {str(error).splitlines()[0]}") from error
 
 

@@ -50,7 +50,7 @@ def embedded_network() -> Network:
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """The tables, measured beside published, and everything they were made from."""
+    """The tables, measured next to published, and everything they were made from."""
 
     measured: tuple[Measured, ...]
     tables: tuple[PaperTable, ...]

@@ -1,4 +1,4 @@
-"""The paper's tables with measured figures beside the published ones."""
+"""The paper's tables with measured figures next to the published ones."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ PROTOCOLS: tuple[Protocol, ...] = ("as released", "clean")
 #: The candidates for RAPS's lambda in the paper's Experiment 4.
 RAPS_GRID = (1e-5, 1e-4, 8e-4, 1e-3, 15e-4, 2e-3, 1e-2, 0.1, 1.0)
 
-#: The paper calibrates on 15,000 of 50,000 and on 3,000 of 10,000 rows; the clean protocol tunes on a tenth beside it.
+#: The paper calibrates on 15,000 of 50,000 and on 3,000 of 10,000 rows; the clean protocol tunes on a tenth next to it.
 HOLDOUT = Fraction(3, 10)
 TUNING = Fraction(1, 10)
 
@@ -224,7 +224,7 @@ def run_trials(
 
 
 def released_temperature(network: Network, trial: int, seed: int, released: Released = LEAKS_ONLY) -> float:
-    """The temperature of one trial "as released", from a holdout of its own."""
+    """The temperature of one trial "as released", from a separate holdout."""
     n = len(network.labels)
     rows = np.random.default_rng([seed, trial, 0]).permutation(n)[: round(HOLDOUT * n)]
     logits, labels = network.logits[rows], network.labels[rows]

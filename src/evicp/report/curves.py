@@ -86,7 +86,7 @@ class Curves:
 
     @property
     def sscv(self) -> Violation:
-        """SSCV and the row counts beside it, (P,) each."""
+        """SSCV and the row counts next to it, (P,) each."""
         ranges, target = Ranges.ending(SSCV_ENDS, self.n_classes), np.array([float(c) for c in GRID])
         return violation(ranges.sums(self.bin_counts, self.bins), ranges.sums(self.bin_hits, self.bins), target)
 

@@ -31,7 +31,7 @@ class Page:
         write_whole(path, self.to_html())
 
     def _repr_html_(self) -> str:
-        """The page inside a frame of its own, so that it and the notebook leave each other alone."""
+        """The page in a separate frame, so that it and the notebook leave each other alone."""
         source = escape(self.to_html(), quote=True)
         return (
             f'<iframe srcdoc="{source}" title="{escape(self.title)}" style="width:100%;height:900px;border:0"></iframe>'

@@ -54,7 +54,7 @@ def _packed(arrays: Mapping[str, Any]) -> Json:
 
 @cache
 def planned_rows() -> I64:
-    """`plan(coverage, 0.01)` for the slider's coverages, worked out in advance: all of it takes a second."""
+    """`plan(coverage, 0.01)` for the slider's coverages, computed in advance: all of it takes a second."""
     return np.array(json.loads((files("evicp.report") / "rows_needed.json").read_text())["rows"])
 
 

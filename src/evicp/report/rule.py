@@ -32,13 +32,13 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RulePage(Page):
-    """What a rule promises and what was observed on other rows, as one HTML page. Shows itself inside a notebook.
+    """The guarantee of a rule and its evaluation on other rows, as one HTML page. Displays itself in a notebook.
 
     Attributes
     ----------
     facts : the lines of the certificate
     caveat : on what it rests
-    verdict, kept : what was observed in a sentence, and whether that agrees with the promise
+    verdict, kept : the result in a sentence, and whether it agrees with the guarantee
     sections : pictures and tables
     origin : where the rows come from
     """

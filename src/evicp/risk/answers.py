@@ -43,7 +43,7 @@ class SelectiveEvaluation:
     share, share_interval : the share of answered rows and its interval
     kept : whether the observed error agrees with the allowed error: its interval is not above it, nor that of any group
     groups : for a rule by class or by group: answers, wrong answers and the interval of their share in each, wider so
-    that all hold together
+        that all hold together
     """
 
     n: int

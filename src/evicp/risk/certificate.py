@@ -94,7 +94,7 @@ def of_folds(cross: CrossCalibration, coverage: Coverage, evaluation: Evaluation
         "observed": None,
     }
     facts = [
-        ("coverage asked for", f"{float(exact):g} {by}"),
+        ("target coverage", f"{float(exact):g} {by}"),
         (
             "proven",
             f"at least {bound:.6g}, {'by e-values of the folds' if proven else 'by twice the mean of p-values'}",

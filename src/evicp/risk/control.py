@@ -205,7 +205,7 @@ class RiskControl(Rule):
 
     def _sections(self, logits: Any, truth: Any) -> tuple[Section, ...]:
         curve = self.curve(logits, truth)
-        text = "What the same calibration rows give where other risks are asked for, on the rows tested."
+        text = "The same calibration rows at other target risks, on the test rows."
         return (Section("Loss and size", text, curve.to_svg(), curve.table),)
 
     def evaluation_of(self, losses: F64, labels: int, confidence: float = 0.95) -> RiskEvaluation:

@@ -21,7 +21,7 @@ __all__ = ["LabelRecalls", "MultiLabelEvaluation"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelRecalls:
-    """Whether each label is missed as rarely as was asked, where each has a threshold of its own.
+    """Whether each label is missed at most as often as allowed, if each has its own threshold.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class MultiLabelEvaluation:
 
     @property
     def kept(self) -> bool:
-        """Whether the share of missed labels agrees with what was asked, of each label where that was asked."""
+        """Whether the share of missed labels agrees with the target, for each label if each has its own threshold."""
         return (self.missed if self.by_label is None else self.by_label).kept
 
     def _figures(self) -> list[str]:

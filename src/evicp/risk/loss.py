@@ -132,7 +132,7 @@ def name_of(function: Any) -> str:
 
 
 def as_loss(loss: Any, class_costs: Any, largest: float, n_classes: int, class_names: Any) -> Loss:
-    """The loss that was asked for, checked.
+    """The loss that was given, checked.
 
     Parameters
     ----------

@@ -221,7 +221,7 @@ class MultiLabel(Rule):
         return MultiLabelEvaluation.of(missed, by_label, sets.mask(), true, surely, self.known.classes.names)
 
     def curve(self, logits: ArrayLike, truth: ArrayLike) -> RiskCurve:
-        """The share of missed labels of labelled rows where other shares are asked for, with its interval.
+        """The share of missed labels of labelled rows at other target shares, with its interval.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class MultiLabel(Rule):
 
     def _sections(self, logits: Any, truth: Any) -> tuple[Section, ...]:
         curve = self.curve(logits, truth)
-        text = "The share of a row's true labels that its set lacks, where other shares are asked for."
+        text = "The share of a row's true labels that its set lacks, at other target shares."
         return (Section("Missed labels and size", text, curve.to_svg(), curve.table),)
 
     # -----------------------------------------------------------------------------------------------------------

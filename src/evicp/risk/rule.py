@@ -20,9 +20,9 @@ __all__ = ["Rule"]
 
 
 class Rule:
-    """A rule made of calibration rows. It says what it promises, and reports on rows whose labels are known."""
+    """A rule made from calibration rows, with a certificate and a report on labelled rows."""
 
-    #: What is promised, and what it was computed from: of what was observed on other rows, or of nothing.
+    #: The certificate, with or without an evaluation on other rows.
     certificate: Callable[..., RuleCertificate]
     #: What was observed on labelled rows: of logits and labels, and of groups where the rule is by group.
     evaluate: Callable[..., Any]

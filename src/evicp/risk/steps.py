@@ -19,7 +19,7 @@ from evicp.method.scores import Score
 from evicp.risk.loss import COST_MATRIX, FUNCTION, Loss, exact
 from evicp.types import F64, I64
 
-#: So many rows are looked at together where losses depend on all labels of a row up to the true one.
+#: So many rows are processed together where losses depend on all labels of a row up to the true one.
 _ROWS = 2048
 
 
@@ -85,7 +85,7 @@ class Steps:
 
         Parameters
         ----------
-        risk : the expected loss asked for
+        risk : the allowed expected loss
         confidence : None for the expectation over calibration sets: (sum of losses + largest) / (n + 1) <= risk
         """
         scale, remaining = self._exact

@@ -129,7 +129,7 @@ def _edges(u: F64, bands: int) -> F64:
 
 
 def _warn_of_few_bands(found: int, wanted: int, u: F64) -> None:
-    """Fewer bands than were asked for: many rows share one uncertainty."""
+    """Fewer bands than requested: many rows share one uncertainty."""
     if found == wanted:
         return
     without = float(np.mean(u >= 1 - _APART))

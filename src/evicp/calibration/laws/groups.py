@@ -1,4 +1,4 @@
-"""Groups with a threshold of their own: what all ways to group share, and the law of their scores.
+"""Groups with a separate threshold: what all ways to group share, and the law of their scores.
 
 Each way to group is a frozen dataclass of parameters. What is not given (clusters, band edges, group names) is learned
 by `fit`, which returns the same dataclass with everything given: that one is kept, saved and used on new rows.
@@ -39,7 +39,7 @@ class Fitted(NamedTuple):
 
 
 class ByGroups(Kind):
-    """A way to group rows or labels, each group with a threshold of its own."""
+    """A way to group rows or labels, each group with a separate threshold."""
 
     #: Whether groups are made of the logits: then each model has its own, and folds of several models have none.
     of_logits: ClassVar[bool] = True

@@ -65,7 +65,7 @@ class Kind(ABC):
 
     @abstractmethod
     def keys(self, score: Score, logits: Any, labels: I64, groups: Any, weights: Any) -> NDArray[Any]:
-        """What is kept of each labelled row beside its score, (n,); empty for nothing.
+        """What is kept of each labelled row in addition to its score, (n,); empty for nothing.
 
         Parameters
         ----------

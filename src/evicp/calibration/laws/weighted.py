@@ -79,7 +79,7 @@ class _Weighted(Kind):
 
 @dataclass(frozen=True)
 class RowWeights(_Weighted):
-    """Calibration rows with weights of their own."""
+    """Calibration rows with their own weights."""
 
     needs = frozenset({"weights"})
 

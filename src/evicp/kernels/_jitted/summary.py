@@ -19,7 +19,7 @@ from evicp.kernels._jitted.layout import (
 # Kernels take many arguments; one on each line would hide what they do.
 # fmt: off
 
-#: The first row's logits that are looked at, and the rows of which most have no evidence.
+#: The first row's logits that are sampled, and the rows of which most have no evidence.
 _LOOKED_AT, _ROWS_LOOKED_AT = tl.constexpr(256), tl.constexpr(32)
 #: More than a probability can be, rounding included.
 _BEYOND_ONE = tl.constexpr(1.002)
