@@ -11,9 +11,9 @@ import numpy as np
 from evicp import kernels
 from evicp.calibration.calibrator import calibrate
 from evicp.method import evidence
-from evicp.method.scores import ECP, LAC, Custom, Score
+from evicp.method.scores import LAC, Custom, Score
 from evicp.types import F64, Bools
-from study import METRIC_HEAD, Finding, Logits, auroc, compared, metric_rows, rank_correlation
+from study import METRIC_HEAD, Finding, Logits, auroc, compared, metric_rows, published, rank_correlation
 
 
 def uncertainty(networks: Sequence[Logits]) -> Finding:
@@ -37,7 +37,7 @@ def uncertainty(networks: Sequence[Logits]) -> Finding:
         ]
         for shift in (-5.0, -2.0, 0.0, 2.0, 5.0, 20.0):
             moved = Logits(data.name, z + shift, data.labels)
-            comparison = compared(moved, [ECP(), LAC()], trials=50)
+            comparison = compared(moved, [published(), LAC()], trials=50)
             u_mean = evidence.opinion(z + shift).uncertainty.mean()
             figures_ = ", ".join(
                 f"{name.upper()} {comparison.mean(name, 'mean_size'):.3f} / {comparison.mean(name, 'sat'):.3f}"
@@ -82,7 +82,7 @@ def without(part: str) -> Score:
 
 def parts(networks: Sequence[Logits]) -> Finding:
     """ECP with one of its parts left out."""
-    scores: dict[str, Score] = {"ECP": ECP()}
+    scores: dict[str, Score] = {"ECP": published()}
     for part in ("evidence", "surprisal", "utility", "rank", "normalisation"):
         scores[f"without {part}"] = without(part)
     rows = [row for data in networks if data.raw for row in metric_rows(data, scores, trials=50)]
@@ -96,7 +96,7 @@ def parts(networks: Sequence[Logits]) -> Finding:
 
 def evidence_functions(networks: Sequence[Logits]) -> Finding:
     """Relu, softplus, exp."""
-    scores: dict[str, Score] = {f"ECP, {name}": ECP(evidence=name) for name in evidence.EVIDENCE}
+    scores: dict[str, Score] = {f"ECP, {name}": published(evidence=name) for name in evidence.EVIDENCE}
     rows = [row for data in networks for row in metric_rows(data, scores)]
     return Finding(
         "evidence",
@@ -122,12 +122,12 @@ def utilities(networks: Sequence[Logits]) -> Finding:
         return np.where(evidence.ranks(z) < 5, np.exp(evidence.log_utility(z)), 1e-12)
 
     scores: dict[str, Score] = {
-        "softmax": ECP(),
-        "square root of softmax": ECP(utility=partial(softmax, power=0.5)),
-        "softmax squared": ECP(utility=partial(softmax, power=2.0)),
-        "Dirichlet mean p": ECP(utility=dirichlet_mean),
-        "softmax of the top five, 1e-12 below": ECP(utility=top_five),
-        "constant": ECP(utility=ones),
+        "softmax": published(),
+        "square root of softmax": published(utility=partial(softmax, power=0.5)),
+        "softmax squared": published(utility=partial(softmax, power=2.0)),
+        "Dirichlet mean p": published(utility=dirichlet_mean),
+        "softmax of the top five, 1e-12 below": published(utility=top_five),
+        "constant": published(utility=ones),
     }
     rows = []
     for data in networks:
@@ -152,7 +152,7 @@ def base_rates(networks: Sequence[Logits]) -> Finding:
         for factor in (0.1, 0.25, 1.0, 4.0, 10.0):
             rates = np.ones(n_classes)
             rates[target] = factor
-            score = ECP(base_rates=tuple((rates / rates.sum()).tolist()))
+            score = published(base_rates=tuple((rates / rates.sum()).tolist()))
             comparison = compared(data, [score], trials=20)
             evaluations = next(iter(comparison.evaluations.values()))
             classes = [e.class_coverage for e in evaluations]

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from evicp.method.scores import APS, ECP, RAPS
+from evicp.method.scores import APS, RAPS
 from evicp.paper.published import TABLES, Lam, figures, lookup
-from study import Finding, Logits, compared
+from study import Finding, Logits, compared, published
 
 
 def arithmetic(networks: Sequence[Logits]) -> Finding:
@@ -76,7 +76,7 @@ def _implied_sat() -> Iterator[tuple[str, ...]]:
 
 def _empty_sets(networks: Sequence[Logits]) -> Iterator[tuple[str, ...]]:
     """The share of sets that are empty, on the networks at hand."""
-    scores = {"APS": APS(), "RAPS": RAPS(lam=0.001), "ECP": ECP()}
+    scores = {"APS": APS(), "RAPS": RAPS(lam=0.001), "ECP": published()}
     for data in networks:
         if data.raw:
             comparison = compared(data, list(scores.values()), trials=10, temperature="holdout")

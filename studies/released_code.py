@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evicp.method import evidence
-from evicp.method.scores import ECP, Custom, Score
+from evicp.method.scores import Custom, Score
 from evicp.paper.trials import (
     BENCHMARK_RAPS,
     EVIDENTIAL,
@@ -21,7 +21,7 @@ from evicp.paper.trials import (
     run_trials,
 )
 from evicp.types import F64, I64
-from study import METRIC_HEAD, Finding, Logits, metric_rows
+from study import METRIC_HEAD, Finding, Logits, metric_rows, published
 
 _TRIALS = 10
 
@@ -76,10 +76,10 @@ def _flat_exponential(z: F64) -> F64:
 def released_score(networks: Sequence[Logits]) -> Finding:
     """The released code's exponential evidence and its ties, at T = 1."""
     scores: dict[str, Score] = {
-        "ECP": ECP(),
+        "ECP": published(),
         "ECP, ties in the order of a sort": Custom(_ecp_with_ranks_by_sort),
-        "ECP, exp(clip(z, -10, 10))": ECP(evidence="exp"),
-        "ECP, exp(clip(z / 10, -10, 10))": ECP(evidence=_flat_exponential),
+        "ECP, exp(clip(z, -10, 10))": published(evidence="exp"),
+        "ECP, exp(clip(z / 10, -10, 10))": published(evidence=_flat_exponential),
     }
     rows = [row for data in networks if data.raw for row in metric_rows(data, scores, trials=20)]
     return Finding(

@@ -8,10 +8,10 @@ import numpy as np
 
 from evicp.calibration.calibrator import calibrate
 from evicp.calibration.reliability import Reliability
-from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Score
+from evicp.method.scores import APS, LAC, RAPS, SAPS, Score
 from evicp.method.temperature import fit_temperature
 from evicp.paper.trials import EVIDENTIAL, LEAST, Network, run_trials
-from study import Finding, Logits, compared, log_probabilities_accepted, paired, triples
+from study import Finding, Logits, compared, log_probabilities_accepted, paired, published, triples
 
 
 def ties(networks: Sequence[Logits]) -> Finding:
@@ -27,7 +27,7 @@ def ties(networks: Sequence[Logits]) -> Finding:
             (data.name, "rows with a tie among their six largest logits", f"{tied:.4f}"),
             (data.name, "labels without relu evidence (tied in p)", f"{evidence_ties:.3f}"),
         ]
-        for score in (ECP(), LAC()):
+        for score in (published(), LAC()):
             with log_probabilities_accepted():
                 exact = calibrate(z, data.labels, score).predict(z, 0.9)
                 rounded = calibrate(half, data.labels, score).predict(half, 0.9)
@@ -42,7 +42,12 @@ def temperature(networks: Sequence[Logits]) -> Finding:
     for data in networks:
         fitted = fit_temperature(data.logits, data.labels).temperature
         for t in (0.5, 0.75, 1.0, 1.5, 2.0, fitted):
-            scores: list[Score] = [ECP(temperature=t), LAC(temperature=t), APS(temperature=t), RAPS(temperature=t)]
+            scores: list[Score] = [
+                published(temperature=t),
+                LAC(temperature=t),
+                APS(temperature=t),
+                RAPS(temperature=t),
+            ]
             comparison = compared(data, scores, trials=50)
             title = f"{t:.3f} (fitted)" if t == fitted else f"{t:g}"
             rows.append((data.name, title, *triples(comparison)))
@@ -84,7 +89,7 @@ def clean_protocol(networks: Sequence[Logits]) -> Finding:
 
 def levels(networks: Sequence[Logits]) -> Finding:
     """The paper's three coverage levels."""
-    scores = [ECP(), LAC(), RAPS(), SAPS(), APS()]
+    scores = [published(), LAC(), RAPS(), SAPS(), APS()]
     rows = [
         (data.name, f"{1 - coverage:.2g}", *triples(compared(data, scores, coverage, trials=50)))
         for data in networks
@@ -99,7 +104,7 @@ def against_lac(networks: Sequence[Logits]) -> Finding:
     rows = []
     for data in networks:
         for coverage in (0.9, 0.95, 0.99):
-            comparison = compared(data, [ECP(), LAC()], coverage, trials=100)
+            comparison = compared(data, [published(), LAC()], coverage, trials=100)
             cells = []
             for metric in ("mean_size", "sscv", "sat"):
                 mean, error, no_worse = paired(comparison, "ecp", "lac", metric)
@@ -115,7 +120,7 @@ def reliability(networks: Sequence[Logits]) -> Finding:
     rows = []
     for data in networks:
         for n in (100, 1000):
-            comparison = compared(data, [ECP()], trials=200, calibration=n)
+            comparison = compared(data, [published()], trials=200, calibration=n)
             observed, m = comparison.values("ecp", "coverage"), comparison.n_test
             law = Reliability(n, 0.9)
             low, high = law.observed_interval(m, 0.95)

@@ -11,7 +11,7 @@ from evicp.evaluation.compare import Comparison
 from evicp.method.scores import APS, ECP, LAC, RAPS
 from evicp.paper.trials import EVIDENTIAL, LEAST, Network, run_trials
 from evidence_parts import without
-from study import Finding, Logits, auroc, compared, log_probabilities_accepted, paired
+from study import Finding, Logits, auroc, compared, log_probabilities_accepted, paired, published
 from unknown_input import SIGNS, half_unknown
 
 HEAD = (
@@ -43,7 +43,7 @@ def signs(networks: Sequence[Logits]) -> Finding:
 
 def _of(data: Logits) -> Iterator[str]:
     scores = {
-        "ecp": ECP(),
+        "ecp": published(),
         "lac": LAC(),
         "zero": ECP(stabilizer=0),
         "without": without("evidence"),
@@ -63,7 +63,7 @@ def _of(data: Logits) -> Iterator[str]:
     for other in ("raps", "aps"):
         yield _less(comparison, name["ecp"], name[other], "sat")
     half = half_unknown(data)
-    empty = [float(np.mean(half.sizes(score)[1] == 0)) for score in (ECP(), LAC())]
+    empty = [float(np.mean(half.sizes(score)[1] == 0)) for score in (published(), LAC())]
     yield f"{empty[0] - empty[1]:+.3f}"
     z = np.asarray(data.logits, np.float64)
     wrong = kernels.label_ranks(z, data.labels) > 1

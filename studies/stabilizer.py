@@ -44,7 +44,7 @@ def stabilizer_scale(networks: Sequence[Logits]) -> Finding:
     """One stabilizer at every K, or one that follows K."""
     scores: dict[str, Score] = {
         "ECP, stabilizer 0": ECP(stabilizer=0),
-        "ECP, stabilizer 1e-8": ECP(),
+        "ECP, stabilizer 1e-8": ECP(stabilizer=1e-8),
         "ECP, scaled": ECP(stabilizer="scaled"),
         "LAC": LAC(),
     }

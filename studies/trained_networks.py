@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 import evicp
 from evicp.errors import FileError, need
-from evicp.method.scores import APS, ECP, LAC, RAPS, Score
+from evicp.method.scores import APS, LAC, RAPS, Score
 from evicp.torch import evidential_loss
 from evicp.types import F64, I64
-from study import Finding, Logits, auroc, log_probabilities_accepted
+from study import Finding, Logits, auroc, log_probabilities_accepted, published
 from unknown_input import SIGNS
 
 KNOWN = 7
@@ -231,7 +231,7 @@ def _parts(pixels: NDArray[Any], rows: int = 2000) -> Iterator[NDArray[Any]]:
 
 def penalised(evidence: str, lam: float = 0.01, k_reg: int = 2) -> Callable[[F64], F64]:
     """ECP's score divided by the row's largest, plus RAPS's penalty: lam for each rank past k_reg."""
-    ecp = ECP(evidence=evidence)
+    ecp = published(evidence=evidence)
 
     def score(logits: F64) -> F64:
         logarithms = ecp.scores(logits)
@@ -244,7 +244,7 @@ def penalised(evidence: str, lam: float = 0.01, k_reg: int = 2) -> Callable[[F64
 
 def scores_of(evidence: str) -> dict[str, Score | Callable[[F64], F64]]:
     """The scores compared, by the name of their column."""
-    ecp = ECP(evidence=evidence)
+    ecp = published(evidence=evidence)
     return {"ECP": ecp, "ECP with penalty": penalised(evidence), "LAC": LAC(), "APS": APS(), "RAPS": RAPS(k_reg=2)}
 
 

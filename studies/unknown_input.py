@@ -14,9 +14,9 @@ from evicp.calibration.calibrator import calibrate
 from evicp.errors import need
 from evicp.extraction import open_network
 from evicp.method import evidence
-from evicp.method.scores import APS, ECP, LAC, Score
+from evicp.method.scores import APS, LAC, Score
 from evicp.types import F64, I64, Bools
-from study import Finding, Logits, auroc, auroc_interval, log_probabilities_accepted
+from study import Finding, Logits, auroc, auroc_interval, log_probabilities_accepted, published
 
 #: What may show that an input is unknown: larger where it is.
 SIGNS: Mapping[str, Callable[[F64], F64]] = MappingProxyType(
@@ -67,7 +67,7 @@ def outliers(networks: Sequence[Logits]) -> Finding:
         for title, sign in SIGNS.items():
             value = auroc(sign(half.z)[half.shown], half.strange)
             rows.append((data.name, f"AUROC of {title} for an unknown class", f"{value:.3f}"))
-        for score in (ECP(), LAC(), APS()):
+        for score in (published(), LAC(), APS()):
             known, strange = half.sizes(score)
             title = f"{score.name.upper()}: mean size of known, unknown (empty sets, known, unknown)"
             sizes = f"{known.mean():.2f}, {strange.mean():.2f}"
@@ -98,7 +98,7 @@ def _sizes(data: Logits | None, z: F64) -> tuple[str, ...]:
     """Mean size and share of empty sets, of each score calibrated on a network's rows."""
     if data is None:
         return ("-",) * 3
-    sets = (calibrate(data.logits, data.labels, score).predict(z, 0.9) for score in (ECP(), LAC(), APS()))
+    sets = (calibrate(data.logits, data.labels, score).predict(z, 0.9) for score in (published(), LAC(), APS()))
     return tuple(f"{s.sizes.mean():.2f} ({np.mean(s.sizes == 0):.2f})" for s in sets)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from evicp.evaluation.compare import Comparison
 from evicp.evaluation.result import Evaluation, Stratum
-from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS
-from study import Finding, Logits, compared
+from evicp.method.scores import APS, LAC, RAPS, SAPS
+from study import Finding, Logits, compared, published
 
 Strata = Callable[[Evaluation], tuple[Stratum, ...]]
 
@@ -47,7 +47,7 @@ def by_difficulty(networks: Sequence[Logits]) -> Finding:
 
 
 def _compared(networks: Sequence[Logits]) -> list[tuple[Logits, Comparison]]:
-    scores = [ECP(), LAC(), SAPS(), RAPS(), APS()]
+    scores = [published(), LAC(), SAPS(), RAPS(), APS()]
     return [(data, compared(data, scores, trials=50, temperature="split")) for data in networks]
 
 

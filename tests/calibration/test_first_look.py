@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -51,6 +52,36 @@ def test_accuracy_and_size_are_those_of_the_rows() -> None:
     assert look.mean_size == pytest.approx(sizes.mean(), rel=0.2)
     assert str(look) in str(evicp.calibrate(logits, labels))
     assert f"top-1 accuracy {look.accuracy:.3f}, mean set size" in evicp.calibrate(logits, labels)._repr_html_()
+
+
+def test_the_default_says_where_lac_has_clearly_smaller_sets() -> None:
+    logits, labels = draw(0, 2_000, 1.0, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of two classes, which a warning says, too
+        look = evicp.calibrate(logits, labels).first_look
+    assert look is not None
+    advice = look.advice
+    assert advice is not None
+    assert str(look).endswith(f"\n{advice}")
+    own, other = (float(size) for size in re.findall(r"\d\.\d\d", advice))
+    assert own == pytest.approx(evicp.calibrate(logits, labels, "lac").predict(logits).sizes.mean(), rel=0.2)
+    assert other == 2.0
+    assert 'score="lac" (--score lac)' in advice
+
+
+def test_a_score_that_was_named_or_is_about_as_good_gets_no_advice() -> None:
+    logits, labels = draw(0, 2_000, 1.0, 2)
+    for score in ("lac", "aps", evicp.ECP(temperature=2.0)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            look = evicp.calibrate(logits, labels, score).first_look
+        assert look is not None
+        assert look.advice is None
+    sample = load_imagenet_sample()
+    for logits, labels in (draw(0, 600), draw(0, 600, 3.0, 5), (sample.logits, sample.labels)):
+        look = evicp.calibrate(logits, labels).first_look
+        assert look is not None
+        assert look.advice is None
 
 
 def test_of_many_rows_some_are_looked_at() -> None:

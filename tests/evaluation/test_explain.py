@@ -129,12 +129,12 @@ def test_a_row_of_a_frame_has_the_classes_in_their_order():
 
 
 def test_every_label_may_have_its_threshold():
-    explanation = explain([2.0, 1.0, -1.0], ECP(), threshold=np.array([-8.0, -4.0, -1.0]))
+    explanation = explain([2.0, 1.0, -1.0], ECP(), threshold=np.array([-6.0, -3.0, -1.0]))
     assert explanation.in_set.tolist() == [False, True, False]
     assert "in the set if ln score <= threshold" in repr(explanation)
     assert [line.split()[-2:] for line in explanation.table().splitlines()[2:]] == [
-        ["-8.0000", "no"],
-        ["-4.0000", "yes"],
+        ["-6.0000", "no"],
+        ["-3.0000", "yes"],
         ["-1.0000", "no"],
     ]
     assert explain([2.0, 1.0, -1.0]).in_set is None

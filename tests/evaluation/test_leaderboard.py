@@ -64,7 +64,7 @@ def test_ranks_are_shared_and_intervals_say_how_sure_they_are():
     assert same[:2] == (0, 1)
     assert same[2] == pytest.approx(0, abs=1e-12)
     # The stabilizer makes no other family: the best score beside ECP is the third.
-    assert cell.lead((ECP(), ECP(stabilizer="scaled"), LAC(), TopK()))[1] == 2
+    assert cell.lead((ECP(), ECP(stabilizer=1e-8), LAC(), TopK()))[1] == 2
     alone = cell.lead((ECP(), ECP(), ECP(), ECP()))
     assert alone[1] is None
     assert np.isnan(alone[2])

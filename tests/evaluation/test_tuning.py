@@ -434,4 +434,4 @@ def test_two_tuned_variants_of_a_score_have_names_of_their_own():
         evicp.Tuned(evicp.ECP(stabilizer=stabilizer), temperature=[0.5, 1.0]) for stabilizer in (1e-8, "scaled")
     ]
     names = [variant.describe() for variant in variants]
-    assert names == ["ecp (tuned temperature by sat)", "ecp(stabilizer=scaled) (tuned temperature by sat)"]
+    assert names == ["ecp(stabilizer=1e-08) (tuned temperature by sat)", "ecp (tuned temperature by sat)"]

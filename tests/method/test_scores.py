@@ -364,7 +364,7 @@ def test_defaults_are_the_documented_ones():
     assert SAPS().parameters() == {"lam": 0.1, **randomised}
     assert TopK().parameters() == {**randomised, "randomized": False}
     nothing = {"base_rates": None, "utility": None}
-    assert ECP().parameters() == {"evidence": "relu", "temperature": 1.0, "stabilizer": 1e-8, **nothing}
+    assert ECP().parameters() == {"evidence": "relu", "temperature": 1.0, "stabilizer": "scaled", **nothing}
 
 
 def test_auto_is_no_score():

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
 
+import defaults
 import evicp
+from defaults import Problem
 from evicp import calibrate, evaluate
 from evicp.datasets import load_imagenet_sample
 from evicp.errors import FileError, InputError
+from evicp.method.scores import ECP, LAC
 from findings import FINDINGS
 from lengths import usually
 from pages_apart import is_rounding_apart
 from places import DOCS
 from stabilizer import restrict
-from study import Finding, Logits, auroc_interval, into, paired, read
+from study import Finding, Logits, auroc_interval, compared, into, paired, published, read
 
 
 def test_every_finding_prints_a_table():
@@ -190,3 +197,60 @@ def test_a_restricted_problem_keeps_the_truth_and_its_logit():
     rows = np.arange(100)
     np.testing.assert_array_equal(small.logits[rows, small.labels], data.logits[rows, data.labels])
     assert len(set(small.labels.tolist())) > 5  # the truth has no fixed place
+
+
+DEFAULTS_PAGE = DOCS / "defaults.md"
+
+
+def small_problem() -> Problem:
+    x, y = make_classification(400, 8, n_informative=6, n_classes=4, n_clusters_per_class=1, random_state=0)
+    return Problem("small", x, y)
+
+
+def test_defaults_are_measured_beside_every_score(monkeypatch):
+    monkeypatch.setattr(defaults, "problems", lambda: [small_problem()])
+    monkeypatch.setattr(defaults, "MODELS", {"bayes": lambda _: GaussianNB(), "linear": lambda _: LogisticRegression()})
+    sample = load_imagenet_sample()
+    data = Logits("tiny", sample.logits[:300, :20], sample.labels[:300] % 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        measured = list(defaults.measure([data], splits=2))
+    assert [one.name.rpartition(", ")[2] for one in measured[:3]] == [
+        "probabilities",
+        "decision values",
+        "probabilities",
+    ]
+    assert [(one.n_classes, one.taken) for one in measured] == [(4, "lac")] * 3 + [(2, "ecp"), (10, "ecp"), (20, "ecp")]
+    places = {name: place for place, name in enumerate(defaults.SCORES)}
+    for one in measured:
+        taken = places["LAC" if one.taken == "lac" else "ECP"]
+        assert np.array_equal(one.sizes[-1], one.sizes[taken])  # the default is one of the scores, on the same rows
+        assert np.array_equal(one.coverages[-1], one.coverages[taken])
+        assert one.above == one.sizes[-1].mean() / one.sizes[:-1].mean(1).min() - 1
+    finding = defaults.default_sizes(measured)
+    near = sum(one.above <= 0.03 for one in measured)
+    assert f"within 3% of it on {near} of 6 sets of rows" in finding.title
+    assert {len(row) for row in finding.rows} == {len(finding.head)}
+    missed = replace(measured[0], coverages=measured[0].coverages - 0.2)
+    assert not missed.is_covered
+
+
+@pytest.mark.long
+def test_the_page_of_defaults_shows_what_the_command_prints(shared_data):
+    networks = [replace(read(str(shared_data / f"{file}.npz")), name=short) for short, file in STUDIED.items()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        printed = defaults.default_sizes(list(defaults.measure(networks))).to_markdown()
+    shown = [line for line in DEFAULTS_PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    for line in printed.splitlines():
+        if line.startswith("|") and not any(is_rounding_apart(line, other, 2e-3) for other in shown):
+            pytest.fail(f"docs/defaults.md does not show\n{line}")
+
+
+def test_published_scores_are_named_as_the_page_names_them():
+    sample = load_imagenet_sample()
+    data = Logits("tiny", sample.logits[:200], sample.labels[:200])
+    scores = [published(), published(temperature=0.7), LAC()]
+    assert list(compared(data, scores, trials=1).evaluations) == ["ecp", "ecp(temperature=0.7)", "lac"]
+    both = compared(data, [published(), ECP()], trials=1)  # which must not fall into one
+    assert list(both.evaluations) == ["ecp(stabilizer=1e-08)", "ecp"]

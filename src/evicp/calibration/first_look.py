@@ -19,7 +19,7 @@ from evicp import kernels
 from evicp.calibration.origin import bits_of, mix64
 from evicp.errors import SuspiciousInputWarning
 from evicp.input.warn import warn
-from evicp.method.scores import Score
+from evicp.method.scores import ECP, LAC, Score
 from evicp.types import F64, I64, Bools
 
 __all__ = ["FirstLook"]
@@ -30,6 +30,10 @@ _LOOKED_AT, _ONE_IN, _MOST_SETS, _LOGITS = 512, 16, 128, 1 << 17
 _ENOUGH, _ENOUGH_RIGHT = 100, 300
 #: From this many classes on, sets of half of them are suspicious, and labels of few of them.
 _MANY_CLASSES = 20
+#: The score that is taken by default, and the one that it is compared with.
+_TAKEN, _OTHER = ECP(), LAC()
+#: Sets this many times as large as LAC's are worth a word, if the difference is this many standard errors.
+_LARGER, _SURE = 1.1, 3.0
 #: 2^32 times the golden ratio: its multiples have no period.
 _GOLDEN = 0x9E3779B9
 
@@ -44,16 +48,19 @@ class FirstLook:
     accuracy : their top-1 accuracy
     mean_size : labels per set at a coverage of 0.9, of some of them; None where that is not one threshold's
     remarks : what is suspicious
+    advice : which score has clearly smaller sets, where none was named; None if there is no such
     """
 
     rows: int
     accuracy: float
     mean_size: float | None
     remarks: tuple[str, ...] = ()
+    advice: str | None = None
 
     def __str__(self) -> str:
         size = "" if self.mean_size is None else f", mean set size {self.mean_size:.2f} at coverage 0.9"
-        return f"top-1 accuracy {self.accuracy:.3f}{size} (of {self.rows:,} calibration rows)"
+        advice = "" if self.advice is None else f"\n{self.advice}"
+        return f"top-1 accuracy {self.accuracy:.3f}{size} (of {self.rows:,} calibration rows){advice}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -62,6 +69,7 @@ class FirstLook:
             "accuracy": self.accuracy,
             "mean_size": self.mean_size,
             "remarks": list(self.remarks),
+            "advice": self.advice,
         }
 
 
@@ -74,7 +82,7 @@ class Look:
     n : rows of the batch
     top, truth, right : (m,) of the sampled rows: the label of the largest logit, the true one, whether no logit is
         above that of the true one
-    logits : of some of them, to make sets of
+    logits, labels : of some of them, to make sets of
     known : the labels that occur in the batch
     copies, contradictions : how many rows are equal to another one with the same label, and with another one
     """
@@ -84,6 +92,7 @@ class Look:
     truth: I64
     right: Bools
     logits: NDArray[Any] | None
+    labels: I64
     known: I64
     copies: int
     contradictions: int
@@ -104,12 +113,14 @@ def look_at(logits: NDArray[Any], labels: I64, hashes: NDArray[np.uint64] | None
     some = logits[rows] if logits.itemsize > 2 else logits[rows].astype(np.float32)  # which NumPy compares faster
     top, truth, places = some.argmax(1).astype(np.int64), labels[rows], np.arange(len(rows))
     kept = min(len(rows), _MOST_SETS, max(16, _LOGITS // k)) if before < _MOST_SETS else 0
+    step = len(rows) // kept if kept else 1
     return Look(
         n,
         top,
         truth,
         some[places, truth] >= some[places, top],
-        some[:: len(rows) // kept][:kept] if kept else None,
+        some[::step][:kept] if kept else None,
+        truth[::step][:kept],
         np.flatnonzero(np.bincount(labels)) if n >= k else np.unique(labels),
         *((0, 0) if hashes is None else _copies(logits, labels, hashes)),
     )
@@ -169,20 +180,45 @@ def first_look(looks: Sequence[Look], score: Score, scores: F64, n_classes: int,
         return None
     right = sum(look.n * float(np.mean(look.right)) for look in looks if len(look.top))
     accuracy = right / sum(look.n for look in looks if len(look.top))
-    found = FirstLook(looked, accuracy, _mean_size(looks, score, scores) if marginal else None)
+    size, advice = _sizes(looks, score, scores) if marginal else (None, None)
+    found = FirstLook(looked, accuracy, size)
     remarks = tuple(_remarks(looks, found, len(scores), n_classes))
     for remark in remarks:
         warn(remark, SuspiciousInputWarning)
-    return replace(found, remarks=remarks)
+    return replace(found, remarks=remarks, advice=advice)
 
 
-def _mean_size(looks: Sequence[Look], score: Score, scores: F64) -> float | None:
+def _sizes(looks: Sequence[Look], score: Score, scores: F64) -> tuple[float | None, str | None]:
+    """The mean size of the sets of some rows at a coverage of 0.9; and a line where LAC's are clearly smaller."""
     parts = [look.logits for look in looks if look.logits is not None]
     k = -(-9 * (len(scores) + 1) // 10)  # of a coverage of 0.9
     if k > len(scores) or not parts:
-        return None
+        return None, None
     rows = np.concatenate(parts)[:_MOST_SETS]
-    return float((kernels.dense_scores(score, rows) <= scores[k - 1]).sum(1).mean())
+    is_default = type(score) is ECP and score == _TAKEN and len(rows) >= _ENOUGH
+    other = kernels.dense_scores(_OTHER, rows) if is_default else None
+    own = kernels.dense_scores(score, rows)
+    size = float((own <= scores[k - 1]).sum(1).mean())
+    truth = np.concatenate([look.labels for look in looks])[: len(rows)]
+    return size, None if other is None else _advice(_sizes_of(own, truth), _sizes_of(other, truth))
+
+
+def _sizes_of(scores: F64, truth: I64) -> I64:
+    """How many labels the sets of some rows hold at a coverage of 0.9 of these rows themselves."""
+    own = np.sort(scores[np.arange(len(scores)), truth])
+    sizes: I64 = (scores <= own[-(-9 * (len(scores) + 1) // 10) - 1]).sum(1)
+    return sizes
+
+
+def _advice(own: I64, other: I64) -> str | None:
+    """A line where LAC's sets of some rows are clearly smaller than those of the score that is taken by default."""
+    saved = own - other
+    if own.mean() < _LARGER * other.mean() or saved.mean() < _SURE * saved.std() / sqrt(len(own)):
+        return None
+    return (
+        f"LAC has smaller sets here, {other.mean():.2f} labels where ecp has {own.mean():.2f} (of {len(own)} rows): "
+        'ask for it by score="lac" (--score lac)'
+    )
 
 
 def _remarks(looks: Sequence[Look], found: FirstLook, n: int, n_classes: int) -> Iterator[str]:

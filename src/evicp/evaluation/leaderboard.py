@@ -19,7 +19,7 @@ from evicp.method.scores import APS, ECP, LAC, RAPS, SAPS, Margin, Score, TopK
 from evicp.tables import html_table, markdown_table, text_table
 from evicp.types import F64, I64
 
-SCORES: tuple[Score, ...] = (ECP(), ECP(stabilizer="scaled"), LAC(), RAPS(), SAPS(), APS(), Margin(), TopK())
+SCORES: tuple[Score, ...] = (ECP(), ECP(stabilizer=1e-8), LAC(), RAPS(), SAPS(), APS(), Margin(), TopK())
 COVERAGES = (0.9, 0.95, 0.99)
 Mode = Literal["T = 1", "T fitted", "T by SAT"]
 MODES: tuple[Mode, ...] = ("T = 1", "T fitted", "T by SAT")

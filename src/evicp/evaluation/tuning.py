@@ -46,7 +46,7 @@ AUTO: tuple[Score, ...] = (
     *_DEFAULTS,
     *(LAC(temperature=t) for t in (0.5, 0.7, 1.5, 2.0)),
     *(ECP(temperature=t) for t in (0.7, 1.5)),
-    *(ECP(stabilizer=e) for e in ("scaled", 1e-12)),
+    *(ECP(stabilizer=e) for e in (1e-8, 1e-12)),
     *(RAPS(lam=lam, k_reg=k) for lam, k in ((1.0, 0), (0.3, 1), (0.3, 2))),
     *(SAPS(lam=lam) for lam in (0.05, 0.2, 0.5)),
 )

@@ -31,9 +31,9 @@ class ECP(Score):
         Prior probabilities pi of the labels (Definition 2), positive, summing to 1. Uniform by default.
     temperature : float
         T of the utility softmax(z / T).
-    stabilizer : float or "scaled"
-        Added to the cost's denominator: 1e-8 as in the paper's released code, 0 as in the printed equation, or "scaled"
-        for 0.01 / K^2 (equal to 1e-8 at K = 1,000).
+    stabilizer : "scaled" or a number
+        Added to the cost's denominator. "scaled" is 0.01 / K^2: at K = 1,000 the 1e-8 of the paper's released code, and
+        with fewer classes larger, as the denominator is. 0 is the equation as printed.
     utility : callable, optional
         Takes (n, K) logits and returns as many utilities >= 0, in place of the softmax.
 
@@ -44,7 +44,7 @@ class ECP(Score):
     evidence: str | Callable[[F64], Any] = "relu"
     base_rates: tuple[float, ...] | None = None
     temperature: float = 1.0
-    stabilizer: float | Literal["scaled"] = 1e-8
+    stabilizer: float | Literal["scaled"] = "scaled"
     utility: Callable[[F64], Any] | None = None
 
     name: ClassVar[str] = "ecp"
