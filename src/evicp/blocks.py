@@ -20,6 +20,7 @@ from evicp.calibration.calibrator import Calibrator
 from evicp.calibration.laws.by_class import ByClass
 from evicp.calibration.monitor import Monitor
 from evicp.calibration.seen_rows import content_hashes
+from evicp.calibration.source import RowSource, warn_of_source
 from evicp.errors import FileError, InputError, LabelsError
 from evicp.evaluation.metrics import Evaluator, judged_by
 from evicp.evaluation.result import Evaluation
@@ -51,6 +52,7 @@ def calibrate(
     weights: ArrayLike | None = None,
     class_weights: ArrayLike | Mapping[Any, float] | None = None,
     class_names: ClassNames | None = None,
+    source: RowSource | str | None = None,
     progress: Progress | None = None,
     executor: Executor = _HERE,
 ) -> Calibration:
@@ -61,27 +63,26 @@ def calibrate(
     rows : from `open_rows`, or a path
     score, by, weights, class_weights, class_names : as for `evicp.calibrate` and `Calibrator`
     groups : (n,) groups of the rows, for by="group"
+    source : which network made the logits, of what data, in place of what the rows say
     progress : called with the number of rows done after each block
     executor : runs the scoring; `evicp.ray.calibrate_files` passes its own
     """
-    source = _as_rows(rows)
-    values = row_wise(source, groups=groups, weights=weights)
-    calibrator = _calibrator_for(source, score, by, class_weights, class_names)
-    with closing(executor.calibrate(source, values, calibrator)) as added:
+    opened = _as_rows(rows)
+    values = row_wise(opened, groups=groups, weights=weights)
+    made_by = opened.made_by if source is None else source
+    calibrator = _calibrator_for(opened, class_names, score=score, by=by, class_weights=class_weights, source=made_by)
+    with closing(executor.calibrate(opened, values, calibrator)) as added:
         for n in added:
             if progress is not None:
                 progress(n)
     return calibrator.finish()
 
 
-def _calibrator_for(
-    rows: Rows, score: ScoreLike, by: Any, class_weights: Any, class_names: ClassNames | None
-) -> Calibrator:
+def _calibrator_for(rows: Rows, class_names: ClassNames | None, **how: Any) -> Calibrator:
     """An empty calibrator for labelled rows, with their own class names unless others are given."""
     if not rows.has_labels:
         raise no_labels(rows)
-    names = names_for(rows, class_names)
-    return Calibrator(score, by=by, class_weights=class_weights, class_names=names).called(rows.class_names)
+    return Calibrator(class_names=names_for(rows, class_names), **how).called(rows.class_names)
 
 
 def predict_blocks(
@@ -96,13 +97,13 @@ def predict_blocks(
 ) -> Generator[tuple[Block, PredictionSets]]:
     """Each block of rows with its sets; `how` is `confidence` and `allow_empty` of `Calibration.predict`."""
     values = _predictable(calibration, rows, coverage, groups=groups, weights=weights, smoothed=smoothed)
-    yield from whole(rows, values).predict(partial(calibration.predict, coverage=coverage, **how))
+    yield from whole(rows.with_ids(), values).predict(partial(calibration.predict, coverage=coverage, **how))
 
 
 def _predictable(calibration: Calibration, rows: Rows, coverage: Coverage, **values: Any) -> dict[str, Any]:
     """The row-wise values of rows whose sets can be predicted; what is wrong is refused before the first block."""
     validate.as_coverage(coverage)
-    same_names(calibration, rows, "the calibration")
+    belong_together(calibration, rows, "the calibration")
     return row_wise(rows, **values)
 
 
@@ -139,7 +140,7 @@ def predict(
     values = _predictable(calibration, source, coverage, groups=groups, weights=weights, smoothed=smoothed)
     how = {"confidence": confidence, "allow_empty": allow_empty}
     if evaluator is None:
-        made = executor.predict(source, values, partial(calibration.predict, coverage=coverage, **how))
+        made = executor.predict(source.with_ids(), values, partial(calibration.predict, coverage=coverage, **how))
     else:
         pairs = predict_blocks(calibration, source, coverage, **values, **how)
         made = _evaluated(evaluator, calibration, source, pairs, groups)
@@ -222,7 +223,7 @@ def _pairs(
             "coverage, weights, target_confidence and allow_empty are for a calibration; sets were predicted with "
             "their own."
         )
-    return _aligned(rows, iter([sets]) if isinstance(sets, PredictionSets) else scan_sets(sets, rows.step))
+    return _aligned(rows.with_ids(), iter([sets]) if isinstance(sets, PredictionSets) else scan_sets(sets, rows.step))
 
 
 def _evaluated(
@@ -261,13 +262,29 @@ def _aligned(rows: Rows, sets: Iterator[PredictionSets]) -> Iterator[tuple[Block
                 break
             own = slice(done, done + taken)
             labels = None if block.labels is None else block.labels[own]
-            same_names(part, rows, "the sets")
-            yield Block(block.start + done, block.logits[own], labels), part[used : used + taken]
+            belong_together(part, rows, "the sets")
+            own_sets = part[used : used + taken]
+            _same_ids(own_sets, None if block.ids is None else block.ids[own], rows.source, block.start + done)
+            yield Block(block.start + done, block.logits[own], labels), own_sets
             done, used = done + taken, used + taken
         if done < len(block.logits):
             raise LabelsError(f"there must be one set per row; got {block.start + done:,} sets for {len(rows):,} rows.")
     if used < len(part) or next(sets, None) is not None:
         raise LabelsError(f"there must be one set per row; got more than {len(rows):,} sets for as many rows.")
+
+
+def _same_ids(sets: PredictionSets, ids: Any, source: str, first_row: int) -> None:
+    """Refuse sets whose rows are called as other rows of this block are; ids of another kind say nothing."""
+    if sets.ids is None or ids is None:
+        return
+    mine, theirs = sets.ids.astype(str), ids.astype(str)
+    moved = np.flatnonzero((mine != theirs) & np.isin(mine, theirs))
+    if moved.size:
+        row = int(moved[0])
+        raise LabelsError(
+            f"sets and labels must be of the same rows in the same order; row {first_row + row:,} is "
+            f"{str(mine[row])!r} in the sets and {str(theirs[row])!r} in {source}. Order them alike."
+        )
 
 
 def monitor(
@@ -289,7 +306,7 @@ def monitor(
     p_values : whether to monitor p-values instead of sets
     progress : called with the number of rows done after each block
     """
-    same_names(calibration, rows, "the calibration")
+    belong_together(calibration, rows, "the calibration")
     classes = ClassAxis.known_to(calibration)
     values = row_wise(rows, groups=groups)
     new = _new_rows(watch, rows, classes)
@@ -338,8 +355,13 @@ def _as_rows(rows: Rows | str | PathLike[str]) -> Rows:
     return rows if isinstance(rows, Rows) else open_rows(rows)
 
 
-def same_names(known: Calibration | PredictionSets, rows: Rows, what: str) -> None:
-    """Refuse rows whose class names differ from those of the calibration, or are in another order."""
+def belong_together(known: Calibration | PredictionSets, rows: Rows, what: str) -> None:
+    """Refuse rows whose class names differ from those of the calibration, or are in another order.
+
+    Warn of rows that another network made, or of inputs prepared in another way.
+    """
+    if isinstance(known, Calibration) and rows.made_by is not None:
+        warn_of_source(known.source, rows.made_by, rows.source)
     theirs = rows.class_names
     if theirs is None:
         return

@@ -1215,11 +1215,10 @@ def test_pages_name_the_files_they_are_made_of(tmp_path: Path, monkeypatch: pyte
     Path("shards").mkdir()
     np.savez("shards/1.npz", logits=logits[:30], labels=labels[:30])
     np.savez("shards/2.npz", logits=logits[30:], labels=labels[30:])
-    np.savez("val.npz", logits=logits, labels=labels)
+    made_by = np.array([["name", "resnet18"], ["data_set", "photos"]])
+    np.savez("val.npz", logits=logits, labels=labels, source=made_by)
     evicp.calibrate(logits[:30], labels[:30]).save("cal.safetensors")
     digest = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in ("val.npz", "cal.safetensors")}
-    manifest = {"settings": {"network": "resnet18"}, "sha256": digest["val.npz"]}
-    Path("val.npz.manifest.json").write_text(json.dumps(manifest))
     for line, files, model in (
         ("report shards -s lac", ["shards/1.npz", "shards/2.npz"], ""),
         (
@@ -1239,6 +1238,7 @@ def test_pages_name_the_files_they_are_made_of(tmp_path: Path, monkeypatch: pyte
         assert [file["name"] for file in origin["files"]] == files
         assert all(digest.get(file["name"], file["sha256"]) == file["sha256"] for file in origin["files"])
         assert origin["model"] == model
+        assert origin["data_set"] == ("" if "shards" in line else "ours" if "ours" in line else "photos")
         assert origin["author"] == ("me" if "me" in line.split() else "")
     with pytest.raises(InputError, match="--note is for an HTML page"):
         app(["evaluate", "cal.safetensors", "val.npz", "--note", "why", "-o", "out.json"], standalone_mode=False)

@@ -84,6 +84,18 @@ def test_scores_that_are_infinite_come_back(rows: Any, tmp_path: Path) -> None:
     assert evicp.load(tmp_path / "cal.safetensors") == calibration
 
 
+def test_where_rows_come_from_is_kept(rows: Any, tmp_path: Path) -> None:
+    plain = evicp.calibrate(*rows)
+    assert plain.source is None
+    named = evicp.calibrate(*rows, source="resnet152, weights of May")
+    assert named == plain
+    assert named.certificate().checksum != plain.certificate().checksum
+    named.save(tmp_path / "cal.safetensors")
+    assert evicp.load(tmp_path / "cal.safetensors").source == named.source
+    assert str(named.source) in str(named.certificate())
+    assert named.extended(*rows).source == named.source
+
+
 def test_one_row_is_a_calibration_too(tmp_path: Path) -> None:
     calibration = evicp.calibrate([[1.0, 0.5]], [0], "lac")
     calibration.save(tmp_path / "cal.safetensors")

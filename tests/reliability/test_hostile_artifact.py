@@ -331,6 +331,12 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a number for numbered": (lambda: forged(numbered=1), "it states whether its class names are numbers as 1"),
     "too few columns": (lambda: forged(columns=["a", "b"]), "it has 2 columns for 3 classes"),
+    "a source that is text": (lambda: forged(source="resnet"), "a source must have a name"),
+    "a source without a name": (lambda: forged(source={"file": "val.npz"}), "a source must have a name"),
+    "a source that says more": (lambda: forged(source={"name": "resnet", "code": "os"}), "a source must have a name"),
+    "a source with a number": (lambda: forged(source={"name": 7}), "a source's name must be text"),
+    "a source with an escape": (lambda: forged(source={"name": "\x1b[2J"}), "holds a control character"),
+    "a source of great length": (lambda: forged(source={"name": "x" * 70_000}), "must have at most 65,536 letters"),
     # scores that do not exist
     "a score that is text": (lambda: forged(score="raps"), "its score is malformed"),
     "a score that is null": (lambda: forged(score=None), "its score is malformed"),

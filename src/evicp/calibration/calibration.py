@@ -25,6 +25,7 @@ from evicp.calibration.plans import planned_sets
 from evicp.calibration.prepared import Prepared
 from evicp.calibration.reliability import Reliability
 from evicp.calibration.shown import Shown
+from evicp.calibration.source import RowSource, require_source
 from evicp.calibration.suspicious import warn_of, warn_of_new_rows
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
@@ -61,6 +62,7 @@ class Calibration(Shown):
         as the guarantee requires
     columns : the column names of the logits, if they are not the class names: new frames must have either
     numbered : class names were given as whole numbers: whole-number labels are looked up among them
+    source : which network made the logits, of what data; None if unknown
     first_look : top-1 accuracy and mean set size of a sample of the rows, and warnings; None if loaded from a file
 
     >>> from evicp import calibrate
@@ -88,6 +90,7 @@ class Calibration(Shown):
     folds: int | None = None
     columns: tuple[str, ...] | None = field(default=None, compare=False)
     numbered: bool = False
+    source: RowSource | None = field(default=None, compare=False)
     first_look: FirstLook | None = field(default=None, compare=False)
     _levels: Memory = field(init=False, compare=False, default_factory=Memory)
     _others: Memory = field(init=False, compare=False, default_factory=Memory)
@@ -182,6 +185,7 @@ class Calibration(Shown):
         weights: ArrayLike | None = ...,
         allow_empty: bool = ...,
         smoothed: Smoothed = ...,
+        source: RowSource | str | None = ...,
     ) -> PredictionSets: ...
     @overload
     def predict(
@@ -194,6 +198,7 @@ class Calibration(Shown):
         weights: ArrayLike | None = ...,
         allow_empty: bool = ...,
         smoothed: Smoothed = ...,
+        source: RowSource | str | None = ...,
     ) -> list[PredictionSets]: ...
     def predict(
         self,
@@ -205,6 +210,7 @@ class Calibration(Shown):
         weights: ArrayLike | None = None,
         allow_empty: bool = True,
         smoothed: Smoothed = False,
+        source: RowSource | str | None = None,
         **unknown: Any,
     ) -> PredictionSets | list[PredictionSets]:
         """The prediction sets of new rows: all labels whose score is at most the threshold.
@@ -224,9 +230,11 @@ class Calibration(Shown):
             coverage then equals the target even with tied scores, where plain sets cover more. The random numbers are
             computed from each row's logits and the calibration rows, so rows with equal logits share one; pass a
             random generator, or (n,) numbers in [0, 1], to replace them. Smoothed sets are computed on the CPU
+        source : which network made the logits: refused if it is not that of the calibration rows
         """
-        if unknown:
+        if unknown or source is not None:
             refuse_unknown("predict", unknown)
+            require_source(self.source, source)
         request = Request(logits, groups, weights, allow_empty, smoothed)
         sets: Any = None if type(logits) is np.ndarray else planned_sets(self, coverage, confidence, request)
         return predict(self, coverage, confidence, request) if sets is None else sets
@@ -242,15 +250,17 @@ class Calibration(Shown):
         weights: ArrayLike | None = None,
         allow_empty: bool = True,
         smoothed: Smoothed = False,
+        source: RowSource | str | None = None,
         **unknown: Any,
     ) -> Evaluation:
         """Predict and evaluate the sets of labelled rows, (n, K) and (n,), that were not used for calibration.
 
         Parameters
         ----------
-        coverage, confidence, groups, weights, allow_empty, smoothed : of the sets, as for `predict`
+        coverage, confidence, groups, weights, allow_empty, smoothed, source : of the sets, as for `predict`
         """
         refuse_unknown("evaluate", unknown)
+        require_source(self.source, source)
         how: dict[str, Any] = {"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed}
         return outer("evaluate")(self, logits, labels, coverage, groups=groups, weights=weights, **how)
 

@@ -18,6 +18,8 @@ from evicp.calibration.laws.law import Kind
 from evicp.calibration.laws.marginal import Marginal
 from evicp.calibration.laws.weighted import as_weights
 from evicp.calibration.origin import UNKNOWN, final_origin
+from evicp.calibration.source import RowSource
+from evicp.calibration.source import joined as joined_sources
 from evicp.calibration.suspicious import warn_of_seconds_of_two
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.input import convert, frames
@@ -39,6 +41,7 @@ def calibrate(
     weights: ArrayLike | None = None,
     class_weights: ArrayLike | Mapping[Any, float] | None = None,
     class_names: ClassNames | None = None,
+    source: RowSource | str | None = None,
     **unknown: Any,
 ) -> Calibration:
     """Calibrate on labelled rows; the result works for any coverage.
@@ -51,12 +54,11 @@ def calibrate(
         "ecp" (default), "lac", "aps", "raps", "saps", "topk", "margin"; or "auto": selected on a part of the rows.
     by : "class", "uncertainty", `ByClass(...)`, `ByUncertainty(...)`, (n,) groups, or (n, G) groups that overlap
         Where coverage must hold: in every class, band of uncertainty, or group of rows (given at prediction, too).
-    weights : (n,) numbers >= 0, optional
-        For known covariate shift: how much more frequent rows like each one are among new rows.
-    class_weights : (K,) numbers >= 0, optional
-        For label shift: the weight of each class, from `label_shift_weights`.
+    weights : (n,) numbers >= 0, how much more frequent rows like each one are among new rows (a known shift), optional
+    class_weights : (K,) numbers >= 0 from `label_shift_weights`, for label shift, optional
     class_names : K names in the order of the logits, or by class number, optional
         Labels may then be names, here and wherever labels are taken; whole numbers are looked up among such names.
+    source : which network made the logits, in any words, optional; `predict(source=...)` refuses rows of another
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 4, 500)
@@ -65,7 +67,7 @@ def calibrate(
     """
     refuse_unknown("calibrate", unknown, "One calibration works for every coverage: pass it to predict, coverage=0.9.")
     given = None if by is None or isinstance(by, str | type | Kind) else by
-    own: Any = {"class_weights": class_weights, "class_names": class_names}
+    own: Any = {"class_weights": class_weights, "class_names": class_names, "source": source}
     own["by"] = by if given is None else by_given(given)
     if isinstance(score, str) and score.lower() == "auto":
         return _calibrate_best(logits, labels, given, weights, own)
@@ -105,7 +107,7 @@ class Calibrator:
 
     Parameters
     ----------
-    score, class_weights, class_names : as for `calibrate`
+    score, class_weights, class_names, source : as for `calibrate`
     by : "class", "group", "uncertainty", "overlapping", or an instance with parameters
         "group" and "overlapping" take the rows' groups at each `update`.
 
@@ -127,9 +129,11 @@ class Calibrator:
         by: Any = None,
         class_weights: ArrayLike | Mapping[Any, float] | None = None,
         class_names: ClassNames | None = None,
+        source: RowSource | str | None = None,
     ) -> None:
         self.score = as_score(score)
         self.by = as_by(by)
+        self.source = None if source is None else RowSource.of(source)
         self.n_classes: int | None = None
         self._class_names = tuple(class_names) if isinstance(class_names, Iterator) else class_names
         self._class_weights = None
@@ -223,6 +227,7 @@ class Calibrator:
         whole._batches = [*self._batches]
         for other in others:
             whole._check_mergeable(other)
+            whole.source = joined_sources([whole.source, other.source])
             whole._classes = whole._agreed(other)
             whole.n_classes = whole.n_classes or other.n_classes
             whole._class_names = whole._class_names if whole._class_names is not None else other._class_names
@@ -272,5 +277,6 @@ class Calibrator:
             origin=final_origin(self._batches),
             columns=classes.other_columns,
             numbered=classes.numbered,
+            source=self.source,
             first_look=first_look(looks, self.score, scores, self.n_classes, marginal=isinstance(law, Marginal)),
         )

@@ -16,6 +16,7 @@ from evicp.calibration.laws import words_of
 from evicp.calibration.levels import level_of, require_law
 from evicp.calibration.promises import GroupPromise, Promise, Target, weakest
 from evicp.calibration.reliability import Reliability, verdict_line
+from evicp.calibration.source import RowSource
 from evicp.calibration.suspicious import warn_of
 from evicp.errors import InputError, InputTypeError
 from evicp.input.messages import some_of
@@ -78,6 +79,7 @@ class Certificate:
     chosen_on : the number of other rows that "auto" selected the score on
     tied : whether other calibration scores equal the threshold
     folds : the number of folds, if other models than the one that predicts scored the rows
+    source : where the calibration rows come from, as `RowSource.to_dict` has it; None if unknown
     check : the result of `check_exchangeable` on new rows as a dict; None without one
     """
 
@@ -104,6 +106,7 @@ class Certificate:
     chosen_on: int | None = None
     tied: bool = False
     folds: int | None = None
+    source: dict[str, str] | None = None
     check: dict[str, Any] | None = None
 
     @property
@@ -151,6 +154,8 @@ class Certificate:
             ("score", score_line(self.score, self.parameters)),
             ("classes", f"{self.n_classes:,}"),
         ]
+        if self.source is not None:
+            lines.append(("rows from", str(RowSource.from_dict(self.source))))
         if self.chosen_on is not None:
             lines.append(("score chosen on", f"{self.chosen_on:,} other rows, which are not calibration rows"))
         if self.observed is not None:
@@ -316,6 +321,7 @@ def _certificate(calibration: Calibration, promise: Promise, target: Target, dat
         pac=law.confidence,
         chosen_on=calibration.chosen_on,
         folds=calibration.folds,
+        source=None if calibration.source is None else calibration.source.to_dict(),
         tied=promise.tied,
     )
 

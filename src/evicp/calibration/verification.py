@@ -73,7 +73,7 @@ def verify(calibration: Calibration, certificate: Mapping[str, Any]) -> Verifica
     >>> calibration = calibrate([[2.0, 1.0, 0.0]] * 30, [0] * 30, "lac")
     >>> stated = calibration.certificate(0.9).to_dict()
     >>> verify(calibration, stated)
-    The certificate belongs to this calibration, and its 20 figures are right.
+    The certificate belongs to this calibration, and its 21 figures are right.
     >>> verify(calibration, stated | {"rank": 27}).differences
     (('rank', 27, 28),)
     """

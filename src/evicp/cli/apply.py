@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from evicp.blocks import Rows, same_names
+from evicp.blocks import Rows, belong_together
 from evicp.cli import inputs, options
 from evicp.cli.outputs import about_files, check_output
 from evicp.cli.predict import SET_SUFFIXES
@@ -82,7 +82,8 @@ def apply(
         raise InputError(f"--report needs the {'truth' if isinstance(loaded, MultiLabel) else 'labels'} of the rows.")
     summary, observed = _applied(loaded, rows, target, of_rows, true)
     if written is not None:
-        about = {"data_set": data_set, "author": author, "note": note, "title": title, **about_files(given, model)}
+        about = {"author": author, "note": note, "title": title}
+        about |= about_files(given, rows.made_by, model, data_set)
         loaded.report(rows.logits, rows.labels if true is None else true, groups=of_rows, **about).write(written)
     content: dict[str, Any] = {**summary.to_dict(), "output": target, "report": page}
     content["observed"] = None if observed is None else observed.to_dict()
@@ -106,7 +107,7 @@ def _applied(
 ) -> tuple[SetsSummary, Any]:
     """What a rule gives for rows, written if wanted; and what was observed, where there are labels."""
     nothing = rule.predict(np.empty((0, rule.n_classes)), **({} if groups is None else {"groups": groups[:0]}))
-    same_names(nothing, rows, "the rule")
+    belong_together(nothing, rows, "the rule")
     summary, seen = SetsSummary.of(nothing), []
     file = nullcontext() if target is None else open_sets(target, TEXT_SETS)
     with file as written, progress("predicting", len(rows)) as advance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import indent
 from typing import Annotated, Any
 
 import typer
@@ -31,7 +32,7 @@ CalibrationOutput = Annotated[
     "evicp calibrate val.npz -o cal.safetensors",
     "evicp calibrate val.npz -o cal.safetensors --score 'raps(lam=0.5,k_reg=3)' --coverage 0.95",
     "evicp calibrate logits.npy --labels labels.npy --class-names names.txt -o cal.safetensors",
-    "evicp calibrate shards/ -o cal.safetensors --by class",
+    "evicp calibrate shards/ -o cal.safetensors --by class --source 'our network of May'",
     "evicp calibrate shards/ -o cal.safetensors --engine ray",
 )
 def calibrate(
@@ -44,6 +45,7 @@ def calibrate(
     by: By = None,
     groups: options.Groups = None,
     class_names: options.ClassNames = None,
+    source: options.Source = None,
     coverage: options.Coverage = 0.9,
     memory: options.Memory = DEFAULT_MEMORY,
     engine_name: options.Engine = "local",
@@ -66,9 +68,10 @@ def calibrate(
         raise InputError("--by group (or overlapping) and --groups belong together: give both or neither.")
     how: dict[str, Any] = {"by": by, "groups": of_rows, "class_names": inputs.read_class_names(class_names)}
     with engine(engine_name, address) as work, progress("calibrating", len(rows)) as advance:
-        calibration = work.calibrate(rows, chosen, progress=advance, **how)
+        calibration = work.calibrate(rows, chosen, source=source, progress=advance, **how)
     certificate = calibration.certificate(coverage)
     calibration.save(target, overwrite=force)
     look = calibration.first_look
     content = {"output": target, "certificate": certificate.to_dict(), "first_look": look and look.to_dict()}
-    print_result(as_json, content, certificate if look is None else f"{certificate}\n  {look}", written=target)
+    text = certificate if look is None else f"{certificate}\n{indent(str(look), '  ')}"
+    print_result(as_json, content, text, written=target)

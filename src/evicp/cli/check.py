@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import evicp
-from evicp.blocks import same_names
+from evicp.blocks import belong_together
 from evicp.cli import inputs, options
 from evicp.cli.printing import print_result
 from evicp.errors import InputError
@@ -54,7 +54,7 @@ def check(
     )
     for given in (rows, old):
         if given is not None:
-            same_names(loaded, given, calibration)
+            belong_together(loaded, given, calibration)
     truth = rows.labels if rows.has_labels and not no_labels else None
     before = None if old is None else old.logits
     found = evicp.check_exchangeable(loaded, rows.logits, truth, reference=before, coverage=coverage, error=error)

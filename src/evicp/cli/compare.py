@@ -61,7 +61,7 @@ def compare(
     with progress("comparing the scores"):
         result = evicp.compare(rows.logits, truth, scores, coverage, trials=trials, **how)
     if target is not None:
-        _write(result, target, rows, scores, how, about_files((logits, labels, class_names)))
+        _write(result, target, rows, scores, how, about_files((logits, labels, class_names), rows.made_by))
     if as_json:
         print_json(result.to_dict())
         return
@@ -89,7 +89,7 @@ def _write(
         from evicp import report
 
         look = {**how, "coverage": result.coverage, "class_names": rows.class_names, "title": "Scores compared"}
-        made = report.split(rows.logits, rows.labels, scores, **look, **about)
+        made = report.split(rows.logits, rows.labels, scores, ids=rows.ids, **look, **about)
         note_start(made, result.coverage)
         return made.to_html()
 

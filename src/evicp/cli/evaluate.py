@@ -59,6 +59,7 @@ def evaluate(
     confidence: options.SetsConfidence = None,
     fill: options.NoEmpty = False,
     groups: options.Groups = None,
+    source: options.Source = None,
     output: options.Output = None,
     title: options.Title = "Prediction sets",
     model: options.Model = "",
@@ -72,21 +73,20 @@ def evaluate(
 ) -> None:
     """Evaluate prediction sets: coverage, size, SSCV, SAT, classes, and whether the guarantee holds.
 
-    `--coverage`, `--confidence` and `--no-empty` are for a calibration; a file of sets contains its own. `--output`
+    `--coverage`, `--confidence`, `--no-empty` and `--source` are for a calibration; sets contain their own. `--output`
     writes json, csv, md or html; `--title`, `--model`, `--data-set`, `--author` and `--note` are for html.
     """
     target = check_output(output, force=force, suffixes=RESULT_SUFFIXES, inputs=(sets, logits, labels, groups))
     _refuse_ignored(context, sets, target)
     rows = _labelled(inputs.read_rows(logits, labels, (logits_column, labels_column), memory=memory))
     how: dict[str, Any] = {"groups": inputs.read_groups(groups, len(rows)), "allow_empty": not fill}
-    if (calibration := _predictor(sets, rows, groups) if _is_calibration(sets) else None) is not None:
+    if (calibration := _predictor(sets, rows, groups, source) if _is_calibration(sets) else None) is not None:
         how |= {"coverage": 0.9 if coverage is None else coverage, "target_confidence": confidence}
     with progress("evaluating", len(rows)) as advance:
         evaluation = blocks.evaluate(calibration or sets, rows, progress=advance, **how)
     _require_verdict(check, evaluation, sets)
-    about = {"title": title, "data_set": data_set, "author": author, "note": note}
-    files = partial(about_files, (sets, logits, labels, groups), model)
-    _show(evaluation, target, as_json, lambda: evaluation.to_html(**about, **files()))
+    files = partial(about_files, (sets, logits, labels, groups), rows.made_by, model, data_set)
+    _show(evaluation, target, as_json, lambda: evaluation.to_html(title=title, author=author, note=note, **files()))
     _judge(check, evaluation)
 
 
@@ -113,9 +113,10 @@ def _is_calibration(path: str) -> bool:
 
 def _refuse_ignored(context: typer.Context, sets: str, target: Path | None) -> None:
     """Raise where an option was given that sets, or a result that is no page, would not look at."""
-    if not _is_calibration(sets) and options.given(context, "coverage", "confidence", "fill"):
+    if not _is_calibration(sets) and options.given(context, "coverage", "confidence", "fill", "source"):
         raise InputError(
-            "--coverage, --confidence and --no-empty are for a calibration: sets were predicted with their own."
+            "--coverage, --confidence, --no-empty and --source are for a calibration: sets were predicted with their "
+            "own."
         )
     if (names := options.given(context, *options.ABOUT)) and (target is None or target.suffix != ".html"):
         option = names[0].replace("_", "-")
@@ -130,13 +131,11 @@ def _labelled(rows: Rows) -> Rows:
     raise no_labels(rows)
 
 
-def _predictor(path: str, rows: Rows, groups: str | None) -> Calibration:
+def _predictor(path: str, rows: Rows, groups: str | None, source: str | None) -> Calibration:
     """The calibration whose sets are evaluated, if there is something to predict them from."""
     if not rows.has_labels:
         raise FileError("a calibration needs logits to predict with; labels alone can only be compared with sets.")
-    calibration = inputs.load_calibration(path)
-    inputs.require_groups(path, calibration, groups)
-    return calibration
+    return inputs.load_predictor(path, groups, source)
 
 
 def _why_none(evaluation: Evaluation, sets: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from evicp.blocks import same_names
+from evicp.blocks import Rows, belong_together
 from evicp.cli import inputs, options
 from evicp.cli.printing import print_result
 from evicp.errors import InputError
@@ -15,13 +15,14 @@ from evicp.errors import InputError
 
 @options.examples(
     "evicp explain cal.safetensors new.npz --row 3",
+    "evicp explain cal.safetensors new.npz --row photo_17.jpg",
     "evicp explain cal.safetensors new.npz --row 3 --coverage 0.95 --top 20 --json",
 )
 def explain(
     calibration: options.CalibrationFile,
     logits: options.LogitsFiles,
     logits_column: options.LogitsColumn = None,
-    row: Annotated[int, typer.Option("--row", "-r", help="Which row, from 0.")] = 0,
+    row: Annotated[str, typer.Option("--row", "-r", help="Which row: its number, from 0, or its id.")] = "0",
     coverage: options.Coverage = 0.9,
     confidence: options.SetsConfidence = None,
     groups: options.Groups = None,
@@ -36,13 +37,25 @@ def explain(
     loaded = inputs.load_calibration(calibration)
     inputs.require_groups(calibration, loaded, groups)
     rows = inputs.read_rows(logits, None, (logits_column, None))
-    if not 0 <= row < len(rows):
-        raise InputError(f"row {row} does not exist; {rows.source} has {len(rows):,} rows, from 0.")
-    same_names(loaded, rows, calibration)
+    number, ids = _row_of(rows, row), rows.ids
+    belong_together(loaded, rows, calibration)
     how: dict[str, Any] = {"confidence": confidence}
     of_rows = inputs.read_groups(groups, len(rows))
-    how["groups"] = None if of_rows is None else of_rows[row : row + 1]
-    explanation = loaded.explain(np.asarray(rows.logits[row]), coverage, **how)
-    content = {"row": row, "coverage": coverage, **explanation.to_dict(top)}
-    text = f"row {row}, coverage {coverage:g}\n{explanation.headline}\n\n{explanation.table(top)}\n\n{explanation.note}"
+    how["groups"] = None if of_rows is None else of_rows[number : number + 1]
+    explanation = loaded.explain(np.asarray(rows.logits[number]), coverage, **how)
+    content = {"row": number, "coverage": coverage, **explanation.to_dict(top)}
+    head = f"row {number}{'' if ids is None else f' ({ids[number]})'}, coverage {coverage:g}"
+    text = f"{head}\n{explanation.headline}\n\n{explanation.table(top)}\n\n{explanation.note}"
     print_result(as_json, content, text)
+
+
+def _row_of(rows: Rows, wanted: str) -> int:
+    """The number of a row that is named by it or by its id."""
+    found = [] if rows.ids is None else np.flatnonzero(rows.ids.astype(str) == wanted).tolist()
+    if len(found) == 1:
+        return int(found[0])
+    if len(found) > 1:
+        raise InputError(f"{rows.source} has {len(found):,} rows called {wanted}. Give the number of one: {found[0]}.")
+    if not wanted.isdecimal() or int(wanted) >= len(rows):
+        raise InputError(f"row {wanted} does not exist; {rows.source} has {len(rows):,} rows, from 0.")
+    return int(wanted)

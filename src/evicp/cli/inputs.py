@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from evicp import blocks
 from evicp.blocks import Rows
 from evicp.calibration.calibration import Calibration
+from evicp.calibration.source import require_source
 from evicp.cli.outputs import INPUT_SUFFIXES, STREAM
 from evicp.errors import ArtifactError, EvicpError, FileError, InputError
 from evicp.input.classes import as_class_names, labelled
@@ -107,6 +108,20 @@ def read_groups(path: str | None, n: int) -> NDArray[Any] | None:
     if groups.shape[:1] != (n,) or groups.ndim > 2:
         raise FileError(f"{path} must contain a group for each of {n:,} rows; got shape {groups.shape}.")
     return groups
+
+
+def load_predictor(path: str, groups: str | None, source: str | None) -> Calibration:
+    """A calibration to predict with, refused where groups are missing, or rows come from another source than its own.
+
+    Parameters
+    ----------
+    groups, source : as they were given
+    """
+    calibration = load_calibration(path)
+    if source is not None:
+        require_source(calibration.source, source)
+    require_groups(path, calibration, groups)
+    return calibration
 
 
 def require_groups(path: str, calibration: Calibration, groups: str | None) -> None:

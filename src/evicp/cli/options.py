@@ -95,6 +95,7 @@ LogitsColumn = Annotated[
     str | None,
     typer.Option(
         "--logits-column",
+        "--logits-key",
         metavar="NAME",
         help="The array or column of logits, if its name is not a usual one (logits, preds); 'score_*' means a column "
         "for each class.",
@@ -104,6 +105,7 @@ LabelsColumn = Annotated[
     str | None,
     typer.Option(
         "--labels-column",
+        "--labels-key",
         metavar="NAME",
         help="The array or column of labels, if its name is not a usual one (labels, label, targets).",
     ),
@@ -120,6 +122,14 @@ Groups = Annotated[
         "--groups",
         metavar="FILE",
         help="The group of each row (npy), for a calibration by group; a matrix of 0 and 1 if groups overlap.",
+    ),
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        metavar="TEXT",
+        help="Which network made the logits, in any words; files of evicp extract say it themselves.",
     ),
 ]
 Title = Annotated[str, typer.Option(help="The heading of the page.")]

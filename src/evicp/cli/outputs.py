@@ -8,9 +8,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from evicp.calibration.source import RowSource
 from evicp.cli.printing import note
 from evicp.errors import FileError
-from evicp.extraction.storage import read_manifest
 from evicp.io.atomic import refuse_target, write_whole
 from evicp.io.content import TORCH_SUFFIXES
 from evicp.io.json_text import json_text
@@ -108,32 +108,26 @@ def write_result(
     write_whole(target, texts[target.suffix]())
 
 
-def about_files(paths: Sequence[str | None], model: str = "") -> dict[str, Any]:
-    """What a page says of the files that were read: which they are, and whose logits, where `evicp extract` noted it.
+def about_files(
+    paths: Sequence[str | None], made_by: RowSource | None, model: str = "", data_set: str = ""
+) -> dict[str, Any]:
+    """What a page says of the files that were read: which they are, and whose logits of what, where these say so.
 
     Parameters
     ----------
     paths : files and folders of shards; None and standard input are left out
-    model : as it was given, which is taken first
+    made_by : where the rows say that they come from
+    model, data_set : as they were given, which is taken first
     """
     given = [Path(path) for path in paths if path not in (None, STREAM)]
     files = [file for path in given for file in (_shards(path) if path.is_dir() else [path])]
-    return {"files": files, "model": model or next(filter(None, map(_network, given)), "")}
+    known = {} if made_by is None else made_by.to_dict()
+    return {"files": files, "model": model or known.get("name", ""), "data_set": data_set or known.get("data_set", "")}
 
 
 def _shards(folder: Path) -> list[Path]:
     files = (file for file in folder.iterdir() if format_of(file) in _FOLDER_SUFFIXES)
     return sorted(files, key=lambda file: natural_key(file.name))
-
-
-def _network(path: Path) -> str:
-    """The network that made these logits, if a manifest next to them says so."""
-    try:
-        manifest = read_manifest(path) if path.is_file() else None
-    except FileError:
-        return ""  # some other file of that name
-    settings = (manifest or {}).get("settings")
-    return str(settings.get("network", "")) if isinstance(settings, dict) else ""
 
 
 def note_start(page: Report, coverage: float | Fraction) -> None:

@@ -21,7 +21,7 @@ from evicp.io.files import SETS, set_lines, write_set_lines
 from evicp.io.rows import DEFAULT_MEMORY
 from evicp.io.set_texts import TEXT_SETS
 from evicp.progress import progress
-from evicp.sets import PredictionSets, SetsSummary, join_sets, set_text
+from evicp.sets import PredictionSets, SetsSummary, join_sets, row_text, set_text
 
 #: So many sets are shown where none are written.
 _SHOWN = 10
@@ -48,6 +48,7 @@ def predict(
     groups: options.Groups = None,
     fill: options.NoEmpty = False,
     smoothed: Smoothed = False,
+    source: options.Source = None,
     memory: options.Memory = DEFAULT_MEMORY,
     engine_name: options.Engine = "local",
     address: options.Address = None,
@@ -66,8 +67,7 @@ def predict(
     check_engine(engine_name, address)
     if target is None and engine_name != "local":
         raise InputError("--engine ray needs --output: workers write sets to a file.")
-    loaded = inputs.load_calibration(calibration)
-    inputs.require_groups(calibration, loaded, groups)
+    loaded = inputs.load_predictor(calibration, groups, source)
     rows = inputs.read_rows(logits, None, (logits_column, None), memory=memory)
     how: dict[str, Any] = {"confidence": confidence, "allow_empty": not fill, "smoothed": smoothed}
     how["groups"] = inputs.read_groups(groups, len(rows))
@@ -111,7 +111,7 @@ def _print_sets(pairs: Iterator[tuple[Block, PredictionSets]], n: int, as_json: 
     if as_json:
         print_json({**summary.to_dict(), "sets": list(set_lines(sets))})
         return
-    lines = [[str(row), str(len(sets[row])), set_text(sets, row)] for row in range(len(sets))]
+    lines = [[row_text(sets, row), str(len(sets[row])), set_text(sets, row)] for row in range(len(sets))]
     print_table(["row", "size", "set"], lines, left=(2,))
     if summary.rows > len(sets):
         print_text(f"... and {summary.rows - len(sets):,} more rows; use --output to write them all\n")

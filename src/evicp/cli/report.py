@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evicp.blocks import Rows, names_for, same_names
-from evicp.calibration.calibration import Calibration
+from evicp.blocks import Rows, belong_together, names_for
 from evicp.cli import inputs, options
 from evicp.cli.outputs import about_files, check_output, note_start
 from evicp.cli.printing import print_result, visible
@@ -63,9 +62,9 @@ def report(
     target = check_output(output, force=force, suffixes=(".html", ".htm"), inputs=given)
     scores, how = _split(context, load, score, temperature, calibration, seed)
     rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True)
-    calibrations: Any = _load(load, groups, rows)
-    look: dict[str, Any] = {"coverage": coverage, "title": title, "data_set": data_set, "author": author, "note": note}
-    look |= {"class_names": names_for(rows, inputs.read_class_names(class_names)), **about_files(given, model)}
+    calibrations, names = _load(load, groups, rows), names_for(rows, inputs.read_class_names(class_names))
+    look: Any = about_files(given, rows.made_by, model, data_set) | {"ids": rows.ids, "class_names": names}
+    look |= {"coverage": coverage, "title": title, "author": author, "note": note}
     own = {"groups": inputs.read_groups(groups, len(rows))} if calibrations else how
     with progress("writing the report"):
         page = (build if calibrations else split)(rows.logits, rows.labels, calibrations or scores, **own, **look)
@@ -100,7 +99,7 @@ def _refuse_ignored(context: typer.Context, load: list[str]) -> None:
         raise InputError("--groups is for calibrations by group: give one with --load.")
 
 
-def _load(paths: list[str], groups: str | None, rows: Rows) -> list[Calibration]:
+def _load(paths: list[str], groups: str | None, rows: Rows) -> Any:
     """The calibrations of a report on these rows; those by group need the groups, and the groups one of those."""
     calibrations = [inputs.load_calibration(path) for path in paths]
     for path, loaded in zip(paths, calibrations, strict=True):
@@ -108,7 +107,7 @@ def _load(paths: list[str], groups: str | None, rows: Rows) -> list[Calibration]
     if groups is not None and not any("groups" in loaded.law.needs for loaded in calibrations):
         raise InputError("--groups is for calibrations by group, and none of those given with --load is.")
     for path, loaded in zip(paths, calibrations, strict=True):
-        same_names(loaded, rows, path)
+        belong_together(loaded, rows, path)
     return calibrations
 
 

@@ -28,6 +28,7 @@ def show(
         "calibration": repr(loaded),
         "guarantee": loaded.guarantee,
         "class_names": loaded.class_names and list(loaded.class_names),
+        "source": None if loaded.source is None else loaded.source.to_dict(),
         "arithmetic": origin.get("arithmetic"),
         "certificate": certificate.to_dict(),
     }
@@ -37,6 +38,7 @@ def show(
         "file": f"{calibration}, {content['bytes']:,} bytes",
         "content": content["calibration"],
         "class names": f"{len(names):,}: {some}" if names else "none",
+        "rows from": str(loaded.source or "unknown"),
         "scores made by": content["arithmetic"] or "unknown",
     }
     lines = [f"{name:<16}{value}" for name, value in facts.items()]

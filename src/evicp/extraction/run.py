@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from contextlib import closing
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp import __version__
+from evicp.calibration.source import RowSource
 from evicp.errors import FileError, InputError
 from evicp.extraction import storage
 from evicp.extraction.batches import Unreadable, compute, cut
@@ -30,6 +32,9 @@ from evicp.io.arrays import ARRAY_SUFFIXES, Stacked, write_arrays
 from evicp.io.atomic import refuse_target
 from evicp.progress import progress_bars
 from evicp.types import I64
+
+#: The settings of a network that say how its inputs are prepared.
+_PREPARATION = ("transform", "processor", "tokenizer", "longest")
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def extract(
     ----------
     network, weights, transform, device, precision, prompting : see `open_network`
     source, labels, split, input_column, label_column, choices_column : see `open_source`
-    output : a file ending in npz (`logits`, `labels`, `inputs`, `class_names`), safetensors, or npy (an array a file)
+    output : a file ending in npz (`logits`, `labels`, `inputs`, `class_names`, `source`), safetensors or npy (one each)
     class_names, trust_labels : the network's classes, if it does not contain them; use label numbers unchecked
     batch_size, shard_size : inputs per batch, and per shard; an interruption loses at most one shard
     workers, force, progress : threads that read inputs (one per processor by default); start again; show a bar
@@ -188,7 +193,7 @@ class _Job:
         before = shards.settings()
         again = force or (before is not None and not storage.differences(before, self.settings))
         optional = {"labels": self.labels, "class_names": self.class_names}
-        written = {"logits", "inputs", *(name for name, content in optional.items() if content is not None)}
+        written = {"logits", "inputs", "source", *(name for name, content in optional.items() if content is not None)}
         storage.refuse_companions(self.output, written, force=again)
         if again or not self.output.exists():
             return None
@@ -258,7 +263,21 @@ class _Job:
         arrays["inputs"] = np.array([self.source.inputs[row] for row in kept])
         if self.class_names is not None:
             arrays["class_names"] = np.array(self.class_names)
+        arrays["source"] = np.array([*self._made_by().to_dict().items()])
         return arrays
+
+    def _made_by(self) -> RowSource:
+        """What later tells rows of this network, fed so, from others."""
+        settings = self.settings
+        prepared = {name: settings[name] for name in _PREPARATION if name in settings}
+        text = json.dumps(prepared, sort_keys=True)
+        parameters = settings.get("parameters")
+        return RowSource(
+            self.network.name,
+            storage.text_digest(parameters) if isinstance(parameters, list) else parameters,
+            None if storage.UNKNOWN in text else text,
+            self.source.location.name,
+        )
 
     def _result(self, manifest: dict[str, Any], *, resumed: int, rate: float | None) -> Extraction:
         return Extraction(

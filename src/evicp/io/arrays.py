@@ -24,7 +24,7 @@ from evicp.io.stored import MemoryArray, PackedArray, RawArray, Stamp, StoredArr
 Names = Collection[str] | Callable[[Sequence[str]], Collection[str]]
 
 #: The arrays that may lie next to logits in an npy file, each in a separate file.
-_COMPANIONS = ("labels", "inputs", "class_names")
+_COMPANIONS = ("labels", "inputs", "class_names", "source")
 
 #: The formats that arrays are written in.
 ARRAY_SUFFIXES = (".npz", ".npy", ".safetensors")

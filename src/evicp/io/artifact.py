@@ -21,6 +21,7 @@ from evicp.calibration.calibration import Calibration
 from evicp.calibration.laws import LAWS
 from evicp.calibration.laws.law import canonical, named_parameters
 from evicp.calibration.origin import ORIGIN, Origin
+from evicp.calibration.source import RowSource
 from evicp.errors import ArtifactError, EvicpError, InputError, ScoreError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis
@@ -46,6 +47,7 @@ RULE = "rule."
 #: What a description has only where there is something to say.
 _COUNTS = ("chosen_on", "folds")
 _OPTIONAL = (*_COUNTS, "columns", "numbered")
+_SOURCE = "source"
 
 #: Fifty thousand class names of sixty letters fit. Parsed, a header takes up to fifteen times its size: this bound
 #: keeps the guarantee that loading takes no more than the file's size plus 64 MiB.
@@ -73,6 +75,8 @@ def content_of(calibration: Calibration) -> dict[str, Any]:
         value = getattr(calibration, name)
         if value is not None and value is not False:
             content[name] = value
+    if calibration.source is not None:
+        content[_SOURCE] = calibration.source.to_dict()
     return content if calibration.origin is None else content | calibration.origin.to_dict()
 
 
@@ -303,7 +307,7 @@ def rebuilt(content: dict[str, Any], tensors: dict[str, F64], supplied: Score | 
         )
     kind = next(law for law in LAWS if law.names_of(set(tensors)))
     special = {kind.stored_as} - {""}
-    if set(content) - {*_OPTIONAL, *ORIGIN} != {"version", "score", "n", "n_classes", "class_names", *special}:
+    if set(content) - {*_OPTIONAL, *ORIGIN, _SOURCE} != {"version", "score", "n", "n_classes", "class_names", *special}:
         raise ArtifactError(f"its description has the fields {', '.join(sorted(content))}.")
     names = content["class_names"]
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
@@ -320,20 +324,20 @@ def rebuilt(content: dict[str, Any], tensors: dict[str, F64], supplied: Score | 
         score.rates(classes.n_classes)  # refuses base rates of another K
     whole = next(iter(tensors.values())).base  # the parts lie in it one after the other: putting them together copies
     scores = parts[0] if len(parts) == 1 or whole is None else whole[:n]
-    k, names = classes.n_classes, classes.names
-    law = kind.restored(content.get(kind.stored_as), tensors, k, names)
+    law = kind.restored(content.get(kind.stored_as), tensors, classes.n_classes, classes.names)
     chosen_on, folds = (stored_count(content[name], name) if name in content else None for name in _COUNTS)
     return Calibration(
         score,
         convert.frozen(scores),
-        k,
-        names,
+        classes.n_classes,
+        classes.names,
         law,
         chosen_on=chosen_on,
         origin=Origin.from_dict(content),
         folds=folds,
         columns=classes.columns,
         numbered=classes.numbered,
+        source=RowSource.from_dict(content[_SOURCE]) if _SOURCE in content else None,
     )
 
 

@@ -14,6 +14,7 @@ from evicp import blocks
 from evicp.calibration.batches import Batch
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
+from evicp.calibration.source import RowSource
 from evicp.errors import EvicpError
 from evicp.input.classes import ClassNames
 from evicp.io.executor import Executor, Task, tasks
@@ -99,6 +100,7 @@ def calibrate_files(
     weights: Any = None,
     class_weights: Any = None,
     class_names: ClassNames | None = None,
+    source: RowSource | str | None = None,
     progress: blocks.Progress | None = None,
 ) -> Calibration:
     """`evicp.blocks.calibrate` on a cluster: every worker reads its own rows, from paths that all workers can read.
@@ -106,10 +108,11 @@ def calibrate_files(
     Parameters
     ----------
     rows : from `evicp.blocks.open_rows`, or a path
-    score, by, groups, weights, class_weights, class_names, progress : as for `evicp.blocks.calibrate`
+    score, by, groups, weights, class_weights, class_names, source, progress : as for `evicp.blocks.calibrate`
     """
     how: dict[str, Any] = {"by": by, "groups": groups, "weights": weights, "class_weights": class_weights}
-    return blocks.calibrate(rows, score, class_names=class_names, progress=progress, executor=_Cluster(), **how)
+    how |= {"class_names": class_names, "source": source}
+    return blocks.calibrate(rows, score, progress=progress, executor=_Cluster(), **how)
 
 
 def predict_files(
