@@ -26,6 +26,8 @@ _OUTER = {
     "plot_evaluation": "evicp.plots:plot_evaluation",
     "plot_plan": "evicp.plots:plot_plan",
     "save_sets": "evicp.io.set_texts:save_sets",
+    "sets_as_arrow": "evicp.io.set_tables:as_arrow",
+    "sets_as_pandas": "evicp.io.set_tables:as_pandas",
     "sets_as_csv": "evicp.io.set_texts:as_csv",
 }
 

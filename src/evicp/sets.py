@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evicp.errors import FileError, InputError, InputTypeError, LabelsError, RowError, need
+from evicp.errors import FileError, InputError, InputTypeError, LabelsError, RowError
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, ClassNames
 from evicp.input.lists import labels_of, repeated_label, rows_of
@@ -70,6 +70,7 @@ class PredictionSets(AboutSets):
     tied : with one threshold for all rows, other calibration scores equal it, so coverage can be higher
     columns : the column names of the calibration logits, if known and not the class names
     numbered : class names were given as whole numbers: labels that are such are looked up among them
+    ids : (n,) names or numbers of the rows where they come from (files of images, a frame's index); None if unknown
 
     >>> sets = PredictionSets(np.array([0, 2, 2]), np.array([4, 1], np.int32), n_classes=5, coverage=Fraction(9, 10))
     >>> sets
@@ -80,11 +81,14 @@ class PredictionSets(AboutSets):
 
     offsets: I64
     labels: I32
+    ids: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "coverage", validate.as_coverage(self.coverage))
         object.__setattr__(self, "offsets", convert.frozen(self.offsets))
         object.__setattr__(self, "labels", convert.frozen(self.labels))
+        if self.ids is not None:
+            object.__setattr__(self, "ids", convert.frozen(validate.as_ids(self.ids, len(self))))
 
     __setstate__ = convert.restore_frozen
 
@@ -182,7 +186,8 @@ class PredictionSets(AboutSets):
             start, stop, _ = index.indices(len(self))
             stop = max(start, stop)
             first, last = self.offsets[start], self.offsets[stop]
-            return sets_of(self, self.offsets[start : stop + 1] - first, self.labels[first:last])
+            part = sets_of(self, self.offsets[start : stop + 1] - first, self.labels[first:last])
+            return part if self.ids is None else with_ids(part, self.ids[start:stop])
         return self._take(self._row_numbers(index))
 
     def _row_numbers(self, index: Any) -> I64:
@@ -203,7 +208,8 @@ class PredictionSets(AboutSets):
         sizes = self.sizes[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
-        return sets_of(self, offsets, self.labels[np.repeat(self.offsets[:-1][rows], sizes) + within])
+        part = sets_of(self, offsets, self.labels[np.repeat(self.offsets[:-1][rows], sizes) + within])
+        return part if self.ids is None else with_ids(part, self.ids[rows])
 
     def __iter__(self) -> Iterator[I32]:
         return (self.labels[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True))
@@ -239,35 +245,22 @@ class PredictionSets(AboutSets):
         return [labels[start:stop] for start, stop in pairwise(self.offsets.tolist())]
 
     def to_arrow(self, first_row: int = 0) -> pa.Table:
-        """An Arrow table: row int64, labels list<int32>, size int32, and names list<string> where there are any.
+        """An Arrow table: row int64, labels list<int32>, size int32; names list<string> and the rows' id, if known.
 
         Parameters
         ----------
         first_row : the number of the first row
         """
-        pa = need("pyarrow", "pyarrow", "parquet", "an Arrow table")
-        small = len(self.labels) < 2**31  # the plain list type, which every reader knows, counts in 32 bits
-        lists = pa.ListArray if small else pa.LargeListArray
-        offsets, labels = pa.array(self.offsets, pa.int32() if small else pa.int64()), pa.array(self.labels)
-        columns: dict[str, Any] = {
-            "row": pa.array(np.arange(first_row, first_row + len(self))),
-            "labels": lists.from_arrays(offsets, labels),
-            "size": pa.array(self.sizes.astype(np.int32)),
-        }
-        if self.class_names is not None:
-            columns["names"] = lists.from_arrays(offsets, pa.array(self.class_names, pa.string()).take(labels))
-        return pa.table(columns)
+        table: pa.Table = outer("sets_as_arrow")(self, first_row)
+        return table
 
     def to_pandas(self) -> pd.DataFrame:
-        """A data frame with one row per set."""
-        pd = need("pandas", "pandas", "pandas", "a data frame")
-        columns: dict[str, Any] = {"labels": list(self), "size": self.sizes.astype(np.int32)}
-        if self.class_names is not None:
-            columns["names"] = self.to_lists(names=True)
-        return pd.DataFrame(columns, index=pd.RangeIndex(len(self), name="row"))
+        """A data frame with one row per set; its index is the rows' ids, where they are known."""
+        frame: pd.DataFrame = outer("sets_as_pandas")(self)
+        return frame
 
     def to_csv(self, path: str | PathLike[str] | None = None, *, overwrite: bool = False) -> str | None:
-        """The sets as comma-separated text: row, size, labels separated by spaces, and names where there are any.
+        """The sets as comma-separated text: row, size, labels separated by spaces; names and the rows' id, if known.
 
         Parameters
         ----------
@@ -304,7 +297,7 @@ class PredictionSets(AboutSets):
         return f"PredictionSets({SetsSummary.of(self)})"
 
     def _repr_html_(self, shown: int = 10) -> str:
-        rows = [[str(row), f"{len(self[row]):,}", set_text(self, row)] for row in range(min(shown, len(self)))]
+        rows = [[row_text(self, row), f"{len(self[row]):,}", set_text(self, row)] for row in range(len(self[:shown]))]
         rest = [[f"and {len(self) - shown:,} more", "", ""]] if len(self) > shown else []
         return html_table(["row", "size", "set"], [*rows, *rest], caption=str(SetsSummary.of(self)), left=(2,))
 
@@ -312,8 +305,20 @@ class PredictionSets(AboutSets):
 def sets_of(about: AboutSets, offsets: I64, labels: I32) -> PredictionSets:
     """Sets of rows that remember this; `dataclasses.replace` takes longer than to score a row."""
     made = object.__new__(PredictionSets)
-    made.__dict__.update(about.__dict__, offsets=convert.frozen(offsets), labels=convert.frozen(labels))
+    made.__dict__.update(about.__dict__, offsets=convert.frozen(offsets), labels=convert.frozen(labels), ids=None)
     return made
+
+
+def with_ids(sets: PredictionSets, ids: NDArray[Any] | None) -> PredictionSets:
+    """The sets with names or numbers of their rows, which are known to be one for each."""
+    if ids is not None:
+        sets.__dict__["ids"] = convert.frozen(ids)
+    return sets
+
+
+def row_text(sets: PredictionSets, row: int) -> str:
+    """What a row is called: its id, or its number."""
+    return str(row if sets.ids is None else sets.ids[row])
 
 
 def about_of(sets: PredictionSets) -> AboutSets:
@@ -371,7 +376,9 @@ def join_sets(parts: Sequence[PredictionSets]) -> PredictionSets:
         return parts[0]
     sizes = np.concatenate([part.sizes for part in parts])
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return sets_of(parts[0], offsets, np.concatenate([part.labels for part in parts]))
+    known = [part.ids for part in parts if part.ids is not None]
+    whole = sets_of(parts[0], offsets, np.concatenate([part.labels for part in parts]))
+    return with_ids(whole, np.concatenate(known) if len(known) == len(parts) else None)
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ import pytest
 import evicp
 from commands import evicp_process
 from evicp.calibration.verification import verify
-from evicp.errors import FileError, InputTypeError, SuspiciousInputWarning
+from evicp.errors import FileError, InputError, InputTypeError, SuspiciousInputWarning
 from evicp.io.files import read_sets
 from evicp.types import TargetCoverage
 
@@ -32,7 +32,7 @@ SETS = CALIBRATION.predict(LOGITS[300:])
 
 
 def test_the_package_shows_its_interface_and_nothing_else() -> None:
-    modules = {"blocks", "datasets", "errors", "losses", "onnx", "ray", "report", "sklearn", "torch"}
+    modules = {"blocks", "datasets", "errors", "hub", "losses", "onnx", "ray", "report", "sklearn", "spark", "torch"}
     assert set(dir(evicp)) == {*evicp.__all__, *modules, "__version__"}
 
 
@@ -286,6 +286,65 @@ def test_calibrate_names_a_mistake(words: str, tmp_path: Path) -> None:
     assert run.err.startswith("warning: ")
 
 
+def test_rows_of_another_network_are_refused_where_it_is_named() -> None:
+    known = evicp.calibrate(LOGITS, LABELS, source="resnet152")
+    assert known.predict(LOGITS, source="resnet152") == known.predict(LOGITS)
+    for call in (
+        lambda source: known.predict(LOGITS, source=source),
+        lambda s: known.evaluate(LOGITS, LABELS, source=s),
+    ):
+        with pytest.raises(InputError, match=r"^new rows are from vit, the calibration rows from resnet152: coverage"):
+            call("vit")
+    with pytest.raises(InputError, match=r"does not say where its rows come from\. Give source= to calibrate, too"):
+        CALIBRATION.predict(LOGITS, source="resnet152")
+    other = evicp.Calibrator(source="vit").update(LOGITS, LABELS)
+    with pytest.raises(InputError, match="rows of one calibration must have one source"):
+        evicp.Calibrator(source="resnet152").update(LOGITS, LABELS).merge(other)
+
+
+def test_rows_of_another_network_are_warned_of_where_files_name_it(tmp_path: Path) -> None:
+    """As `extract` writes it: the network, its weights, and how its inputs are prepared."""
+    resnet = {"name": "resnet", "parameters": "ab" * 32, "preparation": '{"transform": {"size": 224}}', "data_set": "a"}
+    files = {
+        "val": resnet,
+        "new": resnet | {"data_set": "b", "name": "the same under another name"},
+        "other": resnet | {"parameters": "cd" * 32},
+        "larger": resnet | {"preparation": '{"transform": {"size": 299}}'},
+        "named": {"name": "vit"},
+    }
+    for name, source in files.items():
+        np.savez(tmp_path / f"{name}.npz", logits=LOGITS, labels=LABELS, source=np.array([*source.items()]))
+    run = evicp_process(["calibrate", "val.npz", "-o", "cal.safetensors"], tmp_path)
+    assert "rows from             resnet (weights abababab), of a, in val.npz\n" in run.out
+    assert (
+        "rows from       resnet (weights abababab), of a, in"
+        in evicp_process(["show", "cal.safetensors"], tmp_path).out
+    )
+    words = {
+        "new": "",
+        "other": "are from resnet (weights cdcdcdcd), the calibration rows from resnet (weights abababab)",
+        "larger": "are of inputs prepared in another way than the calibration's (transform.size 299, was 224)",
+        "named": "are from vit, the calibration rows from resnet",
+    }
+    for name, warning in words.items():
+        for command in ("predict", "evaluate"):
+            run = evicp_process([command, "cal.safetensors", f"{name}.npz"], tmp_path)
+            assert run.code == 0
+            assert run.err == (f"warning: the rows of {name}.npz {warning}: {_NEED_NOT}\n" if warning else "")
+    run = evicp_process(["predict", "cal.safetensors", "new.npz", "--source", "vit"], tmp_path)
+    assert (run.code, run.out) == (2, "")
+    (tmp_path / "mixed").mkdir()
+    for name in ("val", "other"):
+        (tmp_path / f"{name}.npz").rename(tmp_path / "mixed" / f"{name}.npz")
+    np.savez(tmp_path / "mixed/other.npz", logits=LOGITS + 1, labels=LABELS, source=np.array([*files["other"].items()]))
+    run = evicp_process(["calibrate", "mixed", "-o", "mixed.safetensors"], tmp_path)
+    assert run.code == 2
+    assert "rows of one calibration must have one source" in run.err
+
+
+_NEED_NOT = "coverage need not hold. Calibrate on rows that were made so."
+
+
 def test_calibrate_says_what_the_rows_are_like(tmp_path: Path) -> None:
     np.savez(tmp_path / "val.npz", logits=LOGITS, labels=LABELS)
     run = evicp_process(["calibrate", "val.npz", "-o", "cal.safetensors"], tmp_path)
@@ -366,7 +425,7 @@ def test_a_certificate_is_verified(tmp_path: Path) -> None:
     command = ["verify", "cal.safetensors", "certificate.json"]
     run = evicp_process(command, tmp_path)
     assert (run.code, run.err) == (0, "")
-    assert run.out == "The certificate belongs to this calibration, and its 20 figures are right.\n"
+    assert run.out == "The certificate belongs to this calibration, and its 21 figures are right.\n"
     for figure, wrong in (("rank", 482), ("gamma", 0.9), ("n", 601), ("coverage_interval", [0.7, 0.9]), ("tied", 1)):
         content = json.loads(made.out)
         content["certificate"][figure] = wrong

@@ -26,7 +26,7 @@ from evicp import kernels, report
 from evicp.calibration.certificate import weakest
 from evicp.calibration.new_rows import comparable
 from evicp.datasets import load_imagenet_sample
-from evicp.errors import EvicpError, EvicpWarning
+from evicp.errors import EvicpError, EvicpWarning, InputError
 from evicp.evaluation.metrics import clopper_pearson
 from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges
 from evicp.report import payload
@@ -135,7 +135,7 @@ def test_explored_rows_have_the_sets_of_predict_in_another_precision(seed: int) 
     calibration = evicp.calibrate(logits, labels, "lac")
     new = logits[:20].astype(np.float64)
     curve = curves_of("lac", calibration, new, labels[:20], np.ones(20, np.int64))
-    explored = explore(new, labels[:20], [curve], 20)
+    explored = explore(new, labels[:20], [curve], np.arange(20))
     for position in (0, 400, 480):
         assert explored.sizes[0, :, position].tolist() == calibration.predict(new, GRID[position]).sizes.tolist()
 
@@ -522,7 +522,7 @@ def test_the_certificate_of_full_sets_has_no_interval(browser: Any, tmp_path: Pa
     lines = dict(page.table("table-certificate"))
     assert (lines["95 % interval"], lines["gamma"]) == (NOTHING, NOTHING)
     expected = dict(quiet(calibration.certificate, 0.99)._lines())
-    assert lines["score"] == expected["score"] == "ecp: evidence relu, temperature 1, stabilizer 1e-08"
+    assert lines["score"] == expected["score"] == "ecp: evidence relu, temperature 1, stabilizer scaled"
     page.context.close()
 
 
@@ -953,3 +953,20 @@ def test_the_page_of_overlapping_groups_lists_them_worst_first(browser: Any, tmp
     assert [int(row[1]) for row in rows] == groups.counts[order].tolist()
     assert opened.complaints == opened.requests[1:] == []
     opened.context.close()
+
+
+def test_rows_are_called_what_they_are_called_where_they_come_from(browser: Any, tmp_path: Path) -> None:
+    logits, labels = make(80, 5)
+    names = np.array([f"picture {row}<b>.jpg" for row in range(80)])
+    calibration = evicp.calibrate(logits[:40], labels[:40], "lac", source="our network of May")
+    quiet(report.build, logits[40:], labels[40:], calibration, ids=names[40:]).write(tmp_path / "named.html")
+    page = Page(browser, tmp_path / "named.html")
+    shown = page.tab.evaluate("[...document.querySelectorAll('#row option')].map(o => o.textContent.split(':')[0])")
+    assert shown == names[40:].tolist()
+    assert page.tab.text_content("#row-verdict").startswith(f"Row {shown[0]}: the true label")
+    assert dict(page.table("table-certificate"))["calibration rows from"] == "our network of May"
+    page.context.close()
+    split = quiet(report.split, logits, labels, ["lac"], ids=names)
+    assert set(split.data["ids"]) < set(names.tolist())
+    with pytest.raises(InputError, match=r"ids must be one text or whole number per row, \(40,\)"):
+        quiet(report.build, logits[40:], labels[40:], calibration, ids=names)

@@ -23,7 +23,7 @@ from evicp.errors import InputError
 from evicp.input import convert, frames, validate
 from evicp.input.classes import ClassAxis
 from evicp.kernels.arithmetic import Arithmetic, precision_of_new
-from evicp.sets import AboutSets, PredictionSets, filled_with, sets_of
+from evicp.sets import AboutSets, PredictionSets, filled_with, sets_of, with_ids
 from evicp.types import F64, I64
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def raised(calibration: Calibration, origin: Origin, new: Arithmetic) -> Calibra
 def predict(calibration: Calibration, coverage: Any, confidence: Any, request: Request) -> Any:
     """The sets of new rows at one coverage, or a list of them at several."""
     results = sets_at(calibration, levels_of(calibration, coverage, confidence), request)
+    if type(request.logits) is not np.ndarray and (ids := frames.ids_of(request.logits)) is not None:
+        results = [with_ids(sets, ids) for sets in results]
     return results[0] if type(coverage) is float or not validate.is_many(coverage) else results
 
 

@@ -179,6 +179,17 @@ def index_of(values: Any) -> Any:
     return index if hasattr(index, "equals") else _coordinates(values, 0)
 
 
+def ids_of(logits: Any) -> NDArray[Any] | None:
+    """What the rows of a frame are called by its index, (n,) text or whole numbers; None where that is 0, 1, 2, ..."""
+    index = _row_index("logits", logits)
+    if index is None:
+        return None
+    entries = np.asarray(index)
+    if entries.dtype.kind in "iu":
+        return None if np.array_equal(entries, np.arange(len(entries))) else entries.astype(np.int64)
+    return np.array([", ".join(map(as_text, e)) if isinstance(e, tuple) else as_text(e) for e in entries.tolist()])
+
+
 def same_rows(**given: Any) -> None:
     """Refuse what belongs to the same rows (logits, labels, groups, weights, ...) where indexes say otherwise.
 

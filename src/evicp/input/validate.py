@@ -395,6 +395,14 @@ def as_printable(names: Sequence[str], what: str) -> None:
             raise InputError(f"{what} must be printable; name {index}, {name!r}, contains a control character.")
 
 
+def as_ids(ids: Any, n: int) -> NDArray[Any]:
+    """What n rows are called, (n,) text or whole numbers."""
+    array = np.asarray(ids) if len(ids) else np.empty(0, str)
+    if array.shape != (n,) or array.dtype.kind not in "iuU":
+        raise InputError(f"ids must be one text or whole number per row, ({n},); got {array.dtype}, {array.shape}.")
+    return array
+
+
 def is_many(coverage: Any) -> bool:
     """Whether several coverages were given."""
     if isinstance(coverage, np.ndarray):

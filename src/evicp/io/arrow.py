@@ -65,7 +65,7 @@ def open_arrow(path: Path, wanted: Wanted) -> FileRows:
     if not n:
         with _reader(path) as (schema, _):
             return held(schema.empty_table(), roles)
-    return opened_columns(path, roles, n, stamp, _batches)
+    return opened_columns(path, roles, n, stamp, _batches, schema)
 
 
 def read_csv(path: Path, wanted: Wanted) -> FileRows:

@@ -13,7 +13,7 @@ from evicp.calibration.calibrator import Calibrator
 from evicp.errors import InputError, InputTypeError
 from evicp.io.rows import Block, FileRows, Rows, located
 from evicp.io.stored import MemoryArray, RawArray
-from evicp.sets import PredictionSets
+from evicp.sets import PredictionSets, with_ids
 
 Result = TypeVar("Result")
 
@@ -51,7 +51,13 @@ class Task:
 
     def predict(self, predict: Callable[..., PredictionSets]) -> Iterator[tuple[Block, PredictionSets]]:
         """Each block with its sets; `predict` takes logits and the values."""
-        return self.each(lambda block, **own: predict(block.logits, **own))
+
+        def sets_of(block: Block, **own: Any) -> PredictionSets:
+            sets = predict(block.logits, **own)
+            # The ids of a block are valid until the next one is read.
+            return sets if block.ids is None else with_ids(sets, block.ids.copy())
+
+        return self.each(sets_of)
 
 
 def for_all_rows(value: Any) -> bool:
@@ -92,7 +98,8 @@ def tasks(rows: Rows, values: Mapping[str, Any], size: int) -> Iterator[Task]:
             span = start, min(start + step, n)
             labels = None if file.labels is None else file.labels.span(*span).portable()
             own = {name: _of_rows(value, first + span[0], first + span[1]) for name, value in values.items()}
-            some = dataclasses.replace(rows, files=(FileRows(file.logits.span(*span).portable(), labels),))
+            ids = file.ids.span(*span).portable() if rows.identified and file.ids is not None else None
+            some = dataclasses.replace(rows, files=(FileRows(file.logits.span(*span).portable(), labels, ids=ids),))
             yield Task(some, own, first + start, rows.step, rows.dtype)
         first += n
 

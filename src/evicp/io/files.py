@@ -29,8 +29,9 @@ from evicp.io.logits import read_logits
 from evicp.io.parquet import parquet_file
 from evicp.io.paths import as_path, parsed, typed
 from evicp.io.rows import LogitsFile
+from evicp.io.set_tables import as_arrow
 from evicp.io.stored import Checksum, RawArray
-from evicp.sets import PredictionSets, SetsSummary, about_of, join_sets
+from evicp.sets import PredictionSets, SetsSummary, about_of, join_sets, with_ids
 from evicp.types import I64
 
 __all__ = ["LogitsFile", "open_sets", "read_logits", "read_sets", "scan_sets", "write_sets"]
@@ -76,13 +77,16 @@ class SetsWriter:
     """Sets on their way to a file: rows so far, and what the sets are like."""
 
     def __init__(self, file: SetsFile) -> None:
-        self._file = file
+        self._file, self._identified = file, False
         self.summary: SetsSummary | None = None
 
     def append(self, sets: PredictionSets) -> None:
         """Write the sets of the next rows."""
         if self.summary is not None and self.summary.about != about_of(sets):
             raise InputError("sets of one file must come from one calibration and one coverage; these do not.")
+        if self.summary is not None and self._identified != (sets.ids is not None):
+            raise InputError("sets of one file must all have ids, or none of them; these differ.")
+        self._identified = sets.ids is not None
         self._file.append(sets, 0 if self.summary is None else self.summary.rows)
         self.summary = SetsSummary.of(sets, self.summary)
 
@@ -126,7 +130,7 @@ class _ParquetSets(SetsFile):
         self._writer: Any = None
 
     def append(self, sets: PredictionSets, first_row: int) -> None:
-        table = sets.to_arrow(first_row)
+        table = as_arrow(sets, first_row)
         import pyarrow.parquet as pq
 
         if self._writer is None:
@@ -151,10 +155,15 @@ class _NpzSets(SetsFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path, tempfile.TemporaryFile(dir=path.parent))  # noqa: SIM115 - closed by close()
         self._sizes = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115 - closed by close()
+        self._ids = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115 - closed by close()
+        self._id_types: list[tuple[int, np.dtype[Any]]] = []
         self._about: dict[str, Any] = {}
 
     def append(self, sets: PredictionSets, first_row: int) -> None:  # noqa: ARG002
         self._about = _about(sets)
+        if sets.ids is not None:
+            self._id_types.append((len(sets), sets.ids.dtype))
+            self._ids.write(sets.ids.tobytes())
         self._sizes.write(sets.sizes.data)
         self._file.write(np.ascontiguousarray(sets.labels).data)
 
@@ -162,7 +171,17 @@ class _NpzSets(SetsFile):
         n_sizes, n_labels = self._sizes.tell() // 8, self._file.tell() // 4
         labels = Stacked((n_labels,), np.dtype(np.int32), lambda: _spooled(self._file, np.int32))
         offsets = Stacked((n_sizes + 1,), np.dtype(np.int64), self._offsets)
-        write_npz(self._path, {"offsets": offsets, "labels": labels, "about": np.array(json.dumps(self._about))})
+        arrays: dict[str, Any] = {"offsets": offsets, "labels": labels, "about": np.array(json.dumps(self._about))}
+        if self._id_types:
+            widest = np.result_type(*(dtype for _, dtype in self._id_types))
+            arrays["ids"] = Stacked((n_sizes,), widest, self._read_ids)
+        write_npz(self._path, arrays)
+
+    def _read_ids(self) -> Iterator[NDArray[Any]]:
+        """Ids, block by block, each of its own width."""
+        self._ids.seek(0)
+        for n, dtype in self._id_types:
+            yield np.frombuffer(self._ids.read(n * dtype.itemsize), dtype)
 
     def _offsets(self) -> Iterator[I64]:
         """Sizes added up, block by block."""
@@ -175,8 +194,9 @@ class _NpzSets(SetsFile):
 
     def close(self) -> None:
         super().close()
-        with suppress(OSError):
-            self._sizes.close()
+        for file in (self._sizes, self._ids):
+            with suppress(OSError):
+                file.close()
 
 
 def _spooled(file: Any, dtype: Any, values: int = 1 << 18) -> Iterator[NDArray[Any]]:
@@ -204,8 +224,10 @@ def set_lines(sets: PredictionSets, first_row: int = 0) -> Iterator[dict[str, An
     """Each set as a JSON object."""
     named = sets.class_names is not None
     names = sets.to_lists(names=True) if named else []
+    ids = None if sets.ids is None else sets.ids.tolist()
     for row, labels in enumerate(sets.to_lists()):
-        line: dict[str, Any] = {"row": first_row + row, "labels": labels, "size": len(labels)}
+        line: dict[str, Any] = {"row": first_row + row, **({} if ids is None else {"id": ids[row]})}
+        line |= {"labels": labels, "size": len(labels)}
         yield {**line, "names": names[row]} if named else line
 
 
@@ -226,12 +248,13 @@ def scan_sets(path: str | PathLike[str], step: int = 1 << 16) -> Iterator[Predic
     about, pieces = parsed(path, readers, "sets")
     content: dict[str, Any] = {}
     rows, most = 0, max(_MOST_CLASSES, as_path(path).stat().st_size)
-    for offsets, labels in typed(str(path), pieces):
+    for offsets, labels, ids in typed(str(path), pieces):
         try:
             content = content or strict_json(about)
             if validate.as_n_classes(content["n_classes"]) > most:
                 raise InputError(f"it states {content['n_classes']:,} classes; a file of its size has at most {most:,}")
-            yield _rebuild_sets(content, offsets, labels, rows)
+            sets = _rebuild_sets(content, offsets, labels, rows)
+            yield sets if ids is None else with_ids(sets, validate.as_ids(ids.tolist(), len(sets)))
             rows += len(offsets) - 1
         except (EvicpError, KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise FileError(f"cannot read {path}: it does not contain sets written by evicp ({error}).") from error
@@ -245,15 +268,17 @@ def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
     with parquet_file(path) as file:
         _refuse_logits(file.schema_arrow.names)
         about = file.schema_arrow.metadata[b"evicp"].decode()
+        wanted = ["labels", *(["id"] if "id" in file.schema_arrow.names else [])]
 
     def pieces() -> Iterator[Any]:
         with parquet_file(path, streamed=True) as file:
             left = file.metadata.num_rows
             if not left:
-                yield np.zeros(1, np.int64), np.empty(0, np.int32)
-            for batch in file.iter_batches(step, columns=["labels"], use_threads=False):
+                yield np.zeros(1, np.int64), np.empty(0, np.int32), None
+            for batch in file.iter_batches(step, columns=wanted, use_threads=False):
                 first_row, left = file.metadata.num_rows - left, left - len(batch)
-                yield columns.lists(batch.column("labels"), "labels", first_row)
+                ids = columns.values(batch.column("id"), "id", first_row) if "id" in wanted else None
+                yield *columns.lists(batch.column("labels"), "labels", first_row), ids
         if left:
             raise FileError("it does not contain the stated number of sets.")
 
@@ -261,11 +286,12 @@ def _scan_parquet(path: Path, step: int) -> tuple[str, Iterator[Any]]:
 
 
 def _scan_npz(path: Path, step: int) -> tuple[str, Iterator[Any]]:
-    arrays, names = open_npz(path, ("about", "offsets", "labels"))
+    arrays, names = open_npz(path, ("about", "offsets", "labels", "ids"))
     _refuse_logits(names)
     about, offsets, labels = (arrays[name] for name in ("about", "offsets", "labels"))
+    ids = arrays.get("ids")
     if not isinstance(offsets, RawArray) or not isinstance(labels, RawArray) or not _fit(offsets, labels):
-        return str(about.whole()), iter([(offsets.whole(), labels.whole())])
+        return str(about.whole()), iter([(offsets.whole(), labels.whole(), ids and ids.whole())])
 
     def pieces() -> Iterator[Any]:
         n = offsets.shape[0] - 1
@@ -275,7 +301,8 @@ def _scan_npz(path: Path, step: int) -> tuple[str, Iterator[Any]]:
             own = labels.read(int(ends[0]), int(ends[-1]))
             sums[0].add(ends[min(start, 1) :])  # the first one was the last one of the piece before
             sums[1].add(own)
-            yield (ends - ends[0]).astype(np.int64), own
+            called = None if ids is None else ids.span(start, min(start + step, n)).whole()
+            yield (ends - ends[0]).astype(np.int64), own, called
         for each in sums:
             each.compare()
 

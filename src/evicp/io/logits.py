@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import FileError, InputTypeError, LogitsError
+from evicp.calibration.source import RowSource, joined
+from evicp.errors import EvicpError, FileError, InputTypeError, LogitsError
 from evicp.io.arrays import companion, companions, open_npy, open_npz, open_safetensors, safetensors_metadata
 from evicp.io.arrow import open_arrow, read_csv, saved_class_names, saved_files
 from evicp.io.parquet import open_columns, read_columns
 from evicp.io.paths import as_path, format_of, natural_key, parsed
 from evicp.io.roles import Choice, Wanted, roles_of
-from evicp.io.rows import DEFAULT_MEMORY, FileRows, LogitsFile, Rows, as_bytes, in_memory
-from evicp.io.stored import StoredArray
+from evicp.io.rows import DEFAULT_MEMORY, FileRows, LogitsFile, Rows, as_bytes, as_ids, in_memory
+from evicp.io.stored import MemoryArray, StoredArray
 
 #: So many rows of a file tell it from nearly any other, and so many numbers are compared at a time where they do not.
 _HEAD, _AT_ONCE = 4, 1 << 20
@@ -35,7 +36,16 @@ def _rows_in(opener: Callable[..., Any], path: Path, wanted: Wanted) -> FileRows
     choice = Choice(wanted)
     found, names = opener(path, choice)
     roles = choice.roles
-    return FileRows(found[roles.logits[0]], None if roles.labels is None else found[roles.labels], names=tuple(names))
+    logits, labels = found[roles.logits[0]], None if roles.labels is None else found[roles.labels]
+    ids = None if roles.ids is None else _ids(lambda: opener(path, (roles.ids,))[0][roles.ids], logits)
+    return FileRows(logits, labels, names=tuple(names), ids=ids)
+
+
+def _ids(opened: Callable[[], StoredArray], logits: StoredArray) -> StoredArray | None:
+    """What rows are called, where an array of such a name holds that; anything else in it is of no concern."""
+    with suppress(Exception):
+        return as_ids(opened(), logits)
+    return None
 
 
 def _rows_of_npy(path: Path, wanted: Wanted) -> FileRows:
@@ -126,7 +136,8 @@ def open_rows(
     names = _common_names(found, files)
     if saved and names is None:
         names = saved_class_names(source, roles_of(files[0].names, wanted, table=True).labels, files[0].shape[-1])
-    rows = Rows(files, str(path), budget, names)
+    sources = [_source_of(file, own) for file, own in zip(found, files, strict=True)]
+    rows = Rows(files, str(path), budget, names, joined(sources) if any(sources) else None)
     return rows if labels is None else rows.with_labels(open_labels(labels))
 
 
@@ -142,7 +153,21 @@ def _open_one(path: Path, more: Mapping[str, Callable[[Path, Wanted], LogitsFile
     rows: FileRows = parsed(path, dict.fromkeys((*_FORMATS, *more), read), "logits")
     if suffix == ".npy" and (beside := companion(path, "labels")).is_file():
         rows = replace(rows, labels=open_labels(beside))
+    if suffix == ".npy" and (beside := companion(path, "inputs")).is_file():
+        rows = replace(rows, ids=_ids(lambda: open_labels(beside, "inputs"), rows.logits))
+    if suffix == ".safetensors":
+        rows = replace(rows, ids=_ids_in_metadata(path, rows) or rows.ids)
     return rows
+
+
+def _ids_in_metadata(path: Path, rows: FileRows) -> StoredArray | None:
+    """What rows are called in a safetensors file, as extraction writes it: a JSON list of strings."""
+    text = safetensors_metadata(path).get("inputs")
+    with suppress(ValueError, RecursionError):  # some other metadata of that name
+        names = [] if text is None else json.loads(text)
+        if names and isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return as_ids(MemoryArray.of(np.array(names)), rows.logits)
+    return None
 
 
 def _open_all(
@@ -210,7 +235,7 @@ def _refuse_copies(found: Sequence[Path], shards: Sequence[FileRows]) -> None:
 def _head(shard: FileRows) -> bytes | None:
     """The first logits of a file, to compare; None where they cannot be read, which is said when they are used."""
     with suppress(Exception):
-        return b"".join(_numbers(logits).tobytes() for logits, _ in shard.pieces(_HEAD, 0, min(_HEAD, shard.shape[0])))
+        return b"".join(_numbers(logits).tobytes() for logits, *_ in shard.pieces(_HEAD, 0, min(_HEAD, shard.shape[0])))
     return None
 
 
@@ -218,7 +243,7 @@ def _same_rows(one: FileRows, other: FileRows) -> bool:
     """Whether two files of one shape have equal logits, and equal labels where both have any."""
     step = max(1, _AT_ONCE // max(1, one.shape[1]))
     with suppress(Exception):  # what cannot be read is said when it is used
-        for (logits, labels), (others, other_labels) in zip_longest(one.pieces(step), other.pieces(step)):
+        for (logits, labels, _), (others, other_labels, _) in zip_longest(one.pieces(step), other.pieces(step)):
             if not np.array_equal(_numbers(logits), _numbers(others)):
                 return False
             if labels is not None and other_labels is not None and not np.array_equal(labels, other_labels):
@@ -230,6 +255,35 @@ def _same_rows(one: FileRows, other: FileRows) -> bool:
 def _numbers(logits: NDArray[Any]) -> NDArray[Any]:
     """Logits in the widest type, so that files of different types can hold the same."""
     return np.ascontiguousarray(logits, np.float64) if logits.dtype.kind in "fiu" else logits
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Where rows come from
+
+
+def _source_of(path: Path, rows: FileRows) -> RowSource | None:
+    """What a file that `evicp extract` has written says of its network and data; None of others."""
+    try:
+        pairs = _pairs_beside(path, rows)
+        if pairs is None:
+            return None
+        file = {"file": path.name} if path.name.isprintable() else {}
+        return RowSource.from_dict({**dict(pairs), **file})
+    except EvicpError as error:
+        raise FileError(f"cannot read where the rows of {path} come from: {error}") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FileError(f"source in {path} must be pairs of text; it cannot be read ({error}).") from error
+
+
+def _pairs_beside(path: Path, rows: FileRows) -> Any:
+    """Names and values, in an array of an npz file, in an npy file beside logits, or as JSON in safetensors."""
+    suffix = format_of(path)
+    if suffix == ".npy" and (beside := companion(path, "source")).is_file():
+        return open_npy(beside).whole().tolist()
+    if suffix == ".npz" and "source" in rows.names:
+        return open_npz(path, ("source",))[0]["source"].whole().tolist()
+    text = safetensors_metadata(path).get("source") if suffix == ".safetensors" else None
+    return None if text is None else json.loads(text)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def read_columns(path: Path, wanted: Wanted) -> FileRows:
     """The rows of a parquet file, read at once."""
     with parquet_file(path) as file:
         roles = roles_of(file.schema_arrow.names, wanted, table=True)
-        return held(file.read(list(roles.all)), roles)
+        return held(file.read([*roles.all, *([] if roles.ids is None else [roles.ids])]), roles)
 
 
 def open_columns(path: Path, wanted: Wanted) -> FileRows:
@@ -61,10 +61,11 @@ def open_columns(path: Path, wanted: Wanted) -> FileRows:
     with open_file(path) as raw:
         stamp = stamp_of(raw)
     with parquet_file(path, streamed=True) as file:
-        roles, n, footer = roles_of(file.schema_arrow.names, wanted, table=True), file.metadata.num_rows, file.metadata
+        schema, n, footer = file.schema_arrow, file.metadata.num_rows, file.metadata
+    roles = roles_of(schema.names, wanted, table=True)
     if not n:
         return read_columns(path, wanted)
-    rows = opened_columns(path, roles, n, stamp, _batches)
+    rows = opened_columns(path, roles, n, stamp, _batches, schema)
     if not roles.wide:
         _refuse_longer(footer, roles.logits[0], rows.shape[1])
     return rows

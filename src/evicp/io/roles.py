@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from evicp.errors import FileError
 from evicp.input.messages import some_of
 
-#: What logits are called, and labels; the first of each is what evicp writes, and is taken before the others.
+#: What logits are called, what rows are, and labels; the first is what evicp writes, and is taken before the others.
 _LOGITS = ("logits", "logit", "preds", "predictions", "outputs", "output", "arr_0")
+_IDS = ("inputs", "ids", "id", "image_ids", "image_id", "keys", "key", "file_name", "filename", "path")
 LABELS = ("labels", "label", "targets", "target", "label_ids", "y_true", "y", "arr_1")
 
 #: A column of one class in a wide table: logit_7, pred7, "output 7", or the number alone.
@@ -36,12 +37,14 @@ class Roles:
     labels : None where no name says so
     class_names : what columns say that are not numbered
     names : of everything in the file, for messages
+    ids : what the rows are called; None where no name says so
     """
 
     logits: tuple[str, ...]
     labels: str | None
     class_names: tuple[str, ...] | None
     names: tuple[str, ...]
+    ids: str | None = None
 
     @property
     def wide(self) -> bool:
@@ -88,7 +91,8 @@ def roles_of(names: Sequence[str], wanted: Wanted, *, table: bool = False) -> Ro
         logits = _usual_logits(others, table)
     if labels == "arr_1" and logits != ("arr_0",) and wanted.labels is None:
         labels = None
-    found = Roles(logits, labels, class_names, tuple(names))
+    ids = _usual([name for name in names if name not in (*logits, labels) and names.count(name) == 1], _IDS)
+    found = Roles(logits, labels, class_names, tuple(names), ids)
     twice = next((name for name, count in Counter(names).items() if count > 1 and name in found.all), None)
     if twice is not None:
         raise FileError(f"it has the {_what(table)} {twice!r} twice. Rename one of them.")

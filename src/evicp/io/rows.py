@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from evicp.calibration.source import RowSource
 from evicp.errors import FileError, InputError, InputTypeError, LabelsError, LogitsError
 from evicp.input.messages import some_of
 from evicp.io.paths import reading, typed
@@ -44,6 +46,10 @@ def as_bytes(memory: int | str) -> int:
     return size
 
 
+#: What follows the last piece of an array.
+_END: Any = object()
+
+
 @dataclass(frozen=True, eq=False)
 class LogitsFile:
     """Logits read from a file, with labels where the file has them. npy files stay on disk (memory-mapped)."""
@@ -60,12 +66,14 @@ class FileRows:
     ----------
     class_names : what the columns of a wide table say
     names : of all arrays or columns in the file, for messages
+    ids : what the rows are called, text or whole numbers, where the file says so
     """
 
     logits: StoredArray
     labels: StoredArray | None
     class_names: tuple[str, ...] | None = None
     names: tuple[str, ...] = ()
+    ids: StoredArray | None = None
 
     @property
     def path(self) -> Path | None:
@@ -82,39 +90,52 @@ class FileRows:
         """Of the logits."""
         return self.logits.dtype
 
-    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
-        """Logits and labels (or None), at most `step` rows at a time."""
-        logits = self.logits.pieces(step, start, stop)
-        if self.labels is None:
-            return ((piece, None) for piece in logits)
-        n, given = self.shape[0], self.labels.shape
-        if not given:
-            raise LabelsError("labels must be one-dimensional; got a single number. Pass one class number per row.")
-        if len(given) == 1 and given[0] != n:
-            raise LabelsError(f"labels must have one entry per row of logits; got {given[0]} labels for {n} rows.")
-        return _aligned(logits, self.labels.pieces(step, start, stop))
+    def pieces(
+        self, step: int, start: int = 0, stop: int | None = None, *, identified: bool = False
+    ) -> Iterator[tuple[Any, Any, Any]]:
+        """Logits, labels and ids (or None), at most `step` rows at a time; ids only where they are asked for."""
+        parts = (self.logits, self.labels, self.ids if identified else None)
+        if self.labels is not None:
+            n, given = self.shape[0], self.labels.shape
+            if not given:
+                raise LabelsError("labels must be one-dimensional; got a single number. Pass one class number per row.")
+            if len(given) == 1 and given[0] != n:
+                raise LabelsError(f"labels must have one entry per row of logits; got {given[0]} labels for {n} rows.")
+        return _aligned(*(repeat(None) if part is None else part.pieces(step, start, stop) for part in parts))
 
     def whole(self) -> LogitsFile:
         """All logits and labels."""
         return LogitsFile(self.logits.whole(), None if self.labels is None else self.labels.whole())
 
 
-def _aligned(logits: Iterator[NDArray[Any]], labels: Iterator[NDArray[Any]]) -> Iterator[tuple[Any, Any]]:
-    """Pieces of two arrays, cut at the same rows: columns of one parquet file may come in different pieces."""
-    one, other = next(logits, None), next(labels, None)
-    while one is not None and other is not None:
-        n = min(len(one), len(other))
-        yield one[:n], other[:n]
-        one = one[n:] if n < len(one) else next(logits, None)
-        other = other[n:] if n < len(other) else next(labels, None)
+def as_ids(array: StoredArray | None, logits: StoredArray) -> StoredArray | None:
+    """An array that has the name of one of ids, if it is one of these logits: text or a whole number for each row."""
+    is_one = array is not None and array.shape == logits.shape[:1] and array.dtype.kind in "iuU"
+    return array if is_one else None
+
+
+def _aligned(*arrays: Iterator[NDArray[Any] | None]) -> Iterator[tuple[Any, Any, Any]]:
+    """Pieces of arrays, cut at the same rows: columns of one parquet file may come in different pieces.
+
+    An array that is not there gives None again and again.
+    """
+    logits, labels, ids = arrays
+    pieces: list[Any] = [next(each, _END) for each in (logits, labels, ids)]
+    while not any(piece is _END for piece in pieces):
+        n = min(len(piece) for piece in pieces if piece is not None)
+        yield tuple(None if piece is None else piece[:n] for piece in pieces)  # type: ignore[misc]
+        for i, each in enumerate(arrays):
+            if pieces[i] is not None:
+                pieces[i] = pieces[i][n:] if n < len(pieces[i]) else next(each, _END)
 
 
 class Block(NamedTuple):
-    """Some rows: the number of the first, logits and labels. The arrays are valid until the next block is read."""
+    """Some rows: the number of the first, logits, labels, ids. The arrays are valid until the next block is read."""
 
     start: int
     logits: NDArray[Any]
     labels: NDArray[Any] | None
+    ids: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +148,16 @@ class Rows:
     source : what to call them in messages
     memory : bytes that blocks may take
     class_names : names that travel with the logits
+    made_by : where the logits say that they come from, as `evicp extract` writes it
+    identified : whether blocks have the ids of their rows, where all files know them
     """
 
     files: tuple[FileRows, ...]
     source: str
     memory: int = as_bytes(DEFAULT_MEMORY)
     class_names: tuple[str, ...] | None = None
+    made_by: RowSource | None = None
+    identified: bool = False
 
     def __post_init__(self) -> None:
         for file in self.files:
@@ -148,6 +173,17 @@ class Rows:
         return all(file.labels is not None for file in self.files)
 
     @property
+    def has_ids(self) -> bool:
+        """Whether every file says what its rows are called."""
+        return all(file.ids is not None for file in self.files)
+
+    @property
+    def ids(self) -> NDArray[Any] | None:
+        """What all rows are called; None where a file does not say so."""
+        known = [file.ids.whole() for file in self.files if file.ids is not None]
+        return np.concatenate(known) if known and len(known) == len(self.files) else None
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Of all logits, in which they are scored: the widest that any file with rows has."""
         return np.result_type(*{file.dtype for file in self.files if file.shape[0]} or {self.files[0].dtype})
@@ -157,7 +193,8 @@ class Rows:
         """Rows per block, from the memory budget."""
         values = prod(self.files[0].shape[1:])
         rows = self.memory // (_SHARE * max(1, values) * max(4, self.files[0].dtype.itemsize))
-        names = max((file.labels.dtype.itemsize for file in self.files if file.labels is not None), default=0)
+        wanted = [file.labels for file in self.files] + [file.ids for file in self.files if self.identified]
+        names = max((array.dtype.itemsize for array in wanted if array is not None), default=0)
         return max(1, min(rows, 2 * self.memory // (_SHARE * max(1, names))))
 
     def __iter__(self) -> Iterator[Block]:
@@ -171,8 +208,9 @@ class Rows:
         first, dtype = 0, self.dtype if dtype is None else dtype
         for file in self.files:
             done = 0
-            for logits, labels in typed(self._name(file), file.pieces(step or self.step)):
-                yield Block(first + done, in_one_type(logits, dtype), labels)
+            pieces = file.pieces(step or self.step, identified=self.identified)
+            for logits, labels, ids in typed(self._name(file), pieces):
+                yield Block(first + done, in_one_type(logits, dtype), labels, ids)
                 done += len(logits)
             first += file.shape[0]
 
@@ -199,6 +237,10 @@ class Rows:
     def _name(self, file: FileRows) -> str:
         """What to call a file where it cannot be read."""
         return str(file.path or self.source)
+
+    def with_ids(self) -> Rows:
+        """The same rows, in blocks that say what they are called, where all files know that."""
+        return dataclasses.replace(self, identified=self.has_ids)
 
     def with_labels(self, labels: StoredArray | None) -> Rows:
         """The same rows with labels from elsewhere, cut as the files are; or without any."""

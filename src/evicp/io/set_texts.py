@@ -75,9 +75,10 @@ def as_csv(sets: PredictionSets) -> str:
 
 def write_csv(file: IO[str], sets: PredictionSets, first_row: int, *, titled: bool) -> None:
     """Write one line per set; before them, where they are the first ones, the titles of the columns."""
-    named = sets.class_names is not None
+    named, identified = sets.class_names is not None, sets.ids is not None
     if titled:
-        file.write(csv_line(["row", "size", "labels", *(["names"] if named else [])]))
+        file.write(csv_line(["row", *(["id"] if identified else []), "size", "labels", *(["names"] if named else [])]))
     for line in set_lines(sets, first_row):
         names = ["; ".join(map(csv_text, line["names"]))] if named else []
-        file.write(csv_line([line["row"], line["size"], " ".join(map(str, line["labels"])), *names]))
+        own = [csv_text(line["id"]) if isinstance(line["id"], str) else line["id"]] if identified else []
+        file.write(csv_line([line["row"], *own, line["size"], " ".join(map(str, line["labels"])), *names]))

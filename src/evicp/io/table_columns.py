@@ -65,14 +65,45 @@ def _array(table: Any, names: tuple[str, ...], is_matrix: bool, first_row: int =
     return (columns.matrix if is_matrix else columns.values)(table.column(names[0]), names[0], first_row)
 
 
+@dataclass(frozen=True)
+class IdColumn(TableColumn):
+    """A column of ids, (n,) text or whole numbers. A null is the empty text: ids decide nothing, and refuse nothing."""
+
+    def _decoded(self, batch: Any, first_row: int) -> NDArray[Any]:  # noqa: ARG002
+        return _ids(batch.column(self.names[0]), self.dtype)
+
+
+def _ids(column: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A column of ids as an array; numbers with nulls are text."""
+    import pyarrow as pa
+
+    text = column.cast(pa.string()).fill_null("")
+    return np.array(text.to_pylist(), str) if dtype.kind == "U" else column.to_numpy(zero_copy_only=False).astype(dtype)
+
+
+def _type_of_ids(schema: Any, name: str, nulls: int | None) -> np.dtype[Any] | None:
+    """What ids of a column are as an array: text, whole numbers, or nothing that could be ids."""
+    from pyarrow import types
+
+    kind = schema.field(name).type
+    if types.is_string(kind) or types.is_large_string(kind) or (types.is_integer(kind) and nulls != 0):
+        return np.dtype(str)
+    return np.dtype(np.int64) if types.is_integer(kind) else None
+
+
 def held(table: Any, roles: Roles) -> FileRows:
     """The rows of a table that is in memory."""
     logits = MemoryArray.of(_array(table, roles.logits, True))
     labels = None if roles.labels is None else MemoryArray.of(_array(table, (roles.labels,), False))
-    return FileRows(logits, labels, roles.class_names, roles.names)
+    ids = None
+    if roles.ids is not None and roles.ids in table.column_names:
+        column = table.column(roles.ids)
+        dtype = _type_of_ids(table.schema, roles.ids, column.null_count)
+        ids = None if dtype is None else MemoryArray.of(_ids(column, dtype))
+    return FileRows(logits, labels, roles.class_names, roles.names, ids)
 
 
-def opened_columns(path: Path, roles: Roles, n: int, stamp: Stamp, batches: Batches) -> FileRows:
+def opened_columns(path: Path, roles: Roles, n: int, stamp: Stamp, batches: Batches, schema: Any) -> FileRows:
     """The rows of a table on disk: classes and type from its first row."""
     with closing(batches(path, roles.logits, 1)) as some:
         first = _array(next(some), roles.logits, True)
@@ -81,4 +112,6 @@ def opened_columns(path: Path, roles: Roles, n: int, stamp: Stamp, batches: Batc
     labels = None
     if roles.labels is not None:  # whose type is only known once they are read
         labels = TableColumn(path, (n,), np.dtype(object), (roles.labels,), batches, stamp=stamp)
-    return FileRows(logits, labels, roles.class_names, roles.names)
+    dtype = None if roles.ids is None else _type_of_ids(schema, roles.ids, None)
+    ids = None if dtype is None else IdColumn(path, (n,), dtype, (roles.ids or "",), batches, stamp=stamp)
+    return FileRows(logits, labels, roles.class_names, roles.names, ids)

@@ -27,12 +27,12 @@ from evicp.evaluation.result import Evaluation
 from evicp.evaluation.tuning import with_temperature
 from evicp.input import validate
 from evicp.input.classes import ClassAxis, ClassNames, as_class_names, labelled
-from evicp.input.frames import same_rows
+from evicp.input.frames import ids_of, same_rows
 from evicp.method.scores import USUAL, Base, Score, ScoreLike, as_score
 from evicp.method.temperature import fit_temperature
 from evicp.report import payload
 from evicp.report.curves import Method, curves_of, position
-from evicp.report.explorer import LISTED, explore
+from evicp.report.explorer import LISTED, drawn, explore
 from evicp.report.page import Page, assemble
 from evicp.report.provenance import Provenance
 from evicp.types import I64, Coverage
@@ -69,6 +69,7 @@ def build(
     confidence: float = 0.95,
     groups: ArrayLike | None = None,
     explored: int = 300,
+    ids: Any = None,
     **about: Any,
 ) -> Report:
     """A report of one or more calibrations on test rows, which must not be calibration rows.
@@ -83,6 +84,7 @@ def build(
     confidence : of all intervals
     groups : (m,) groups of the test rows, for calibrations by="group"
     explored : the number of random single rows in the report; 0 for none
+    ids : (m,) names of the rows, text or whole numbers; the index of a frame if None
     about : model, data_set, author, note, files, date: see `Provenance`
     """
     origin = Provenance(**about)
@@ -93,7 +95,8 @@ def build(
     classes = _classes_of(class_names, named, logits, array.shape[1])
     truth = classes.row_labels(labels, logits, array)
     level, start = validate.as_probability(confidence, "confidence"), position(coverage)
-    data = _measured(array, truth, named, groups, explored, classes.names, float(level))
+    called = ids_of(logits) if ids is None else validate.as_ids(ids, len(array))
+    data = _measured(array, truth, named, groups, explored, classes.names, float(level), called)
     return _report(title, _lead(named, data), data, start, origin)
 
 
@@ -105,6 +108,7 @@ def _measured(
     explored: Any,
     class_names: Sequence[str] | None,
     confidence: float,
+    ids: NDArray[Any] | None,
 ) -> dict[str, Any]:
     """The data of the page."""
     if not len(labels):
@@ -113,8 +117,10 @@ def _measured(
     curves = [curves_of(name, method, logits, labels, difficulty, groups) for name, method in named.items()]
     bytes_of_row = min(LISTED, logits.shape[1]) * (4 + 4 * 5 + 6 * len(curves))
     wanted = min(validate.as_count(explored, "explored", at_least=0), _EXPLORER_BYTES // bytes_of_row, len(labels))
-    rows = explore(logits, labels, curves, wanted) if wanted else None
-    return payload.of_curves(curves, labels, difficulty, rows, class_names=class_names, confidence=confidence)
+    some = drawn(len(labels), wanted)
+    rows = explore(logits, labels, curves, some) if wanted else None
+    data = payload.of_curves(curves, labels, difficulty, rows, class_names=class_names, confidence=confidence)
+    return data | {"ids": None if ids is None else ids[some].astype(str).tolist()}
 
 
 def _lead(named: Mapping[str, Method], data: Mapping[str, Any]) -> str:
@@ -162,6 +168,8 @@ def split(
         for score in (with_temperature(score, fitted) for score in given)
     ]
     named = dict(zip(names, methods, strict=True))
+    ids = ids_of(logits) if options.get("ids") is None else validate.as_ids(options["ids"], len(array))
+    options["ids"] = None if ids is None else ids[test]
     page = build(array[test], known[test], named, class_names=class_names, **options)
     return replace(page, lead=f"{page.lead} Split at random, seed {seed}. {notes}".strip())
 

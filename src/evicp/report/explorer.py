@@ -52,9 +52,13 @@ class Explored:
     sizes: I64
 
 
-def explore(logits: NDArray[Any], labels: I64, methods: Sequence[Curves], wanted: int, seed: int = 0) -> Explored:
-    """Up to `wanted` test rows drawn at random, in their order."""
-    rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:wanted])
+def drawn(n: int, wanted: int, seed: int = 0) -> I64:
+    """The numbers of up to `wanted` of n rows, drawn at random, in their order."""
+    return np.sort(np.random.default_rng(seed).permutation(n)[:wanted])
+
+
+def explore(logits: NDArray[Any], labels: I64, methods: Sequence[Curves], rows: I64) -> Explored:
+    """Some test rows."""
     some, truth = logits[rows], labels[rows]
     own = [comparable(curve.method, some)[1] for curve in methods]
     dense = [kernels.dense_scores(curve.limits.score, z) for curve, z in zip(methods, own, strict=True)]

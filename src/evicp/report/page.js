@@ -321,6 +321,7 @@
     const lines = certificateLines(method, now);
     lines.push(["score", method.described || method.name], ["classes", whole(data.n_classes), data.n_classes]);
     if (method.by) lines.push(["a threshold for each", method.by]);
+    if (method.source) lines.push(["calibration rows from", method.source]);
     if (method.checksum) lines.push(["calibration file", `SHA-256 ${method.checksum} (of the saved calibration, as sha256sum gives it)`]);
     lines.push(["made by", `evicp ${data.version}, ${data.date}`]);
     const rows = fillTable("table-certificate", ["", ""], lines.map(([name, text]) => [name, text]));
@@ -462,12 +463,14 @@
     return state.filter === "large" ? kept.sort((a, b) => b.size - a.size || a.index - b.index) : kept;
   }
 
+  const rowName = (index) => (data.ids ? data.ids[index] : String(explorer.rows.values[index]));
+
   function renderRows() {
     if (!explorer) return;
     const rows = rowList();
     if (rows.length && !rows.some((row) => row.index === state.row)) state.row = rows[0].index;
     $("row").replaceChildren(...rows.map((row) => {
-      const text = `${explorer.rows.values[row.index]}: ${className(row.truth)}, ${plural(row.size, "label", "labels")}${row.covered ? "" : ", missed"}`;
+      const text = `${rowName(row.index)}: ${className(row.truth)}, ${plural(row.size, "label", "labels")}${row.covered ? "" : ", missed"}`;
       return element("option", text, { value: row.index });
     }));
     $("row").value = String(state.row);
@@ -545,7 +548,7 @@
     tables.set("table-row", [["place", "label", "name", "true label", "in the set", ...INGREDIENTS.map(titleOf), costName()], ...row.labels.map((item) => [
       item.place + 1, item.label, className(item.label), item.truth ? "yes" : "no", item.inside ? "yes" : "no", ...INGREDIENTS.map((part) => explorer.ingredients[part].at(row.index, item.column)), item.score,
     ])]);
-    $("row-verdict").textContent = `Row ${explorer.rows.values[row.index]}: the true label, ${className(row.truth)}, is ${row.covered ? "in" : "missing from"} the set of ${plural(row.size, "label", "labels")}. Uncertainty u ${fixed(explorer.uncertainty.values[row.index], 3)}.`;
+    $("row-verdict").textContent = `Row ${rowName(row.index)}: the true label, ${className(row.truth)}, is ${row.covered ? "in" : "missing from"} the set of ${plural(row.size, "label", "labels")}. Uncertainty u ${fixed(explorer.uncertainty.values[row.index], 3)}.`;
     $("row-why").textContent = why(row, inside, outside, beyond);
   }
 
@@ -844,7 +847,7 @@
     $("section-rows").hidden = !explorer;
     document.querySelector(".controls").hidden = data.grid.length < 2 && methods.length < 2;
     if (methods.length < 2) $("t-methods").textContent = "In numbers";
-    if (explorer) $("rows-aside").textContent = `${plural(explorer.rows.values.length, "row", "rows")} of the ${whole(data.m)} tested, drawn at random, by their number in the test data. Bars compare the labels shown.`;
+    if (explorer) $("rows-aside").textContent = `${plural(explorer.rows.values.length, "row", "rows")} of the ${whole(data.m)} tested, drawn at random, ${data.ids ? "as they are called where they come from" : "by their number in the test data"}. Bars compare the labels shown.`;
     $("coverage").min = $("coverage-number").min = data.grid[0];
     $("coverage").max = $("coverage-number").max = data.grid[last];
     renderProvenance();

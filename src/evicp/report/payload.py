@@ -182,6 +182,7 @@ def _score_facts(name: str, method: Method, law: int | None) -> Json:
         "caveat": caveat(method.guarantee, method.folds),
         "score": method.score.name,
         "described": score_line(method.score.name, method.score.plain_parameters()),
+        "source": None if method.source is None else str(method.source),
         "checksum": artifact.checksum(method),
     }
 
@@ -265,6 +266,7 @@ def of_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None) -> 
         "classes": _classes(e.class_coverage.counts, class_names, [e.target], e.confidence),
         "groups": None if e.group_coverage is None else _groups(e.group_coverage, e.confidence),
         "explorer": None,
+        "ids": None,
     }
 
 

@@ -29,9 +29,10 @@ from evicp.evaluation.metrics import Evaluator, judged_by
 from evicp.evaluation.result import Evaluation
 from evicp.input import validate
 from evicp.input.classes import ClassAxis
+from evicp.input.frames import ids_of
 from evicp.input.messages import OTHER_NAMES, refuse_unknown
 from evicp.method.scores import ScoreLike, as_score
-from evicp.sets import PredictionSets
+from evicp.sets import PredictionSets, with_ids
 from evicp.sklearn.estimators import (
     aligned,
     as_column,
@@ -106,10 +107,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
     Parameters
     ----------
     estimator : classifier, default LogisticRegression()
-    score : a name, "auto", a score or a callable of logits, as for `evicp.calibrate`
-        The default is ECP for decision values of more than two classes, and LAC otherwise: logarithms of probabilities
-        contain no evidence, and with two classes ECP often returns both. `calibration_.score` is the score in use.
-        "auto" selects it on a part of the calibration rows.
+    score : a name, "auto", a score or a callable of logits, as for `evicp.calibrate`; default "lac"
+        LAC has the smallest sets for most scikit-learn models, or nearly. "auto" selects a score on a part of the
+        calibration rows; `calibration_.score` is the score in use.
     coverage : number in (0, 1)
         The default target of `predict_set`.
     cv : "prefit", a share in (0, 1), a number of folds, "oob", or a splitter of scikit-learn
@@ -156,7 +156,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
     def __init__(
         self,
         estimator: Any = None,
-        score: ScoreLike | None = None,
+        score: ScoreLike = "lac",
         coverage: Coverage = 0.9,
         cv: Any = 0.2,
         random_state: int | None = 0,
@@ -181,8 +181,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         return "logits" if decides else "probabilities"
 
     @property
-    def _wanted_score(self) -> ScoreLike | None:
-        return self.__dict__["score"]
+    def _wanted_score(self) -> ScoreLike:
+        wanted: ScoreLike = self.__dict__["score"]
+        return wanted
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's parameters."""
@@ -208,7 +209,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         same_order(X, y=y, **fit_params)
         X, y = indexable(X, as_column(y))
         group = _group_function(self.by)
-        if self._wanted_score is not None and str(self._wanted_score).lower() != "auto":
+        if str(self._wanted_score).lower() != "auto":
             as_score(self._wanted_score)  # one that is refused is refused before anything is trained
         params = self._routed(fit_params)
         if self.ensemble == "proven" or validate.as_flag(self.ensemble, "ensemble"):
@@ -240,7 +241,7 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         self, trained: Trained, X: Any, y: NDArray[Any], classes: NDArray[Any], group: Any
     ) -> Calibration | CrossCalibration:
         """The calibration of the rows held out; of each fold's estimator, where these are kept."""
-        score, held_out = self._conformal_score(trained), trained.held_out
+        score, held_out = self._wanted_score, trained.held_out
         logits = [aligned(part.logits, classes_of(part.estimator), classes) for part in held_out]
         labels = [positions(y[part.rows], classes) for part in held_out]
         warn_of_unseen_classes(held_out, labels, classes, None if group else as_by(self.by), self.coverage)
@@ -282,13 +283,6 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
                 for *part, own in zip(logits, labels, groups or repeat(None, len(logits)), strict=True)
             )
         )
-
-    def _conformal_score(self, trained: Trained) -> Any:
-        """The score asked for, or the one that suits what is read of the fitted estimator; its kind alone decides."""
-        if self._wanted_score is not None:
-            return self._wanted_score
-        decides = trained.reading.method == "decision_function" and not trained.reading.probabilities
-        return "ecp" if decides and len(classes_of(trained.estimator)) > 2 else "lac"
 
     def _routed(self, fit_params: dict[str, Any]) -> dict[str, Any]:
         """What of the parameters of `fit` the estimator's own is given."""
@@ -366,7 +360,9 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
         """
         refuse_unknown("predict_set", unknown)
         logits, groups = self._outputs(X)
-        return self._sets(logits, groups, coverage, confidence=confidence, allow_empty=allow_empty, smoothed=smoothed)
+        how = {"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed}
+        found, ids = self._sets(logits, groups, coverage, **how), ids_of(X)
+        return [with_ids(sets, ids) for sets in found] if isinstance(found, list) else with_ids(found, ids)
 
     def _outputs(self, X: Any) -> tuple[Any, NDArray[Any] | None]:
         """The logits of new rows, or of each estimator of an ensemble, and their groups where a function gives them."""
