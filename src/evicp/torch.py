@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from evicp.calibration.calibration import Calibration
 from evicp.calibration.calibrator import Calibrator
 from evicp.calibration.laws.by_group import ByGroup
+from evicp.calibration.source import RowSource
 from evicp.errors import InputError, InputTypeError, ScoreError, unusable
 from evicp.evaluation.metrics import Evaluator, judged_by
 from evicp.evaluation.result import Evaluation
@@ -65,6 +66,7 @@ def calibrate(
     class_weights: ArrayLike | Mapping[Any, float] | None = None,
     device: Any = None,
     class_names: ClassNames | None = None,
+    source: RowSource | str | None = None,
 ) -> Calibration:
     """Calibrate a model on the batches of a loader; only one batch of logits is in memory at a time.
 
@@ -75,7 +77,7 @@ def calibrate(
     loader : iterable of (inputs, labels), or of dicts with "labels" (Hugging Face)
         If inputs are a dict, the model gets its entries without the labels as keyword arguments. Labels are class
         numbers, or names if class_names are given.
-    score, class_weights, class_names
+    score, class_weights, class_names, source
         As for `evicp.Calibrator`.
     by : "class", "group", "uncertainty", or an instance with parameters, as for `evicp.Calibrator`
         For "group" batches are (inputs, labels, groups), or dicts with "groups" as well: one whole number or string
@@ -88,7 +90,7 @@ def calibrate(
     Calibration(lac, 120 rows, 4 classes, by class (4 groups))
     """
     _check_model_and_loader(model, loader)
-    calibrator = Calibrator(score, by=by, class_weights=class_weights, class_names=class_names)
+    calibrator = Calibrator(score, by=by, class_weights=class_weights, class_names=class_names, source=source)
     with _evaluating(model):
         for logits, labels, groups in _batches(model, loader, device, grouped=isinstance(calibrator.by, ByGroup)):
             calibrator.update(logits, labels, groups=groups)

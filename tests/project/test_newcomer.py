@@ -32,7 +32,20 @@ SETS = CALIBRATION.predict(LOGITS[300:])
 
 
 def test_the_package_shows_its_interface_and_nothing_else() -> None:
-    modules = {"blocks", "datasets", "errors", "hub", "losses", "onnx", "ray", "report", "sklearn", "spark", "torch"}
+    modules = {
+        "blocks",
+        "datasets",
+        "errors",
+        "hub",
+        "losses",
+        "mlflow",
+        "onnx",
+        "ray",
+        "report",
+        "sklearn",
+        "spark",
+        "torch",
+    }
     assert set(dir(evicp)) == {*evicp.__all__, *modules, "__version__"}
 
 

@@ -58,8 +58,7 @@ class Calibration(Shown):
     law : the law of thresholds: one for all rows, by group, or weighted
     chosen_on : the number of other rows that "auto" selected the score on; do not reuse them
     origin : backend and precision of the scores, and a digest of the rows; None if unknown
-    folds : the number of folds, if other models than the one that predicts scored the rows; None if the same model did,
-        as the guarantee requires
+    folds : the number of folds, if other models than the one that predicts scored the rows; else None
     columns : the column names of the logits, if they are not the class names: new frames must have either
     numbered : class names were given as whole numbers: whole-number labels are looked up among them
     source : which network made the logits, of what data; None if unknown
@@ -72,9 +71,9 @@ class Calibration(Shown):
     >>> calibration = calibrate(logits[:400], labels[:400])
     >>> sets = calibration.predict(logits[400:], coverage=0.9)
     >>> sets
-    PredictionSets(100 rows of 4 classes, coverage 0.9; mean size 1.07, 9 empty, 75 of one label, largest 2)
+    PredictionSets(100 rows of 4 classes, coverage 0.9; mean size 0.91, 9 empty, 91 of one label, largest 1)
     >>> [sets.to_lists()[:3] for sets in calibration.predict(logits[400:], coverage=[0.9, 0.99])]
-    [[[3], [1], [3]], [[3, 2], [1], [3, 2]]]
+    [[[3], [1], [3]], [[3], [1], [3, 2]]]
     >>> certificate = calibrate(logits, labels).certificate(0.9)
     >>> certificate.rank, [round(end, 4) for end in certificate.coverage_interval]
     (451, [0.8725, 0.9249])
@@ -261,15 +260,13 @@ class Calibration(Shown):
         """
         refuse_unknown("evaluate", unknown)
         require_source(self.source, source)
-        how: dict[str, Any] = {"confidence": confidence, "allow_empty": allow_empty, "smoothed": smoothed}
-        return outer("evaluate")(self, logits, labels, coverage, groups=groups, weights=weights, **how)
+        how: Any = {"groups": groups, "weights": weights, "confidence": confidence, "allow_empty": allow_empty}
+        return outer("evaluate")(self, logits, labels, coverage, smoothed=smoothed, **how)
 
     def predictor(
         self, coverage: Coverage, logits_like: ArrayLike, *, labels: int | None = None, confidence: float | None = None
     ) -> Predictor:
-        """A callable that returns sets for logits of one shape on an accelerator, without waiting for the device.
-
-        For loops, CUDA graphs and compiled models; see `evicp.calibration.predictor.Predictor`.
+        """Sets of logits of one shape on an accelerator, for loops, CUDA graphs and compiled models: see `Predictor`.
 
         Parameters
         ----------

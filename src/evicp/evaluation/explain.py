@@ -190,8 +190,8 @@ def explain(
     uncertainty u = 0.5000
     label   logit  evidence   belief  Dirichlet p  softmax  ln score
     -----  ------  --------  -------  -----------  -------  --------
-    0       2.000     2.000  0.33333      0.50000  0.70538   -7.2455
-    1       1.000     1.000  0.16667      0.33333  0.25950   -4.5686
+    0       2.000     2.000  0.33333      0.50000  0.70538   -5.7664
+    1       1.000     1.000  0.16667      0.33333  0.25950   -3.1393
     2      -1.000     0.000  0.00000      0.16667  0.03512    0.0000
     softmax: the network's probability, at the score's temperature.
     Dirichlet p: spread over all 3 labels, so it is small for many labels.
@@ -252,7 +252,7 @@ def explain_set(
     >>> from evicp import calibrate
     >>> calibration = calibrate([[2.0, 1.0, 0.0], [1.0, 1.5, 0.3], [0.5, 3.0, 1.0], [1.0, 0.8, 0.5]], [0, 1, 1, 1])
     >>> explain_set(calibration, [2.0, 1.0, -1.0], coverage=0.6).in_set.tolist()
-    [True, True, False]
+    [True, False, False]
     """
     _one_row(logits_row, calibration.n_classes)
     request = Request(logits_row, groups, weights, smoothed=smoothed)

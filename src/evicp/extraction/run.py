@@ -34,7 +34,7 @@ from evicp.progress import progress_bars
 from evicp.types import I64
 
 #: The settings of a network that say how its inputs are prepared.
-_PREPARATION = ("transform", "processor", "tokenizer", "longest")
+_PREPARATION = ("transform", "processor", "tokenizer", "longest", "task", "prompt")
 
 
 @dataclass(frozen=True)

@@ -129,12 +129,18 @@ def _aligned(*arrays: Iterator[NDArray[Any] | None]) -> Iterator[tuple[Any, Any,
                 pieces[i] = pieces[i][n:] if n < len(pieces[i]) else next(each, _END)
 
 
-class Block(NamedTuple):
-    """Some rows: the number of the first, logits, labels, ids. The arrays are valid until the next block is read."""
-
+class _Rows(NamedTuple):
     start: int
     logits: NDArray[Any]
     labels: NDArray[Any] | None
+
+
+class Block(_Rows):
+    """Some rows: the number of the first, logits and labels. The arrays are valid until the next block is read.
+
+    What the rows are called, `ids`, is beside the three, where it was asked for and is known.
+    """
+
     ids: NDArray[Any] | None = None
 
 
@@ -210,7 +216,9 @@ class Rows:
             done = 0
             pieces = file.pieces(step or self.step, identified=self.identified)
             for logits, labels, ids in typed(self._name(file), pieces):
-                yield Block(first + done, in_one_type(logits, dtype), labels, ids)
+                block = Block(first + done, in_one_type(logits, dtype), labels)
+                block.ids = ids
+                yield block
                 done += len(logits)
             first += file.shape[0]
 

@@ -38,7 +38,7 @@ class ECP(Score):
         Takes (n, K) logits and returns as many utilities >= 0, in place of the softmax.
 
     >>> ECP().scores([[2.0, 1.0, -1.0]]).round(6)
-    array([[-7.245517, -4.568562,  0.      ]])
+    array([[-5.766379, -3.139337,  0.      ]])
     """
 
     evidence: str | Callable[[F64], Any] = "relu"
