@@ -158,7 +158,7 @@ def test_a_folder_gets_what_the_hub_would(rows: tuple, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../up.safetensors", "/etc/a.safetensors", "a.npz", "--> x.safetensors", ""])
 def test_a_name_is_one_beside_the_model(rows: tuple, tmp_path: Path, name: str) -> None:
-    with pytest.raises(FileError, match=r"filename must be a name beside the model that ends in \.safetensors"):
+    with pytest.raises(FileError, match=r"filename must be a name in the model's folder that ends in \.safetensors"):
         hub.save_beside(evicp.calibrate(*rows), tmp_path, filename=name)
     assert not list(tmp_path.iterdir())
 
