@@ -141,7 +141,7 @@ def main() -> None:
                 rows.append([library, name, equal, *(f"{share:.3f}" for share in covered)])
         except ImportError as error:
             rows.append([library, f"not installed ({error})", "-", "-", "-"])
-    print(text_table(["library", "there", "sets equal", "coverage there", "here"], rows))
+    print(text_table(["library", "call", "equal sets", "its coverage", "evicp's coverage"], rows))
 
 
 if __name__ == "__main__":
