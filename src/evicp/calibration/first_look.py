@@ -143,10 +143,10 @@ def _copies(logits: NDArray[Any], labels: I64, hashes: NDArray[np.uint64]) -> tu
         return 0, 0
     # In half precision many rows have equal hashes, and few of them other logits in common.
     rows = order[np.append(repeats, False) | np.append(False, repeats)]
-    keys = np.sort(_keys(logits[rows]) + hashes[rows])
+    keys = np.sort(_keys(logits, rows) + hashes[rows])
     if np.sum(keys[1:] == keys[:-1]) < few:
         return 0, 0
-    keys = _keys(logits)
+    keys = _keys(logits, slice(None))
     order = np.argsort(keys, kind="stable")
     first, second = order[:-1], order[1:]
     near = np.flatnonzero(keys[first] == keys[second])
@@ -158,11 +158,11 @@ def _copies(logits: NDArray[Any], labels: I64, hashes: NDArray[np.uint64]) -> tu
     return round(scale * np.sum(equal & same)), round(scale * np.sum(equal & ~same))
 
 
-def _keys(logits: NDArray[Any]) -> NDArray[np.uint64]:
-    """Numbers, (n,), that equal rows have in common."""
-    keys = np.zeros(len(logits), np.uint64)
+def _keys(logits: NDArray[Any], rows: I64 | slice) -> NDArray[np.uint64]:
+    """Numbers of some rows that equal rows have in common."""
+    keys = np.zeros(1, np.uint64)
     for column in (0, logits.shape[1] // 2, -1):
-        keys = mix64(keys + bits_of(logits[:, column]))
+        keys = mix64(keys + bits_of(logits[rows, column]))
     return keys
 
 
