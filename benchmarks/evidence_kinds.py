@@ -1,4 +1,4 @@
-"""Claim: other evidence, base rates, a utility of one's own and half precision cost a few reads of the logits, too."""
+"""Claim: other evidence, base rates, a utility of your own and half precision cost a few reads of the logits, too."""
 
 from __future__ import annotations
 

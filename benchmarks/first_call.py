@@ -53,7 +53,7 @@ def wall_seconds(python: str, body: str, home: str) -> float:
 
 
 def cpu_seconds(python: str, commands: list[list[str]], home: str) -> float:
-    """The CPU time of some commands of `evicp`, one after the other, each in a process of its own."""
+    """The CPU time of some commands of `evicp`, one after the other, each in a separate process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     for arguments in commands:
         _run([str(Path(python).with_name("evicp")), *arguments], home)

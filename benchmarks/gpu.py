@@ -11,7 +11,7 @@
 
 Calls are timed in a row from CUDA event to CUDA event, Python included, as in a loop over batches. On the device the
 kernels are timed, replayed from a recorded graph. Agreement with the NumPy reference and the rule that membership is
-`score <= threshold`, bit for bit, are checked before kernels are timed.
+`score <= threshold`, exactly, are checked before kernels are timed.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def measure(options: argparse.Namespace) -> Timings:
 
 
 def _alone(which: str, folder: str, options: argparse.Namespace) -> dict[str, float]:
-    """Run in a process of its own, whose peak memory is its own."""
+    """Run in a separate process, whose peak memory is its own."""
     command = [sys.executable, __file__, "--alone", which, folder, options.memory, str(options.cold)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

@@ -1,4 +1,4 @@
-"""What each promise asks, what is observed, how many rows are answered and how large sets are, on real logits.
+"""What each guarantee asks, what is observed, how many rows are answered and how large sets are, on real logits.
 
     python benchmarks/promises_on_real_logits.py *.npz --splits 20
 
@@ -120,7 +120,7 @@ def unseen(*, known: bool) -> Callable[..., Seen]:
     return seen
 
 
-#: Each promise, what is asked, and whether more than that breaks it.
+#: Each guarantee, the target, and whether more than that breaks it.
 PROMISES: list[tuple[str, float, bool, Callable[..., Seen]]] = [
     ("loss, costs 1 and 0.1 by class", 0.01, True, costs),
     ("error of answers, confidence 0.95", 0.05, True, answers),

@@ -107,7 +107,7 @@ def by_openvino(path: Path) -> Callable[[Rows], Any]:
 
 
 def by_node(path: Path, folder: Path, repeats: int) -> Runner:
-    """A graph in Node's onnxruntime, in a process of its own."""
+    """A graph in Node's onnxruntime, in a separate process."""
 
     def run(rows: Rows) -> tuple[np.ndarray, float]:
         given, made = path.with_suffix(".rows"), path.with_suffix(".mask")

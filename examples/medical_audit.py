@@ -1,8 +1,8 @@
-"""An audit of a diagnostic classifier: does the promise hold for the sick as well as for the healthy? Offline.
+"""An audit of a diagnostic classifier: does the guarantee hold for the sick as well as for the healthy? Offline.
 
 Data: scikit-learn's breast cancer set (569 tumours, malignant or benign), which comes with the package. A marginal
-calibration promises coverage over all patients; it may keep that promise by covering the benign ones more often. A
-calibration by class promises it for each. The audit shows both on the same patients, over many random splits, prints
+calibration guarantees coverage over all patients; it may keep that guarantee by covering the benign ones more often. A
+calibration by class guarantees it for each. The audit shows both on the same patients, over many random splits, prints
 the certificate of one of them and writes the report an auditor would be sent.
 
 The score is LAC: with two classes the evidential score cannot tell second labels apart (the costlier of two labels is

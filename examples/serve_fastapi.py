@@ -32,7 +32,7 @@ async def prepared(_: FastAPI) -> AsyncIterator[None]:
 
 
 class Query(BaseModel):
-    """Rows of logits, and what is asked of their sets."""
+    """Rows of logits, and the target of their sets."""
 
     logits: list[list[float]]
     coverage: float = 0.9

@@ -55,7 +55,7 @@ def docstrings() -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    """Fit, calibrate on rows of their own, test on others."""
+    """Fit, calibrate on separate rows, test on others."""
     texts, packages = docstrings()
     train, rest, y_train, y_rest = train_test_split(texts, packages, test_size=0.7, random_state=0, stratify=packages)
     # Not stratified: rows that calibrate and rows to come are told apart by chance alone.

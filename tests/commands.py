@@ -1,4 +1,4 @@
-"""Calls of the command line, each in a process of its own, with its exit code and streams.
+"""Calls of the command line, each in a separate process, with its exit code and streams.
 
 Importing takes a second, most calls a few milliseconds. So one process imports, and forks for every call. What must be
 seen from the first instruction on (closed streams, signals while importing) is tested with a new interpreter instead.

@@ -1,4 +1,4 @@
-"""Rows on disk in blocks give what arrays in memory give, to the bit; damaged files say so."""
+"""Rows on disk in blocks give what arrays in memory give, exactly; damaged files say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exception tree is a promise: its drawing, its base classes, its names."""
+"""The exception tree is a guarantee: its drawing, its base classes, its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Ray of two workers gives what one machine gives, to the bit; a worker that is killed changes nothing."""
+"""A real Ray of two workers gives what one machine gives, exactly; a worker that is killed changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Spark with two workers on this machine gives what one process gives, to the bit."""
+"""A real Spark with two workers on this machine gives what one process gives, exactly."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_one_row_too_few_gives_full_sets_and_one_warning_per_coverage(cpu_backen
 
 
 def test_masked_true_labels_push_the_threshold_to_infinity():
-    """Every second true label is impossible: the promise of 0.9 can only be kept with full sets."""
+    """Every second true label is impossible: the guarantee of 0.9 can only be kept with full sets."""
     z, y = make(100)
     z[np.arange(0, 100, 2), y[::2]] = -np.inf
     with pytest.warns(SuspiciousInputWarning, match=r"masked .* in 50 of 100 calibration rows: 0, 2, 4, .* 42 more"):

@@ -231,7 +231,7 @@ def test_bad_tensors(problem):
 
 @pytest.mark.filterwarnings("ignore:.* groups have fewer")
 def test_rows_are_counted_from_the_first_block(problem, monkeypatch):
-    """Also where labels have limits of their own and some are always in: all scores are worked out, in blocks."""
+    """Also where labels have limits of their own and some are always in: all scores are computed, in blocks."""
     logits, labels = problem
     z = torch.from_numpy(logits).clone()
     calibration = evicp.calibrate(z[:300], torch.from_numpy(labels)[:300], by="class")

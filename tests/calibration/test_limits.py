@@ -1,4 +1,4 @@
-"""Thresholds for each label or row inside the kernels: against the same backend's own dense scores, bit for bit."""
+"""Thresholds for each label or row inside the kernels: against the same backend's own dense scores, exactly."""
 
 from __future__ import annotations
 

@@ -412,7 +412,7 @@ def test_levels_beyond_the_calibration_give_full_or_empty_sets():
     level = AdaptiveLevel(0.9, step=0.5)
     level.level = 1.2
     assert level.predict(calibration, new).sizes.tolist() == [5, 5, 5]
-    level.level = 0.995  # more than fifty rows can promise: full, and no warning
+    level.level = 0.995  # more than fifty rows can guarantee: full, and no warning
     assert level.predict(calibration, new).sizes.tolist() == [5, 5, 5]
     level.level = -0.1
     empty = level.predict(calibration, new)

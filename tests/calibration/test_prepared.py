@@ -47,7 +47,7 @@ def test_it_predicts_what_the_calibration_predicts(how):
 
 @pytest.mark.parametrize("how", HOW)
 def test_use_leaves_nothing_in_pickles_and_copies(how):
-    """What is worked out once is kept, but not as a part of the calibration."""
+    """What is computed once is kept, but not as a part of the calibration."""
     calibration, given = made(how)
     logits, labels = make()
     before = pickle.dumps(calibration)

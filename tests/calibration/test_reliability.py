@@ -1,4 +1,4 @@
-"""What n calibration rows can promise: the Beta law, Theorem 2, the beta-binomial check, the planner."""
+"""What n calibration rows can guarantee: the Beta law, Theorem 2, the beta-binomial check, the planner."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_compatibility_says_yes_inside_and_no_outside():
     for observed, verdict in ((low, True), (high, True), (low - step, False), (high + step, False), (0.9, True)):
         check = law.compatible(observed, 500)
         assert check.compatible is verdict
-        assert check.kept is (observed >= low)  # more than was promised breaks no promise
+        assert check.kept is (observed >= low)  # more than was guaranteed breaks no guarantee
         assert ("NOT compatible with" in str(check)) is not check.kept
         assert ("MORE than" in str(check)) is (check.kept and not verdict)
     assert (check.low, check.high, check.m) == (low, high, 500)

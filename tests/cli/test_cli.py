@@ -624,7 +624,7 @@ def test_evaluate_gives_the_librarys_figures(runs: dict[str, Run], folder: Path)
     assert got["mean_size"] == expected.mean_size
     assert got["sat"] == pytest.approx(expected.sat)
     assert got["promise"]["compatible"] is True
-    assert runs["evaluate labels"].json["promise"] is None  # nothing is promised for Base
+    assert runs["evaluate labels"].json["promise"] is None  # nothing is guaranteed for Base
     assert runs["evaluate labels"].json["accuracy"] is None  # and labels alone say nothing of the logits
 
 
@@ -890,12 +890,12 @@ def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:
         process.stdout.readline()
         process.stdout.close()
         errors = process.stderr.read().decode()
-        assert process.wait() == 141  # 1 would be a promise not kept
+        assert process.wait() == 141  # 1 would be a guarantee not kept
     assert errors == ""
 
 
 def process(code: str, arguments: Sequence[str], folder: Path, **environment: str) -> Run:
-    """Python code with the arguments of a command, in a process of its own."""
+    """Python code with the arguments of a command, in a separate process."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,

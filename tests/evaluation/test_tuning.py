@@ -260,7 +260,7 @@ def test_auto_needs_rows_to_choose_with(rows: Any) -> None:
 
 
 def coverage_of_auto(repeats: int) -> np.ndarray:
-    """Observed coverage less what the calibrated rows promise, of calibrate(score="auto")."""
+    """Observed coverage less what the calibrated rows guarantee, of calibrate(score="auto")."""
     deviations = []
     for repeat in range(repeats):
         rng = np.random.default_rng([repeat, 6])

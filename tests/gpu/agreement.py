@@ -37,7 +37,7 @@ def tiling(**changes: Any) -> Iterator[None]:
 
 
 def scores_agree(score: evicp.Score, z: np.ndarray, device: str) -> tuple[np.ndarray, np.ndarray]:
-    """Dense and label scores are the reference's to 1e-5, and each other's bit for bit."""
+    """Dense and label scores are the reference's to 1e-5, and each other's exactly."""
     reference = _numpy.dense_scores(score, z)
     logits = torch.tensor(z, device=device)
     dense = _triton.dense_scores(score, logits).cpu().numpy()
@@ -50,7 +50,7 @@ def scores_agree(score: evicp.Score, z: np.ndarray, device: str) -> tuple[np.nda
 
 
 def sets_are_the_scores(score: evicp.Score, z: np.ndarray, dense: np.ndarray, threshold: float, device: str) -> None:
-    """A label is in the set exactly if its score is within the threshold; members come in the order promised."""
+    """A label is in the set exactly if its score is within the threshold; members come in the order guaranteed."""
     found = _triton.ragged_sets(score, torch.tensor(z, device=device), threshold)
     offsets, labels, scores = (part.cpu().numpy() for part in found)
     row, column = np.nonzero(dense <= threshold)
@@ -64,7 +64,7 @@ def sets_are_the_scores(score: evicp.Score, z: np.ndarray, dense: np.ndarray, th
 def everything_agrees(
     score: evicp.Score, z: np.ndarray, device: str, coverages: tuple[float, ...] = (0.5, 0.9)
 ) -> None:
-    """Scores, sets at several thresholds (one a label's own score, to the bit), tops and p-values."""
+    """Scores, sets at several thresholds (one a label's own score, exactly), tops and p-values."""
     dense, reference = scores_agree(score, z, device)
     finite = dense[np.isfinite(dense)]
     thresholds = [np.inf, -np.inf, float(finite[len(finite) // 2])]
@@ -225,7 +225,7 @@ def uniforms_are_the_reference(z: np.ndarray, device: str) -> None:
 
 
 def half_precision_is_upcast(score: evicp.Score, z: np.ndarray, dtype: torch.dtype, device: str) -> None:
-    """Half-precision logits score as the same numbers in float32 do, bit for bit."""
+    """Half-precision logits score as the same numbers in float32 do, exactly."""
     with np.errstate(over="ignore"):
         logits = torch.tensor(np.clip(z, -60000, 60000), device=device).to(dtype)
     logits[:, 0] = logits[:, 0].clamp_min(-1000.0)  # a clipped mask is no mask

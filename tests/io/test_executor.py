@@ -1,4 +1,4 @@
-"""Rows shared out in tasks of any size are the same rows, and give the same results."""
+"""Rows distributed in tasks of any size are the same rows, and give the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibrated here and used there: in another precision, by another backend. The promise must not depend on it.
+"""Calibrated here and used there: in another precision, by another backend. The guarantee must not depend on it.
 
 A sure network's scores pile up within a rounding error of one value. A threshold from one arithmetic then lies on the
 wrong side of nearly all scores of another.

@@ -226,7 +226,7 @@ def test_sharp_rows_keep_their_digits_in_single_precision():
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Membership and scores agree bit for bit
+# Membership and scores agree exactly
 
 
 @every_dtype

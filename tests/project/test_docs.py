@@ -75,7 +75,7 @@ def test_no_list_was_joined_into_a_paragraph() -> None:
 
 
 def test_the_runner_bites(tmp_path: Path) -> None:
-    """It sees a failing command, an exception, a missing target and an extra that does not exist."""
+    """It detects a failing command, an exception, a missing target and an extra that does not exist."""
     for code in ("evicp plan --coverage 2", "make nonsense", "pip install '.[no]'", "evicp reproduce --trails 3"):
         (tmp_path / "page.md").write_text(f"```sh\n{code}\n```\n")
         with pytest.raises(RuntimeError, match="exit"):

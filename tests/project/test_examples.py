@@ -64,7 +64,7 @@ def test_medical_audit(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     out = run("medical_audit.py", tmp_path, "audit.html")
     rows = dict(re.findall(r"^(marginal|by class) +(0\.\d+) ", out, re.MULTILINE))
-    assert float(rows["marginal"]) < 0.87  # the sick are covered less than was promised for all
+    assert float(rows["marginal"]) < 0.87  # the sick are covered less than was guaranteed for all
     assert float(rows["by class"]) > 0.89  # by class they are not
     assert "0.9 in every class" in out
     assert out.rstrip().endswith("report: audit.html")

@@ -198,7 +198,7 @@ def test_a_calibration_evaluates_its_sets() -> None:
 
 
 def test_every_guarantee_explains_its_verdict() -> None:
-    """The text of an evaluation, its HTML and its dictionary say whether coverage is as promised."""
+    """The text of an evaluation, its HTML and its dictionary say whether coverage is as guaranteed."""
     logits, labels = LOGITS[300:], LABELS[300:]
     for by, words in ((None, "compatible with ["), ("class", "5 groups compatible")):
         found = evicp.calibrate(LOGITS[:300], LABELS[:300], by=by).evaluate(logits, labels)

@@ -253,7 +253,7 @@ def sample(module: str, count: int, seed: int) -> list[Mutant]:
 
 
 def survivors(module: str, count: int, seed: int) -> dict[str, list[str]]:
-    """The mutants of a sample that no test notices (in a process of its own, which has not loaded the package)."""
+    """The mutants of a sample that no test notices (in a separate process, which has not loaded the package)."""
     command = [sys.executable, __file__, module, str(count), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
     assert done.returncode == 0, done.stderr[-2000:]

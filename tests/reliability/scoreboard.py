@@ -1,8 +1,8 @@
 """The scoreboard: runs every row of it at full length and writes RELIABILITY.md.
 
-A row is a promise, the tests that measure it, and the line they must not cross; the tests leave their figures with the
-fixture `figure`. Of several figures of one name the largest stands if the name begins with "largest", the smallest if
-it begins with "smallest", and otherwise their sum. A row without a fresh figure is open.
+A row is a guarantee, the tests that measure it, and the line they must not cross; the tests leave their figures with
+the fixture `figure`. Of several figures of one name the largest stands if the name begins with "largest", the smallest
+if it begins with "smallest", and otherwise their sum. A row without a fresh figure is open.
 
     python tests/reliability/scoreboard.py          # all rows
     python tests/reliability/scoreboard.py 2 9      # some; the others keep their figures while they are fresh

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL"),
 ]
 
-#: Runs in a process of its own: children save two calibrations in turn until they are killed, the parent looks.
+#: Runs in a separate process: children save two calibrations in turn until they are killed, the parent looks.
 KILLER = """
     import contextlib, json, os, random, signal, sys, time
     from pathlib import Path

@@ -1,6 +1,6 @@
 """Bad input: every door refuses it with one exception class and one sentence, and none lets a NaN through.
 
-The tables below are the promise; a case that a door lets pass, or answers with another class or another sentence,
+The tables below are the guarantee; a case that a door lets pass, or answers with another class or another sentence,
 fails. (The command line's answers to the same input are tested with the command line.)
 """
 

@@ -1,4 +1,4 @@
-"""The promises beyond the marginal one, each over many calibrations and each with a control that must fail.
+"""The guarantees beyond the marginal one, each over many calibrations and each with a control that must fail.
 
 Given a group's n calibration rows, the covered among its m new rows follow BetaBinomial(m, k, n + 1 - k). Each
 (repeat, group) gives one number that is uniform on (0, 1) exactly if that law holds: the law's distribution function at

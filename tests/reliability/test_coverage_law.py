@@ -1,4 +1,4 @@
-"""The promise itself: over many calibrations, the number of covered rows follows BetaBinomial(m, k, n + 1 - k)."""
+"""The guarantee itself: over many calibrations, the number of covered rows follows BetaBinomial(m, k, n + 1 - k)."""
 
 from __future__ import annotations
 

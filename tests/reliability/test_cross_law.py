@@ -1,4 +1,4 @@
-"""Cross-calibration: proven sets cover what is asked, whatever the models of the folds have in common.
+"""Cross-calibration: proven sets cover the target, whatever the models of the folds have in common.
 
 Each fold's model is fitted to the rows of the other folds. 2,000 draws in the long run.
 """

@@ -54,7 +54,7 @@ def test_a_certificate_calls_good_coverage_incompatible_no_more_often_than_it_sa
 
 
 def test_control_a_verdict_that_forgets_the_calibration_is_caught(exchangeable, figure):
-    """A binomial test against the coverage asked for takes the spread between calibrations for a broken promise."""
+    """A binomial test against the target coverage takes the spread between calibrations for a broken promise."""
     low, high = scipy.stats.binom(M, COVERAGE).interval(0.95)
     wrong = [not low <= e.coverage * M <= high for _, e in exchangeable]
     figure("the control's", round(float(np.mean(wrong)), 4))

@@ -555,7 +555,7 @@ def test_mutations(small: Path, long_run: bool, figure: Callable) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Memory, time, execution: measured in a process of its own
+# Memory, time, execution: measured in a separate process
 
 
 def python(code: str, folder: Path, *arguments: str) -> str:

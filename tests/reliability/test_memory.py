@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]
 
-#: Runs in a process of its own: what it takes beyond what the imports and compiled kernels do, at its peak.
+#: Runs in a separate process: what it takes beyond what the imports and compiled kernels do, at its peak.
 WORK = """
     import json, sys
     import numpy as np
@@ -63,7 +63,7 @@ WORK = """
 
 
 def run(which: str, path: str, folder: Path, memory: str = "16MiB") -> dict[str, float]:
-    """The work in a process of its own."""
+    """The work in a separate process."""
     command = [sys.executable, "-c", textwrap.dedent(WORK), which, path, memory]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr

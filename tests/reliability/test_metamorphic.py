@@ -139,7 +139,7 @@ def check_class_order(problem: Problem, order: np.ndarray) -> None:
 
 
 def check_row_order(problem: Problem, rng: np.random.Generator) -> None:
-    """The order of rows means nothing, to the bit."""
+    """The order of rows means nothing, exactly."""
     rows, new_rows = rng.permutation(len(problem.labels)), rng.permutation(len(problem.new))
     plain = problem.calibrated()
     other = evicp.calibrate(problem.calibration[rows], problem.labels[rows], problem.score)
@@ -192,7 +192,7 @@ def layouts(array: np.ndarray, folder: Path) -> dict[str, np.ndarray]:
 
 
 def check_layouts(problem: Problem, folder: Path) -> None:
-    """Memory layout means nothing, to the bit, and no input is ever written to."""
+    """Memory layout means nothing, exactly, and no input is ever written to."""
     plain = problem.calibrated()
     sets = plain.predict(problem.new, problem.coverage)
     dense = problem.score.scores(problem.new)
@@ -208,7 +208,7 @@ def check_layouts(problem: Problem, folder: Path) -> None:
 
 
 def check_membership(problem: Problem) -> None:
-    """`label in set`, `score <= threshold` and the score of one label asked for alone agree, bit for bit."""
+    """`label in set`, `score <= threshold` and the score of one label asked for alone agree, exactly."""
     calibration = problem.calibrated()
     threshold = calibration.threshold(problem.coverage)
     dense = problem.score.scores(problem.new)

@@ -1,4 +1,4 @@
-"""The monitor's promise: false alarms at most as often as said, and a real drop found soon."""
+"""The monitor's guarantee: false alarms at most as often as said, and a real drop found soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the tests bite? Small mistakes at random places of the modules that carry the promise are noticed."""
+"""Sensitivity of the tests: small mistakes at random places of the modules behind the guarantee are noticed."""
 
 from __future__ import annotations
 

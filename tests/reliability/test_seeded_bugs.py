@@ -1,4 +1,4 @@
-"""Do the tests bite? Bugs of the kind that make such software lie, put into a copy of the package one by one.
+"""Sensitivity of the tests: bugs with silently wrong results, put into a copy of the package one by one.
 
 Each is a change of one text in one file, and the tests that must fail on it. The copies without a change must pass
 the same tests: a test that fails anyway catches nothing.

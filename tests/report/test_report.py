@@ -645,7 +645,7 @@ def test_it_fits_the_screen_in_light_and_dark(
     ordered = sorted(boxes)
     assert all(upper[1] <= lower[0] + 4 for upper, lower in pairwise(ordered)), "the names of the lines overlap"
     assert page.tab.inner_text("#names-size") == ""  # all names fit beside their lines
-    # The figures by set size stand on the page's own colour, which the line of the coverage asked for does not cross.
+    # The figures by set size stand on the page's own colour, which the line of the target coverage does not cross.
     grounds = page.tab.eval_on_selector_all(
         "#chart-strata rect.ground", "all => all.map(r => getComputedStyle(r).fill)"
     )

@@ -1,4 +1,4 @@
-"""The pages of rules: what was promised, what was observed, as text that cannot become anything else."""
+"""The pages of rules: what was guaranteed, what was observed, as text that cannot become anything else."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_estimated_weights_restore_the_coverage(long_run):
         calibration = calibrate(logits, labels, "lac", weights=ratio(x))
         sets = calibration.predict(new_logits, 0.8, weights=ratio(new_x))
         weighted.append(sets.contains(new_labels).mean())
-    assert np.mean(plain) < 0.7  # the control: without weights the promise is broken
+    assert np.mean(plain) < 0.7  # the control: without weights the guarantee is broken
     # The mean of a few repeats is further away, by as much as estimated weights spread.
     assert np.mean(weighted) == pytest.approx(0.8, abs=0.02 if long_run else 0.05)
 

@@ -888,7 +888,7 @@ def test_a_certificate_judges_every_class_and_cluster():
         rows = np.isin(truth, members)
         assert certificate.groups[0].observed["m"] == rows.sum()
         assert certificate.groups[0].observed["coverage"] == pytest.approx(sets.contains(truth)[rows].mean())
-        hard = calibrate(z, y).predict(new, 0.8)  # marginal sets do not keep the promise of a class
+        hard = calibrate(z, y).predict(new, 0.8)  # marginal sets do not keep the guarantee of a class
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("evicp.calibration.certificate._check_same", lambda *_: None)
             assert not calibration.certificate(0.8, evicp.evaluate(hard, truth)).observed["compatible"]

@@ -310,7 +310,7 @@ def test_good_files_are_read_as_before(tmp_path: Path) -> None:
 
 
 def test_rows_are_counted_off_one_by_one_and_not_ahead(tmp_path: Path) -> None:
-    """A file of very many short rows, mostly a hole, read a row at a time: what is next is not worked out before."""
+    """A file of very many short rows, mostly a hole, read a row at a time: what is next is not computed before."""
     rows = 2**33
     with (tmp_path / "logits.npy").open("wb") as file:
         file.write(npy((rows, 2), descr="|u1"))

@@ -129,4 +129,4 @@ def test_splitters_that_look_at_labels_are_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ConformalClassifier(GaussianNB(), cv=ShuffleSplit(1, test_size=0.3, random_state=0)).fit(X, y)
-        ConformalClassifier(GaussianNB(), cv=StratifiedKFold(3)).fit(X, y)  # which promises nothing
+        ConformalClassifier(GaussianNB(), cv=StratifiedKFold(3)).fit(X, y)  # which guarantees nothing

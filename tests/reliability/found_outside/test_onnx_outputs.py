@@ -230,7 +230,7 @@ def test_log_probabilities(rows: Any, tmp_path: Path) -> None:
 
 
 def test_what_nothing_tells_is_warned_of(rows: Any, tmp_path: Path) -> None:
-    """An operator of one's own that cannot be run here; and one that cannot be run on random numbers."""
+    """An operator of your own that cannot be run here; and one that cannot be run on random numbers."""
     logits, labels = rows
     calibration = evicp.calibrate(logits[:300], labels[:300])
     unknown = graph(node("Magic", ["x"], ["y"], domain="own"))

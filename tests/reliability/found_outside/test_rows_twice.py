@@ -241,7 +241,7 @@ def test_names_in_files(tmp_path: Path) -> None:
 
 
 def test_an_array_that_is_written_to_never_gives_sets_that_cannot_be(cpu_backend: Any) -> None:
-    """What they hold is not promised; that they are sets, or one typed error, is."""
+    """What they hold is not guaranteed; that they are sets, or one typed error, is."""
     logits, labels = data(0, 4000)
     calibration = evicp.calibrate(logits[:500], labels[:500], "lac")
     changing, ended = logits.copy(), threading.Event()

@@ -1,4 +1,4 @@
-"""How often verdicts on kept promises are wrong, on each side: exactly as said without weights, about so with them."""
+"""How often verdicts on kept guarantees are wrong, on each side: at the stated rate, with weights nearly so."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SAID, SAID_OF_FEW = 0.04, 0.05
 
 
 def verdicts(name: str, runs: int, m: int = 1000) -> tuple[list[bool], list[bool], list[bool]]:
-    """Whether kept promises are called broken or more than kept; and whether a verdict at both tails called them so."""
+    """Whether kept guarantees are called broken or more than kept, with one-sided and with two-sided verdicts."""
     make, n, coverage = SETTINGS[name]
     rng, broken, more, control = np.random.default_rng(0), [], [], []
     truth = np.zeros(m, np.int64)
@@ -77,7 +77,7 @@ def test_kept_promises_under_weights_are_called_broken_as_rarely_as_said(long_ru
     for name, (broken, more, _) in found.items():
         figure(f"largest share called broken: {name}", round(float(np.mean(broken)), 4))
         assert np.mean(broken) <= at_most(SAID_OF_FEW if "a few" in name else SAID, runs)
-        assert not any(more)  # weighted sets are promised to cover at least so much
+        assert not any(more)  # weighted sets are guaranteed to cover at least so much
     broken = np.concatenate([one for one, _, _ in found.values()])
     assert np.mean(broken) <= at_most(TAIL, len(broken))
     if long_run:
