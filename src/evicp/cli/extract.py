@@ -15,7 +15,7 @@ from evicp.errors import InputError
 from evicp.io.arrays import companions
 
 _NETWORK, _DATA, _RUNNING = "Network", "Data", "Running"
-_QUESTIONS = "Asking a causal language model"
+_QUESTIONS = "Asking a language or vision-language model"
 _IMAGES = "Preparing images (changes to the network's own transform)"
 
 Network = Annotated[
@@ -79,7 +79,8 @@ Scoring = Annotated[
 Prompt = Annotated[
     str | None,
     typer.Option(
-        help="Text before the answer, with {question}, {choices} and other columns in braces.",
+        help="Text before the answer, with {question}, {choices} and other columns in braces; of a vision-language "
+        "model a text with {class}.",
         rich_help_panel=_QUESTIONS,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Hugging Face models, from a folder or from the hub: image and text classifiers, causal language models."""
+"""Hugging Face models, from a folder or from the hub: classifiers, causal language and vision-language models."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from evicp.extraction.torch_modules import (
     plain_weights,
     to_logits,
 )
+from evicp.extraction.vision_language_models import vision_language_network
 from evicp.input.classes import as_class_names
 from evicp.io.paths import open_file
 from evicp.io.torch_archive import require_plain
@@ -48,9 +49,11 @@ def huggingface_network(name: str, weights: str, transform: Transform, device: D
         return _text_network(transformers, name, config, transform, device, local)
     if kind.endswith(("ForCausalLM", "LMHeadModel")):
         return _language_network(transformers, name, transform, device, prompting, local)
+    if kind.endswith("Model") and hasattr(config, "text_config") and hasattr(config, "vision_config"):
+        return _vision_language_network(transformers, name, transform, device, prompting, local)
     raise InputError(
-        f"{name} must be an image or text classifier, or a causal language model; its architecture is "
-        f"{kind or 'not named'}."
+        f"{name} must be an image or text classifier, a causal language model or a vision-language model; its "
+        f"architecture is {kind or 'not named'}."
     )
 
 
@@ -147,6 +150,18 @@ def _language_network(
     tokenizer = _loaded(name, transformers.AutoTokenizer, local)
     module = _loaded(name, transformers.AutoModelForCausalLM, local)
     return language_network(name, module, tokenizer, _vocabulary_digest(tokenizer), device, prompting)
+
+
+def _vision_language_network(
+    transformers: Any, name: str, transform: Transform, device: Device, prompting: Prompting, local: dict[str, bool]
+) -> Network:
+    if transform != "weights":
+        raise InputError("a vision-language model brings its own image processor; leave transform as it is.")
+    processor = _loaded(name, transformers.AutoImageProcessor, local)
+    tokenizer = _loaded(name, transformers.AutoTokenizer, local)
+    module = _loaded(name, transformers.AutoModelForZeroShotImageClassification, local)
+    described = {"processor": _plain(processor.to_dict()), "tokenizer": _vocabulary_digest(tokenizer)}
+    return vision_language_network(name, module, processor, tokenizer, described, device, prompting)
 
 
 def _vocabulary_digest(tokenizer: Any) -> str:

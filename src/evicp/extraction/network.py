@@ -25,14 +25,15 @@ _ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
 
 @dataclass(frozen=True)
 class Prompting:
-    """How a language model is asked.
+    """How a language or vision-language model is asked.
 
     Parameters
     ----------
     scoring : "letters": the logits of the choices' letters; "options": the mean log-probability of each choice's tokens
     prompt : the text before the answer
         {question}, {choices} (a line for each) and other columns in braces are filled in. By default question, choices
-        where letters are scored, and "Answer:".
+        where letters are scored, and "Answer:". For a vision-language model texts with {class}, one per line, whose
+        embeddings are averaged; by default "a photo of a {class}.".
     """
 
     scoring: Literal["letters", "options"] = "letters"
