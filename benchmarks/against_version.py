@@ -21,7 +21,7 @@ from evicp.bench import Timing, Timings
 from evicp.tables import text_table
 
 _SCORES = "ecp,lac,aps,raps,saps,topk,margin"
-_WHATS = ("label scores", "calibrate", "sets")
+_CALLS = "label scores,calibrate,sets"
 _CLASSES = "10,100,1000,10000,100000"
 _CLOCKS = ("wall", "CPU")
 
@@ -45,10 +45,11 @@ def measure(options: argparse.Namespace) -> list[Timings]:
     """Label scores, calibrations and sets of all scores, at 10 to 100,000 classes, with both versions in turn."""
     tables, least = [], {}
     scores, classes = options.scores.split(","), [int(k) for k in options.classes.split(",")]
+    calls = options.calls.split(",")
     with version(sys.executable) as here, version(options.other) as there:
         for k in classes:
             n, timings = options.logits // k, []
-            for score, what in ((score, what) for score in scores for what in _WHATS):
+            for score, what in ((score, what) for score in scores for what in calls):
                 runs = np.array(
                     [
                         [run(n=n, k=k, score=score, what=what) for run in (here, there)]
@@ -63,13 +64,16 @@ def measure(options: argparse.Namespace) -> list[Timings]:
                     least[score, what, k, clock] = np.divide(*runs[:, :, i].min(0))
             tables.append(Timings(f"{n:,} x {k:,} float32", tuple(timings), {}))
     for clock in _CLOCKS:
-        _print_ratios(clock, scores, classes, {case[:3]: ratio for case, ratio in least.items() if case[3] == clock})
+        ratios = {case[:3]: ratio for case, ratio in least.items() if case[3] == clock}
+        _print_ratios(clock, calls, scores, classes, ratios)
     return tables
 
 
-def _print_ratios(clock: str, scores: list[str], classes: list[int], ratios: dict[tuple[str, str, int], float]) -> None:
+def _print_ratios(
+    clock: str, calls: list[str], scores: list[str], classes: list[int], ratios: dict[tuple[str, str, int], float]
+) -> None:
     print(f"this version's {clock} time / the other's, shortest of all rounds\n")
-    for what in _WHATS:
+    for what in calls:
         table = np.array([[ratios[score, what, k] for k in classes] for score in scores])
         rows = [[score, *(f"{ratio:.2f}" for ratio in row)] for score, row in zip(scores, table, strict=True)]
         print(text_table([what, *(f"K = {k:,}" for k in classes)], rows))
@@ -77,5 +81,5 @@ def _print_ratios(clock: str, scores: list[str], classes: list[int], ratios: dic
 
 
 if __name__ == "__main__":
-    settings = {"other": sys.executable, "logits": 10_000_000, "scores": _SCORES, "classes": _CLASSES}
+    settings = {"other": sys.executable, "logits": 10_000_000, "scores": _SCORES, "classes": _CLASSES, "calls": _CALLS}
     common.run("against_version", measure, clock=None, quiet=True, **settings)
