@@ -32,11 +32,11 @@ def verify(calibration: options.CalibrationFile, certificate: Certificate, as_js
 
     Exit code 1 means that the certificate belongs to another calibration, or that a figure is wrong.
     """
-    stated = _read(certificate)
     if is_rule(calibration):
-        found = compared_with(plain(read_rule(calibration).certificate().to_dict()), stated)
+        found = compared_with(plain(read_rule(calibration).certificate().to_dict()), _read(certificate))
     else:
-        found = verify_certificate(inputs.load_calibration(calibration, "comes before CERTIFICATE"), stated)
+        loaded = inputs.load_calibration(calibration, "comes before CERTIFICATE")
+        found = verify_certificate(loaded, _read(certificate))
     print_result(as_json, found.to_dict(), found)
     if not found.holds:
         raise typer.Exit(1)
@@ -50,7 +50,8 @@ def _read(path: str) -> Mapping[str, Any]:
         raise
     except (ValueError, RecursionError):
         content = None
-    found = content.get("certificate", content) if isinstance(content, Mapping) else None
+    inner = content.get("certificate") if isinstance(content, Mapping) else None
+    found = inner if isinstance(inner, Mapping) else content  # of a rule, that is the title
     if not isinstance(found, Mapping):
         raise FileError(f"cannot read {path}: it is not a certificate in JSON.")
     return found
