@@ -59,6 +59,45 @@ def own_cases(cases: Iterable[Any]) -> list[Any]:
 
 
 @in_parts
+class OnlyDLPack:
+    """An array on the GPU as other packages have them: known by the DLPack protocol, refused by NumPy."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor, self.shape, self.ndim = tensor, tuple(tensor.shape), tensor.ndim
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("implicit conversion to a NumPy array is not allowed")
+
+
+def test_arrays_of_other_packages_on_the_gpu_are_taken_where_they_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2000, 50, generator=generator)
+    labels = torch.distributions.Categorical(logits=2 * logits).sample()
+    logits, labels = logits.cuda(), labels.cuda()
+    expected = evicp.calibrate(logits[:1000], labels[:1000])
+    found = evicp.calibrate(OnlyDLPack(logits[:1000]), OnlyDLPack(labels[:1000]))
+    assert found == expected
+    sets, own = found.predict(OnlyDLPack(logits[1000:]), 0.9), expected.predict(logits[1000:], 0.9)
+    assert type(sets) is type(own)
+    assert sets.labels.is_cuda
+    assert torch.equal(sets.labels, own.labels)
+    assert torch.equal(sets.offsets, own.offsets)
+    assert torch.from_dlpack(sets.labels).data_ptr() == sets.labels.data_ptr()  # and others take the results so
+    theirs = found.p_values(OnlyDLPack(logits[1000:1010]))
+    np.testing.assert_array_equal(np.asarray(theirs), np.asarray(expected.p_values(logits[1000:1010])))
+    result = evicp.evaluate(sets, OnlyDLPack(labels[1000:]), OnlyDLPack(logits[1000:]))
+    assert result.coverage == evicp.evaluate(own, labels[1000:], logits[1000:]).coverage
+
+
 def test_every_score_on_short_rows() -> None:
     for score in own_cases(SCORES):
         agreement.everything_agrees(score, hard_rows(40, 10), "cuda")

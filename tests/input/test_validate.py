@@ -629,3 +629,14 @@ def test_what_is_no_probability(value: Any) -> None:
 def test_groups_may_be_numpys_strings_of_any_length() -> None:
     groups = np.array(["a", "bb", "a"], dtype=np.dtypes.StringDType())
     assert validate.as_groups(groups).tolist() == ["a", "bb", "a"]
+
+
+def test_arrays_that_the_cpu_reads_are_left_to_numpy() -> None:
+    """Those on an accelerator become torch tensors there: tests/gpu has a real one."""
+    from evicp.input.convert import adopted
+
+    array = np.zeros((2, 3))
+    beside = Exporter(array)
+    assert adopted(array) is array
+    assert adopted(beside) is beside
+    assert adopted([1, 2]) == [1, 2]

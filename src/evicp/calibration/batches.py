@@ -77,6 +77,7 @@ def labelled_rows(
     """
     plain = type(logits) is type(labels) is np.ndarray and groups is weights is None
     if not plain:  # arrays say nothing of rows and devices
+        logits, labels = convert.adopted(logits), convert.adopted(labels)
         frames.same_rows(logits=logits, labels=labels, groups=groups, weights=weights)
         validate.same_device(logits, labels)
     if not plain and kernels.on_device(score, logits) is not None:

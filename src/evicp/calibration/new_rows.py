@@ -61,6 +61,7 @@ def new_rows(
     others : what else belongs to the rows
     """
     score, n_classes, on_cpu = calibration.score, calibration.n_classes, isinstance(logits, np.ndarray)
+    logits = logits if on_cpu else convert.adopted(logits)
     if not (on_cpu and groups is weights is None and not others):
         frames.same_rows(logits=logits, groups=groups, weights=weights, **others)
     if on_cpu or here or kernels.on_device(score, logits) is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from os import PathLike
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evicp.errors import EvicpError, InputTypeError, LabelsError, LogitsError
+from evicp.errors import EvicpError, InputTypeError, LabelsError, LogitsError, installed
 
 Element = TypeVar("Element", bound=np.generic)
 
@@ -18,6 +19,24 @@ Element = TypeVar("Element", bound=np.generic)
 def is_on_device(value: Any) -> bool:
     """Whether this is a torch tensor on an accelerator."""
     return is_torch(value) and value.device.type not in ("cpu", "meta")
+
+
+#: DLPack's numbers of devices whose memory the CPU reads: its own, and pinned memory of CUDA and ROCm.
+_OF_CPU = (1, 3, 11)
+
+
+def adopted(value: Any) -> Any:
+    """An array on an accelerator (of CuPy, JAX, ...) as a torch tensor of the same memory; all else as it is.
+
+    By the DLPack protocol, and only where torch is installed.
+    """
+    if type(value) is np.ndarray or is_torch(value) or not (hasattr(value, "__dlpack__") and installed("torch")):
+        return value
+    try:
+        kind, _ = value.__dlpack_device__()
+        return value if kind in _OF_CPU else import_module("torch").from_dlpack(value)
+    except Exception:  # whatever a foreign object raises: it is refused where NumPy cannot read it either
+        return value
 
 
 def on_cpu(value: Any) -> Any:
@@ -70,6 +89,7 @@ def refuse_masked(value: Any, what: str) -> None:
 
 
 def _converted(value: Any, what: str) -> NDArray[Any]:
+    value = adopted(value)
     if is_torch(value):
         return _from_torch(value, what)
     if hasattr(value, "columns") and hasattr(value, "to_numpy"):
