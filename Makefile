@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all lint reliability sanitize test-base test-adapters test-gpu test-pythons bench format docs lock sbom sdist wheels try-wheel clean
+.PHONY: demo test test-all lint reliability sanitize test-base test-adapters test-gpu test-pythons bench format docs lock sbom sdist wheels try-wheel recipe clean
 
 demo: $(VENV)/.demo
 	$(BIN)/evicp demo
@@ -162,6 +162,10 @@ try-wheel:
 	build/wheel/venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check build/wheel/evicp-*.whl
 	build/wheel/venv/bin/python release/try_wheel.py
+
+# The recipe for conda-forge, with the checksum of the source distribution.
+recipe: dist/evicp-$(VERSION).tar.gz
+	$(PYTHON) release/recipe.py $< > dist/recipe.yaml
 
 SBOM_PIP = .venv-release/bin/pip --python build/sbom/installed/bin/python install --quiet --disable-pip-version-check
 

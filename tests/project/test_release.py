@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
@@ -93,6 +94,23 @@ def test_the_image_runs_as_an_ordinary_user():
     users = re.findall(r"^USER (\w+)", read("Dockerfile"), re.MULTILINE)
     assert users
     assert users[-1] != "root"
+
+
+def test_the_recipe_for_conda_has_what_the_package_needs(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    import recipe
+
+    sdist = tmp_path / "evicp-1.2.3.tar.gz"
+    sdist.write_bytes(b"an archive")
+    made = yaml.safe_load(recipe.recipe(sdist))
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    assert made["context"]["version"] == "1.2.3"
+    assert made["source"]["sha256"] == hashlib.sha256(b"an archive").hexdigest()
+    assert [one.replace(" ", "") for one in made["requirements"]["run"]] == ["python", *project["dependencies"]]
+    assert made["requirements"]["host"] == ["python", "pip", "scikit-build-core >=0.11"]
+    assert made["build"]["python"]["entry_points"] == ["evicp = evicp.cli:main"]
+    assert made["about"]["summary"] == project["description"]
+    assert all((ROOT / name).exists() for name in made["about"]["license_file"])
 
 
 def test_the_version_is_the_same_everywhere():
