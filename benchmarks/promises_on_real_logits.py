@@ -126,7 +126,7 @@ PROMISES: list[tuple[str, float, bool, Callable[..., Seen]]] = [
     ("error of answers, confidence 0.95", 0.05, True, answers),
     ("share of true labels missed", 0.1, True, labels_missed),
     (
-        "coverage in the worst of four groups: marginal, which does not promise it",
+        "coverage in the worst of four groups: marginal, without a guarantee for groups",
         0.9,
         False,
         in_groups(overlapping=False),

@@ -267,7 +267,12 @@ def test_numbers_stay_numbers_beside_class_names() -> None:
     [
         (["cat", "cow"], NAMES, LabelsError, r"labels must be among the class_names; got 'cow' at row 1\. Drop such"),
         (["cat", "Dog"], NAMES, LabelsError, r"got 'Dog' at row 1\. Did you mean 'dog'\?"),
-        (["cat"], ("cat", "dog", "cat"), LabelsError, r"differ; got 'cat' for classes 0 and 2\. Pass class numbers"),
+        (
+            ["cat"],
+            ("cat", "dog", "cat"),
+            LabelsError,
+            r"are different; got 'cat' for classes 0 and 2\. Pass class numbers",
+        ),
         (["cat", 1], NAMES, InputTypeError, "class names in every row; got 1 at row 1"),
         (["cat", None], NAMES, InputTypeError, "class names in every row; got None at row 1"),
         (np.array(["cat", np.nan], object), NAMES, InputTypeError, "got nan at row 1. Drop the rows without a label"),
