@@ -588,7 +588,7 @@ def test_a_certificate_states_what_may_be_promised(calibration):
     assert certificate.expected_coverage == pytest.approx(k / (n + 1))
     beta = scipy.stats.beta(k, n + 1 - k)
     assert certificate.coverage_interval == pytest.approx((beta.ppf(0.025), beta.ppf(0.975)), abs=1e-12)
-    assert (certificate.score, certificate.parameters["stabilizer"]) == ("ecp", 1e-8)
+    assert (certificate.score, certificate.parameters["stabilizer"]) == ("ecp", "scaled")
     assert (certificate.version, certificate.date) == (evicp.__version__, "2024-09-09")
     assert certificate.observed is None
     assert certificate.checksum == artifact.checksum(calibration)

@@ -235,7 +235,7 @@ def _refuse_copies(found: Sequence[Path], shards: Sequence[FileRows]) -> None:
 def _head(shard: FileRows) -> bytes | None:
     """The first logits of a file, to compare; None where they cannot be read, which is said when they are used."""
     with suppress(Exception):
-        return b"".join(_numbers(logits).tobytes() for logits, *_ in shard.pieces(_HEAD, 0, min(_HEAD, shard.shape[0])))
+        return b"".join(_numbers(logits).tobytes() for logits, _ in shard.pieces(_HEAD, 0, min(_HEAD, shard.shape[0])))
     return None
 
 
@@ -243,7 +243,7 @@ def _same_rows(one: FileRows, other: FileRows) -> bool:
     """Whether two files of one shape have equal logits, and equal labels where both have any."""
     step = max(1, _AT_ONCE // max(1, one.shape[1]))
     with suppress(Exception):  # what cannot be read is said when it is used
-        for (logits, labels, _), (others, other_labels, _) in zip_longest(one.pieces(step), other.pieces(step)):
+        for (logits, labels), (others, other_labels) in zip_longest(one.pieces(step), other.pieces(step)):
             if not np.array_equal(_numbers(logits), _numbers(others)):
                 return False
             if labels is not None and other_labels is not None and not np.array_equal(labels, other_labels):

@@ -90,8 +90,12 @@ class FileRows:
         """Of the logits."""
         return self.logits.dtype
 
-    def pieces(
-        self, step: int, start: int = 0, stop: int | None = None, *, identified: bool = False
+    def pieces(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Logits and labels (or None), at most `step` rows at a time."""
+        return ((logits, labels) for logits, labels, _ in self.named_pieces(step, start, stop, identified=False))
+
+    def named_pieces(
+        self, step: int, start: int = 0, stop: int | None = None, *, identified: bool
     ) -> Iterator[tuple[Any, Any, Any]]:
         """Logits, labels and ids (or None), at most `step` rows at a time; ids only where they are asked for."""
         parts = (self.logits, self.labels, self.ids if identified else None)
@@ -214,7 +218,7 @@ class Rows:
         first, dtype = 0, self.dtype if dtype is None else dtype
         for file in self.files:
             done = 0
-            pieces = file.pieces(step or self.step, identified=self.identified)
+            pieces = file.named_pieces(step or self.step, identified=self.identified)
             for logits, labels, ids in typed(self._name(file), pieces):
                 block = Block(first + done, in_one_type(logits, dtype), labels)
                 block.ids = ids
