@@ -221,6 +221,11 @@ def test_the_released_protocol_has_the_leaks_it_names():
     assert np.isin(own_rows, tested).any()
 
 
+def test_the_papers_score_has_the_stabilizer_of_the_released_code_with_any_number_of_classes():
+    score = Method("ECP").score(1.0, 0, randomize_penalty=False)
+    assert (score.epsilon(10), score.epsilon(1000)) == (1e-8, 1e-8)
+
+
 def test_the_rank_of_the_released_code_is_one_more_than_needed():
     """Its quantile, as its code takes it, is the calibration score of rank k + 1, but never beyond the last one."""
     for n, delta in ((10, 0.1), (19, 0.05), (120, 0.1), (1500, 0.05), (1501, 0.01), (15_000, 0.1)):

@@ -131,7 +131,9 @@ class Method:
             return APS(temperature=temperature, seed=seed)
         if self.name == "SAPS":
             return SAPS(temperature=temperature, seed=seed)
-        return {"ECP": ECP, "LAS": LAC}[self.name](temperature=temperature)
+        if self.name == "LAS":
+            return LAC(temperature=temperature)
+        return ECP(temperature=temperature, stabilizer=1e-8)  # with any number of classes, as in the released code
 
 
 BASE, PLAIN_APS, BENCHMARK_RAPS, EVIDENTIAL, LEAST = (
