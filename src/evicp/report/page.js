@@ -239,8 +239,8 @@
     renderNext(full ? tooFew() : kept ? (now.band && now.coverage > now.band[1] ? tooMany() : []) : tooLow(method));
   }
 
-  // What to do about a verdict that is not as it should be. const tooFew = () => [`Give at least
-  ${whole(Math.ceil(asked() / (1 - asked()) - 1e-9))} calibration rows, or choose a lower coverage.`];
+  // What to do about a verdict that is not as it should be.
+  const tooFew = () => [`Give at least ${whole(Math.ceil(asked() / (1 - asked()) - 1e-9))} calibration rows, or choose a lower coverage.`];
 
   const tooMany = () => [
     "The guarantee holds, but sets are larger than necessary. Filled empty sets and tied scores at the threshold both raise coverage.",
