@@ -248,10 +248,11 @@
   ];
 
   const tooLow = (method) => [
-    `Check that labels and logits belong together. Top-1 accuracy here is ${data.accuracy === null ? "not known" :
-    percent(data.accuracy)}: if it is lower than expected, rows are shuffled, or classes are in another order.`, "Check
-    that both sets of rows come from the same model, with the same preprocessing and the same temperature.", "Check that
-    no calibration row was used for training, or to select the model, the score or the temperature.", "Compare the data: new devices, places, times, or other class frequencies. The tables by class and by set size show where coverage is low.", "Do not rely on this coverage until the cause is found. If future rows resemble the test rows, calibrate again on such rows" +
+    `Check that labels and logits belong together. Top-1 accuracy here is ${data.accuracy === null ? "not known" : percent(data.accuracy)}: if it is lower than expected, rows are shuffled, or classes are in another order.`,
+    "Check that both sets of rows come from the same model, with the same preprocessing and the same temperature.",
+    "Check that no calibration row was used for training, or to select the model, the score or the temperature.",
+    "Compare the data: new devices, places, times, or other class frequencies. The tables by class and by set size show where coverage is low.",
+    "Do not rely on this coverage until the cause is found. If future rows resemble the test rows, calibrate again on such rows" +
       `${data.rows_needed ? ` (${whole(data.rows_needed.values[state.position])} keep coverage within 0.01${method.n === null ? "" : `; this calibration used ${whole(method.n)}`})` : ""}.`,
   ];
 
@@ -395,8 +396,7 @@
     const few = all.filter(isFew).length;
     const chance = data.classes.below_by_chance.values[state.position];
     $("classes-aside").textContent = `${plural(all.length, "class", "classes")} with test rows; mean distance from the target coverage ${fixed(gap, 3)}. ` +
-      `For ${whole(below)} of ${whole(all.length)} the whole interval is below it; chance alone gives about
-      ${+chance.toFixed(chance < 0.95 ? 1 : 0)}.` +
+      `For ${whole(below)} of ${whole(all.length)} the whole interval is below it; chance alone gives about ${+chance.toFixed(chance < 0.95 ? 1 : 0)}.` +
       (few ? ` ${plural(few, "class has", "classes have")} fewer than ${FEW} rows and an interval that contains the target: too few rows to judge; they are grey and last.` : "");
   }
 
