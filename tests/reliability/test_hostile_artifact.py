@@ -335,7 +335,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a source without a name": (lambda: forged(source={"file": "val.npz"}), "a source must have a name"),
     "a source that says more": (lambda: forged(source={"name": "resnet", "code": "os"}), "a source must have a name"),
     "a source with a number": (lambda: forged(source={"name": 7}), "a source's name must be text"),
-    "a source with an escape": (lambda: forged(source={"name": "\x1b[2J"}), "holds a control character"),
+    "a source with an escape": (lambda: forged(source={"name": "\x1b[2J"}), "contains a control character"),
     "a source of great length": (lambda: forged(source={"name": "x" * 70_000}), "must have at most 65,536 letters"),
     # scores that do not exist
     "a score that is text": (lambda: forged(score="raps"), "its score is malformed"),

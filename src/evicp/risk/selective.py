@@ -62,8 +62,7 @@ def selective(
     error, confidence : the bound of the error among answered rows, and its confidence over calibration sets
     most : an answer consists of the `most` most likely labels; it is wrong if the true label is not among them
     doubt : the measure that decides whether a row is answered: "softmax", 1 - the largest probability; "margin";
-        "uncertainty", the
-        evidential u; or a function of (n, K) logits to (n,) numbers
+        "uncertainty", the evidential u; or a function of (n, K) logits to (n,) numbers
     by : None; "class", by the first label of the answer; or (n,) groups: each then has its own threshold and bound
     candidates : thresholds of doubt to test in this order, chosen in advance
     share, seed : the random share of rows set aside to select candidates, if these are not given
@@ -72,7 +71,7 @@ def selective(
     >>> labels = rng.integers(0, 4, 2000)
     >>> logits = rng.normal(size=(2000, 4)) + 3 * np.eye(4)[labels]
     >>> selective(logits, labels, error=0.02)
-    Selective(error 0.02 with confidence 0.95: answers 0.941 of the rows; 2,000 rows, 4 classes)
+    Selective(error 0.02 with confidence 0.95: answers 0.936 of the rows; 2,000 rows, 4 classes)
     """
     refuse_unknown("selective", unknown, "Pass the error of answers: error=0.01.")
     how = {"most": most, "doubt": as_doubt(doubt), "by": by, "candidates": as_candidates(candidates)}

@@ -193,7 +193,7 @@ def test_probabilities_that_are_none_for_new_rows_are_refused(digits):
     model = ConformalClassifier(Wrapped(softmax32), cv=0.5).fit(X, y)
     assert pickle.loads(pickle.dumps(model.calibration_)) == model.calibration_
     model.estimator_.outputs = lambda z: z
-    with pytest.raises(LogitsError, match=r"decision_function must give probabilities; got .*where it was calibrated"):
+    with pytest.raises(LogitsError, match=r"decision_function must give probabilities; got .*in calibration, all rows"):
         model.predict_set(new)
 
 

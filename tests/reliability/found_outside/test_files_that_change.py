@@ -152,7 +152,7 @@ def test_a_parquet_footer_that_contradicts_itself(tmp_path: Path) -> None:
     for place in range(start, len(whole) - 8):
         if whole.startswith(coded(N), place):
             path.write_bytes(whole[:place] + coded(N - 500) + whole[place + 2 :])
-            with pytest.raises(FileError, match=r"it claims 2,500 rows, and 3,000 in its row groups"):
+            with pytest.raises(FileError, match=r"it states 2,500 rows, but 3,000 in its row groups"):
                 blocks.open_rows(path)
             seen += 1
     assert seen == 1

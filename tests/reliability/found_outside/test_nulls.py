@@ -141,7 +141,7 @@ def test_sets(tmp_path: Path) -> None:
 
 
 def test_logits_of_one_file_never_take_the_type_of_another_that_has_not_their_values() -> None:
-    with pytest.raises(FileError, match=r"^logits of float64 do not fit int64"):
+    with pytest.raises(FileError, match=r"^logits of float64 do not match int64"):
         in_one_type(np.array([[1.0, np.nan]]), np.dtype(np.int64))
     assert in_one_type(np.array([[1, 2]], np.int8), np.dtype(np.float16)).dtype == np.float16
 

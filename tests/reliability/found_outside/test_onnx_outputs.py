@@ -115,7 +115,7 @@ def test_probabilities_are_refused_or_become_logits(model: Any, rows: Any, tmp_p
     for score in ("ecp", "lac"):
         calibration = evicp.calibrate(logits[:300], labels[:300], score)
         for output_is in (None, "logits"):
-            with pytest.raises(InputError, match=r"'y' holds probabilities \(by .*--output-is probabilities"):
+            with pytest.raises(InputError, match=r"'y' contains probabilities \(by .*--output-is probabilities"):
                 export(model, calibration, 0.9, target, output_is=output_is)
     assert not target.exists()
     onnx.save(model, tmp_path / "model.onnx")
@@ -171,7 +171,7 @@ def test_rows_that_are_no_probabilities_get_full_sets(rows: Any, tmp_path: Path)
 
 CONTRADICTIONS = {
     "logits": (graph(node("Identity", ["x"], ["y"])), "contains logits"),
-    "log-softmax": (graph(node("LogSoftmax", ["x"], ["y"])), "holds log-probabilities"),
+    "log-softmax": (graph(node("LogSoftmax", ["x"], ["y"])), "contains log-probabilities"),
     "sigmoids": (graph(node("Sigmoid", ["x"], ["y"])), "rows do not sum to 1"),
     "per cent": (
         graph(SOFTMAX, node("Mul", ["p", "c"], ["y"]), constants=[constant(np.float32(100), "c")]),
@@ -253,7 +253,7 @@ def test_what_nothing_tells_is_warned_of(rows: Any, tmp_path: Path) -> None:
     with pytest.warns(SuspiciousInputWarning, match="cannot find out"):
         export(picky, calibration, 0.9, tmp_path / "sets.onnx")
     for examples in (np.exp(logits[:5]), {"x": np.exp(logits[:5])}):
-        with pytest.raises(InputError, match=r"holds probabilities \(by its values in 5 rows\)"):
+        with pytest.raises(InputError, match=r"contains probabilities \(by its values in 5 rows\)"):
             export(picky, calibration, 0.9, tmp_path / "sets.onnx", examples=examples)
 
 
@@ -280,7 +280,7 @@ def test_outputs_that_are_no_row_of_logits(rows: Any, tmp_path: Path) -> None:
         export(one, binary, 0.9, target)
     shapeless = graph(node("Identity", ["x"], ["y"]))
     shapeless.graph.output[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(InputError, match="'y' declares none"):
+    with pytest.raises(InputError, match="'y' declares no shape"):
         export(shapeless, calibration, 0.9, target)
     newer = graph(node("Identity", ["x"], ["y"]))
     newer.opset_import[0].version = 99
@@ -312,7 +312,7 @@ def test_the_command_says_what_the_output_holds(rows: Any, tmp_path: Path) -> No
     words = ["export", *(str(tmp_path / name) for name in ("model.onnx", "cal.safetensors"))]
     words += ["-o", str(tmp_path / "sets.onnx"), "--output-is"]
     refused = testing.CliRunner().invoke(app, [*words, "logits"])
-    assert "holds probabilities (by the operator Softmax)" in str(refused.exception)
+    assert "contains probabilities (by the operator Softmax)" in str(refused.exception)
     assert "must be" in str(testing.CliRunner().invoke(app, [*words, "likelihoods"]).exception)
     assert not (tmp_path / "sets.onnx").exists()
     assert testing.CliRunner().invoke(app, [*words, "probabilities"]).exit_code == 0
@@ -349,7 +349,7 @@ def test_a_network_of_torch_that_ends_in_a_softmax(rows: Any, tmp_path: Path) ->
     with torch.no_grad():
         own = network[0](torch.from_numpy(logits)).numpy()
     calibration = evicp.calibrate(own[:300], labels[:300], "lac")
-    with pytest.raises(InputError, match=r"holds probabilities \(by the operator Softmax\)"):
+    with pytest.raises(InputError, match=r"contains probabilities \(by the operator Softmax\)"):
         export(tmp_path / "model.onnx", calibration, 0.9, tmp_path / "sets.onnx")
     export(tmp_path / "model.onnx", calibration, 0.9, tmp_path / "sets.onnx", output_is="probabilities")
     mask = run(tmp_path / "sets.onnx", logits[300:])["set_mask"]

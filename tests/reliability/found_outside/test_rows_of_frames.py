@@ -118,7 +118,7 @@ def test_other_entries_are_refused_both_ways() -> None:
 
 def test_an_index_that_is_moved_is_warned_of() -> None:
     labels = pd.Series(LABELS, index=np.arange(1, N + 1))
-    with pytest.warns(SuspiciousInputWarning, match=r"rows of logits and labels are 1 apart; they are paired by their"):
+    with pytest.warns(SuspiciousInputWarning, match=r"rows of logits and labels are 1 apart; they are paired by"):
         assert evicp.calibrate(pd.DataFrame(LOGITS), labels, "lac") == CALIBRATION
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -85,7 +85,7 @@ def test_rows_that_are_in_a_folder_twice(folder: Path, kind: str) -> None:
 def test_one_name_in_two_formats(folder: Path) -> None:
     """Rounded to another type, their rows may even differ."""
     as_parquet(folder / "1.parquet", data(1)[0] + 1e-3, data(1)[1])
-    with pytest.raises(FileError, match=r"shards holds 1\.\w+ and 1\.\w+: rows in two formats would count twice"):
+    with pytest.raises(FileError, match=r"shards contains 1\.\w+ and 1\.\w+: rows in two formats would count twice"):
         blocks.open_rows(folder)
 
 
@@ -193,8 +193,8 @@ class Colour:
         (b"b", r"got b'b' \(bytes\) for class 1\. Decode it: name\.decode\(\)"),
         (np.bytes_(b"b"), r".*for class 1\. Decode it"),
         (None, r"got None \(NoneType\) for class 1\. Give every class a name, or leave out class_names"),
-        (float("nan"), r"got nan \(float\) for class 1\. Name every class"),
-        (np.float32("nan"), r".*for class 1\. Name every class"),
+        (float("nan"), r"got nan \(float\) for class 1\. Give every class a name"),
+        (np.float32("nan"), r".*for class 1\. Give every class a name"),
         (1.0, r"got 1\.0 \(float\) for class 1\. Pass its text"),
         (True, r"got True \(bool\) for class 1"),
         (Colour(), r".*\(Colour\) for class 1"),
@@ -210,7 +210,9 @@ def test_a_class_name_that_is_no_text(bad: Any, said: str) -> None:
 def test_missing_names_in_columns(package: str) -> None:
     module = pytest.importorskip(package)
     make = module.array if package == "pyarrow" else module.Series
-    with pytest.raises(InputTypeError, match=r"^class_names must be strings; got .* for class 1\. Name every class"):
+    with pytest.raises(
+        InputTypeError, match=r"^class_names must be strings; got .* for class 1\. Give every class a name"
+    ):
         as_class_names(make(["a", None, "c"]), 3)
     assert as_class_names(make(["a", "b", "c"]), 3) == ("a", "b", "c")
     assert as_class_names(make([0.0, 1.0, 2.0]), 3) == ("0.0", "1.0", "2.0")  # as scikit-learn has classes

@@ -131,7 +131,7 @@ def archive_of(path: Path, content: list[tuple[str, bytes]], method: int = zipfi
 CHANGES: dict[str, tuple[Callable[[Path, list[tuple[str, bytes]]], Any], str]] = {
     "a file of constants": (lambda p, m: archive_of(p, [*m, ("rows/constants.pkl", b"")]), "a TorchScript archive"),
     "code": (lambda p, m: archive_of(p, [*m, ("rows/code/__torch__.py", b"")]), "a TorchScript archive"),
-    "a file more": (lambda p, m: archive_of(p, [*m, ("rows/extra/model.py", b"")]), "it holds 'extra/model.py'"),
+    "a file more": (lambda p, m: archive_of(p, [*m, ("rows/extra/model.py", b"")]), "it contains 'extra/model.py'"),
     "another root": (lambda p, m: archive_of(p, [*m, ("other/data.pkl", b"")]), "not one that torch.save writes"),
     "no tensors": (lambda p, _: archive_of(p, [("rows/version", b"3")]), "not one that torch.save writes"),
     "a member twice": (lambda p, m: archive_of(p, [*m, m[0]]), "it contains a member more than once"),
