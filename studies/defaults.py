@@ -160,11 +160,15 @@ class Measured:
         )
 
 
-def measure(networks: Sequence[Logits], splits: int = 10) -> Iterator[Measured]:
-    """Every model on every problem by what ConformalClassifier takes, and files of logits by what `calibrate` takes."""
+def measure_models(splits: int = 10) -> Iterator[Measured]:
+    """Every model on every problem, by what ConformalClassifier takes."""
     for problem in problems():
         for model, make in MODELS.items():
             yield from _of_model(problem, model, make, splits)
+
+
+def measure_files(networks: Sequence[Logits], splits: int = 10) -> Iterator[Measured]:
+    """Files of logits by what `calibrate` takes, as they are and with fewer classes."""
     for data in networks:
         total = data.logits.shape[1]
         for n_classes in sorted({2, 10, 100, total}):
@@ -172,7 +176,7 @@ def measure(networks: Sequence[Logits], splits: int = 10) -> Iterator[Measured]:
                 yield _of_logits(restrict(data, n_classes), n_classes, splits)
 
 
-def default_sizes(measured: Sequence[Measured]) -> Finding:
+def default_sizes(measured: Sequence[Measured], name: str) -> Finding:
     """The table, with how many sets of rows keep the bar."""
     near = sum(one.above <= TOLERANCE for one in measured)
     covered = sum(one.is_covered for one in measured)
@@ -183,7 +187,7 @@ def default_sizes(measured: Sequence[Measured]) -> Finding:
         f"coverage on {covered}"
     )
     head = ("rows from", "K", *SCORES, "by default", "its coverage", "above the best")
-    return Finding("defaults", title, head, tuple(one.row() for one in measured))
+    return Finding(name, title, head, tuple(one.row() for one in measured))
 
 
 def _of_model(problem: Problem, model: str, make: Model, splits: int) -> Iterator[Measured]:
@@ -231,16 +235,20 @@ def main(
         list[str] | None, typer.Argument(metavar="[FILE]...", help="Logits with labels; the embedded sample if none.")
     ] = None,
     splits: Annotated[int, typer.Option(help="Random splits of each set of rows.")] = 10,
+    models: Annotated[bool, typer.Option(help="Train scikit-learn's models, too, which takes longest.")] = True,
     page: Annotated[Path | None, typer.Option("--into", help="Bring the table of this page up to date.")] = None,
 ) -> None:
     """Print the table of docs/defaults.md."""
     networks: Iterable[Logits] = [read(path) for path in logits or ()] or [embedded()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # models that have not converged, few rows, log-probabilities
-        finding = default_sizes(list(measure(list(networks), splits)))
-    Console(soft_wrap=True, highlight=False, markup=False).print(str(finding))
-    if page is not None:
-        write_whole(page, into(read_text(page), finding))
+        findings = [default_sizes(list(measure_files(list(networks), splits)), "files")]
+        if models:
+            findings.append(default_sizes(list(measure_models(splits)), "models"))
+    for finding in findings:
+        Console(soft_wrap=True, highlight=False, markup=False).print(str(finding))
+        if page is not None:
+            write_whole(page, into(read_text(page), finding))
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def test_defaults_are_measured_beside_every_score(monkeypatch):
     data = Logits("tiny", sample.logits[:300, :20], sample.labels[:300] % 20)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        measured = list(defaults.measure([data], splits=2))
+        measured = [*defaults.measure_models(2), *defaults.measure_files([data], 2)]
     assert [one.name.rpartition(", ")[2] for one in measured[:3]] == [
         "probabilities",
         "decision values",
@@ -227,7 +227,7 @@ def test_defaults_are_measured_beside_every_score(monkeypatch):
         assert np.array_equal(one.sizes[-1], one.sizes[taken])  # the default is one of the scores, on the same rows
         assert np.array_equal(one.coverages[-1], one.coverages[taken])
         assert one.above == one.sizes[-1].mean() / one.sizes[:-1].mean(1).min() - 1
-    finding = defaults.default_sizes(measured)
+    finding = defaults.default_sizes(measured, "both")
     near = sum(one.above <= 0.03 for one in measured)
     assert f"within 3% of it on {near} of 6 sets of rows" in finding.title
     assert {len(row) for row in finding.rows} == {len(finding.head)}
@@ -240,7 +240,7 @@ def test_the_page_of_defaults_shows_what_the_command_prints(shared_data):
     networks = [replace(read(str(shared_data / f"{file}.npz")), name=short) for short, file in STUDIED.items()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        printed = defaults.default_sizes(list(defaults.measure(networks))).to_markdown()
+        printed = defaults.default_sizes(list(defaults.measure_files(networks, 5)), "files").to_markdown()
     shown = [line for line in DEFAULTS_PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     for line in printed.splitlines():
         if line.startswith("|") and not any(is_rounding_apart(line, other, 2e-3) for other in shown):
