@@ -475,7 +475,7 @@ def test_the_classes_are_the_librarys_worst_first(
         for share, count in zip(classes.coverage.tolist(), classes.counts.tolist(), strict=True)
     )
     chance = float(payload.below_by_chance(classes.counts, np.array([0.9]), 0.95)[0])
-    sentence = f"For {below} of 30 the whole interval lies below it; chance alone would give about {chance:.1f}."
+    sentence = f"For {below} of 30 the whole interval is below it; chance alone gives about {chance:.1f}."
     assert chance < 0.95  # else it is rounded further
     assert sentence in page.tab.inner_text("#classes-aside")
     page.tab.click("#table-classes th:nth-child(2) button")  # by rows
