@@ -157,7 +157,7 @@ def test_half_precision_logits_do_not_give_half_precision_scores(score, figure):
     assert different > 1900
 
 
-@pytest.mark.filterwarnings("ignore:.* are equal to another one:evicp.errors.SuspiciousInputWarning")  # on purpose
+@pytest.mark.filterwarnings("ignore:.* are duplicates:evicp.errors.SuspiciousInputWarning")  # on purpose
 def test_weights_are_not_sorted_apart_from_their_scores():
     """Elsewhere: the sorted weights are put on the sorted scores, whoever they belonged to."""
     rng = np.random.default_rng(6)

@@ -107,7 +107,7 @@ def caution_of_ties(ties: Ties, coverage: Fraction, *, can_smooth: bool) -> Susp
 def warn_of_near_ties(score: Score, scores: F64, threshold: float, logits: Any) -> None:
     """Warn of labels of new rows that score next to calibration scores that tie at the threshold, but do not tie.
 
-    Where scores are those of a few different rows, such labels are among them, but were rounded on another way.
+    Where scores are those of a few different rows, such labels are among them, but were rounded differently.
 
     Parameters
     ----------

@@ -108,7 +108,7 @@ def test_a_training_part_of_one_class_is_refused_by_name():
     X = np.random.default_rng(0).normal(size=(40, 2))
     y = np.where(np.arange(40) == np.random.RandomState(0).permutation(40)[0], "yes", "no")
     with pytest.raises(
-        InputError, match=r"LogisticRegression .* rows of one class.* 28 rows .* all of class 'no'.* Give"
+        InputError, match=r"LogisticRegression .* rows of one class.* 28 .*rows .*all of class 'no'.* Give"
     ):
         ConformalClassifier(cv=0.3).fit(X, y)
     with pytest.warns(SuspiciousInputWarning, match=r"1 of 2 classes .*'yes'"):

@@ -51,7 +51,7 @@ def test_a_tree_s_full_sets_are_said_with_figures_and_the_remedy():
     model = ConformalClassifier(DecisionTreeClassifier(random_state=0), coverage=0.8, cv=0.5).fit(X[:900], y[:900])
     tied = int(np.sum(model.calibration_.scores == model.calibration_.scores[-1]))
     with pytest.warns(
-        SuspiciousInputWarning, match=f"^{tied} of 450 calibration scores tie .* 0.998 where 0.8 was"
+        SuspiciousInputWarning, match=f"^{tied} of 450 calibration scores tie .* 0.998 instead of 0.8"
     ) as w:
         sets = model.predict_set(X[900:])
     assert (sets.sizes == K).all()
