@@ -108,8 +108,8 @@ class ConformalClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator, _K
     ----------
     estimator : classifier, default LogisticRegression()
     score : a name, "auto", a score or a callable of logits, as for `evicp.calibrate`; default "lac"
-        LAC has the smallest sets for most scikit-learn models, or nearly. "auto" selects a score on a part of the
-        calibration rows; `calibration_.score` is the score in use.
+        If probabilities are right, no score has smaller sets on average than LAC. "auto" selects a score on a part of
+        the calibration rows; `calibration_.score` is the score in use.
     coverage : number in (0, 1)
         The default target of `predict_set`.
     cv : "prefit", a share in (0, 1), a number of folds, "oob", or a splitter of scikit-learn
