@@ -6,6 +6,7 @@ import dataclasses
 import json
 from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -363,7 +364,14 @@ def test_to_dict_is_plain_json(evaluation: evicp.Evaluation) -> None:
     assert content["size_strata"][0]["range"] == "0-1"
     assert sum(stratum["count"] for stratum in content["difficulty_strata"]) == 150
     assert content["n_calibration"] == 150
-    assert set(content) == {*evaluation.__dataclass_fields__, "promise"} - {"judged"}
+    figures = {
+        name
+        for name, value in vars(evicp.Evaluation).items()
+        if isinstance(value, property | cached_property) and not name.startswith("_")
+    }
+    other_names = {"observed_coverage", "target_coverage", "law_is_bound", "verdict"}
+    kept = {*evaluation.__dataclass_fields__} - {"tally", "min_count", "class_names", "judged"}
+    assert set(content) == {*(figures - other_names), *kept, "promise"}
 
 
 def test_it_prints_as_tables(evaluation: evicp.Evaluation) -> None:
@@ -395,7 +403,7 @@ def test_sscv_names_its_worst_range_and_what_it_pools(min_count: int, text: str)
     sets = sets_of([[0], range(5), range(5), range(8), range(8)], 30, Fraction(1, 2))
     evaluation = evicp.evaluate(sets, [0, 1, 2, 20, 3], min_count=min_count)
     assert ["SSCV", text] in evaluation._summary()
-    nothing = dataclasses.replace(evaluation, sscv=None, sscv_smallest_count=None)
+    nothing = dataclasses.replace(evaluation, min_count=6)
     assert ["SSCV", "-"] in nothing._summary()
 
 
@@ -431,6 +439,16 @@ def test_nothing_to_evaluate() -> None:
 def test_an_evaluator_refuses_its_options_before_it_sees_a_row(option, value):
     with pytest.raises(InputError, match=f"^{option} must be"):
         metrics.Evaluator(**{option: value})
+
+
+def test_figures_read_later_are_of_the_rows_counted_when_it_finished() -> None:
+    """Figures are computed when they are read; batches that come in between must not change them."""
+    sets = sets_of([[0], [0, 1], [1]], 3, Fraction(3, 4))
+    evaluator = metrics.Evaluator().update(sets, [0, 1, 2], groups=list("aab"))
+    early, at_once = evaluator.finish(), evicp.evaluate(sets, [0, 1, 2], groups=list("aab")).to_dict()
+    evaluator.update(sets, [2, 2, 2], groups=list("aab"))
+    assert early.to_dict() == at_once
+    assert evaluator.finish().coverage == 1 / 3
 
 
 def test_an_evaluator_is_not_merged_with_itself():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -12,13 +13,94 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evicp.errors import InputError
-from evicp.evaluation.result import ClassCoverage, Evaluation, GroupCoverage, Stratum
-from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, trade_off, violation
+from evicp.evaluation.strata import SSCV_ENDS, Ranges, Stratum, trade_off, violation
 from evicp.input import validate
-from evicp.types import I64, Bools
+from evicp.types import F64, I64, Bools
 
 #: The quantiles of set size that an evaluation reports beside the median.
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shares:
+    """Coverage, rows and mean size of each class or group; NaN where there are no rows."""
+
+    coverage: F64
+    counts: I64
+    mean_size: F64
+    target: Fraction
+
+    @property
+    def hits(self) -> I64:
+        """Covered rows of each."""
+        return np.rint(np.nan_to_num(self.coverage) * self.counts).astype(np.int64)
+
+    @property
+    def mean_gap(self) -> float:
+        """The mean distance from the target over those with rows."""
+        return float(np.nanmean(np.abs(self.coverage - float(self.target))))
+
+    @property
+    def worst(self) -> float:
+        """The lowest coverage."""
+        return float(self.coverage[self._least])
+
+    @property
+    def _least(self) -> int:
+        return int(np.nanargmin(self.coverage))
+
+    def _to_dict(self, **names: Any) -> dict[str, Any]:
+        def plain(values: F64) -> list[float | None]:
+            return [None if np.isnan(value) else value for value in values.tolist()]
+
+        figures = {"coverage": plain(self.coverage), "counts": self.counts.tolist(), "mean_size": plain(self.mean_size)}
+        return {"mean_gap": self.mean_gap, "worst": self.worst, **names, **figures}
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCoverage(_Shares):
+    """Coverage of each class, and the mean size of its rows' sets; NaN for a class without rows.
+
+    Attributes
+    ----------
+    coverage : (K,) the share of each class's rows whose set holds it
+    counts : (K,) rows of each class
+    mean_size : (K,) labels per set of these rows
+    target : the target coverage, exactly
+    names : of the classes, if known
+    """
+
+    names: tuple[str, ...] | None = None
+
+    @property
+    def worst_class(self) -> int:
+        """The class with the lowest coverage."""
+        return self._least
+
+    def label(self, number: int) -> str:
+        """A class as text, with its name if known: "class 32", "32 tailed frog"."""
+        return f"class {number}" if self.names is None else f"{number} {self.names[number]}"
+
+
+@dataclass(frozen=True, eq=False)
+class GroupCoverage(_Shares):
+    """Coverage and size in each group of rows.
+
+    Attributes
+    ----------
+    coverage : (G,) the share of each group's rows whose set contains the true label
+    counts : (G,) rows of each group
+    mean_size : (G,) labels per set of these rows
+    target : the target coverage, exactly
+    names : of the G groups, sorted
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def worst_group(self) -> str:
+        """The group with the lowest coverage."""
+        return self.names[self._least]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +173,7 @@ class Tally:
     by_difficulty: Counts | None
     by_group: dict[str, I64] | None
 
-    @property
+    @cached_property
     def n(self) -> int:
         """How many rows were counted."""
         return int(self.by_size.rows.sum())
@@ -120,47 +202,6 @@ class Tally:
             for name, counts in other.by_group.items():
                 by_group[name] = by_group[name] + counts if name in by_group else counts
         return Tally(self.by_size + other.by_size, self.by_class + other.by_class, by_difficulty, by_group)
-
-    def evaluation(
-        self,
-        target: Fraction,
-        *,
-        min_count: int = 1,
-        confidence: float = 0.95,
-        class_names: tuple[str, ...] | None = None,
-        **known: Any,
-    ) -> Evaluation:
-        """Everything that follows from the counts; `known` are fields of the evaluation that do not."""
-        n, sizes, ranks = self.n, self.by_size, self.by_difficulty
-        sscv, deciding, smallest = sizes.sscv(target, min_count)
-        hits, labels, empty, single = (int(x) for x in (sizes.hits.sum(), sizes.labels.sum(), *sizes.rows[:2]))
-        low, high = intervals(hits, n, confidence)
-        mean_non_empty = labels / (n - empty) if n > empty else None
-        return Evaluation(
-            n=n,
-            n_classes=len(self.by_class.rows),
-            target=target,
-            coverage=hits / n,
-            coverage_interval=(float(low), float(high)),
-            mean_size=labels / n,
-            mean_size_non_empty=mean_non_empty,
-            median_size=median(sizes.rows),
-            size_quantiles=quantiles(sizes.rows, QUANTILES),
-            empty_share=empty / n,
-            singleton_share=single / n,
-            singleton_coverage=int(sizes.hits[1]) / single if single else None,
-            size_strata=sizes.strata(0, SIZE_ENDS, confidence),
-            sscv=sscv,
-            sscv_count=deciding,
-            sscv_smallest_count=smallest,
-            sat=sat_of(sscv, mean_non_empty),
-            class_coverage=self.by_class.class_coverage(target, class_names),
-            accuracy=None if ranks is None else int(ranks.rows[1]) / n,
-            difficulty_strata=None if ranks is None else ranks.strata(1, SIZE_ENDS, confidence),
-            confidence=confidence,
-            group_coverage=None if self.by_group is None else group_coverage(self.by_group, target),
-            **known,
-        )
 
 
 def median(counts: I64) -> float:

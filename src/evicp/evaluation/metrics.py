@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from evicp import kernels
 from evicp.errors import InputError, InputTypeError, LogitsError
 from evicp.evaluation import counts
-from evicp.evaluation.counts import QUANTILES, Counts, Tally
-from evicp.evaluation.result import ClassCoverage, Evaluation, GroupCoverage, Stratum
-from evicp.evaluation.strata import SIZE_ENDS, intervals
+from evicp.evaluation.counts import QUANTILES, ClassCoverage, Counts, GroupCoverage, Tally
+from evicp.evaluation.result import Evaluation
+from evicp.evaluation.strata import SIZE_ENDS, Stratum, intervals
 from evicp.evaluation.verdicts import verdict_of
 from evicp.input import convert, validate
 from evicp.input.classes import ClassAxis, labelled
@@ -359,13 +359,14 @@ class Evaluator:
         if self._tally is None or self._like is None or not self._tally.n:
             raise InputError("evaluation needs at least one row; got none.")
         like = self._like
-        return self._tally.evaluation(
+        return Evaluation(
+            self._tally,
             like.coverage,
+            like.score,
+            like.n_calibration,
             min_count=self.min_count,
             confidence=self.confidence,
             class_names=like.class_names,
-            score=like.score,
-            n_calibration=like.n_calibration,
             target_confidence=like.confidence,
             guarantee=like.guarantee,
             filled=like.filled,

@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evicp.errors import need
-from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, intervals, range_text
+from evicp.evaluation.counts import (
+    QUANTILES,
+    ClassCoverage,
+    GroupCoverage,
+    Tally,
+    group_coverage,
+    median,
+    quantiles,
+    sat_of,
+)
+from evicp.evaluation.strata import SIZE_ENDS, SSCV_ENDS, Ranges, Stratum, intervals
 from evicp.evaluation.verdicts import verdict_of, verdict_text
 from evicp.outer import outer
 from evicp.tables import html_table, markdown_table, rows_text, text_table
-from evicp.types import F64, I64
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,206 +34,161 @@ if TYPE_CHECKING:
 __all__ = ["ClassCoverage", "Evaluation", "GroupCoverage", "Stratum"]
 
 
-@dataclass(frozen=True)
-class Stratum:
-    """Rows whose set size (or difficulty) lies in [low, high]: how many, how often covered, how large.
-
-    Attributes
-    ----------
-    low : where the range begins
-    high : where it ends, inclusive
-    count : rows in it
-    hits : covered rows, whose set contains the true label
-    labels : in the sets of all of them
-    confidence : of the interval
-    """
-
-    low: int
-    high: int
-    count: int
-    hits: int
-    labels: int
-    confidence: float
-
-    @property
-    def label(self) -> str:
-        """The range as text, "2-3"."""
-        return range_text(self.low, self.high)
-
-    @property
-    def coverage(self) -> float | None:
-        """The share of the rows whose set contains the true label; None without rows."""
-        return self.hits / self.count if self.count else None
-
-    @cached_property
-    def coverage_interval(self) -> tuple[float, float] | None:
-        """Its exact (Clopper-Pearson) interval; None without rows."""
-        # Computed on first use: the intervals of all strata take longer than their counts.
-        low, high = intervals(self.hits, self.count, self.confidence)
-        return (float(low), float(high)) if self.count else None
-
-    @property
-    def mean_size(self) -> float | None:
-        """Labels per set; None without rows."""
-        return self.labels / self.count if self.count else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        figures = ("low", "high", "count", "coverage", "coverage_interval", "mean_size")
-        return {"range": self.label} | {name: getattr(self, name) for name in figures}
-
-
-@dataclass(frozen=True, eq=False)
-class _Shares:
-    """Coverage, rows and mean size of each class or group; NaN where there are no rows."""
-
-    coverage: F64
-    counts: I64
-    mean_size: F64
-    target: Fraction
-
-    @property
-    def hits(self) -> I64:
-        """Covered rows of each."""
-        return np.rint(np.nan_to_num(self.coverage) * self.counts).astype(np.int64)
-
-    @property
-    def mean_gap(self) -> float:
-        """The mean distance from the target over those with rows."""
-        return float(np.nanmean(np.abs(self.coverage - float(self.target))))
-
-    @property
-    def worst(self) -> float:
-        """The lowest coverage."""
-        return float(self.coverage[self._least])
-
-    @property
-    def _least(self) -> int:
-        return int(np.nanargmin(self.coverage))
-
-    def _to_dict(self, **names: Any) -> dict[str, Any]:
-        def plain(values: F64) -> list[float | None]:
-            return [None if np.isnan(value) else value for value in values.tolist()]
-
-        figures = {"coverage": plain(self.coverage), "counts": self.counts.tolist(), "mean_size": plain(self.mean_size)}
-        return {"mean_gap": self.mean_gap, "worst": self.worst, **names, **figures}
-
-
-@dataclass(frozen=True, eq=False)
-class ClassCoverage(_Shares):
-    """Coverage of each class, and the mean size of its rows' sets; NaN for a class without rows.
-
-    Attributes
-    ----------
-    coverage : (K,) the share of each class's rows whose set holds it
-    counts : (K,) rows of each class
-    mean_size : (K,) labels per set of these rows
-    target : the target coverage, exactly
-    names : of the classes, if known
-    """
-
-    names: tuple[str, ...] | None = None
-
-    @property
-    def worst_class(self) -> int:
-        """The class with the lowest coverage."""
-        return self._least
-
-    def label(self, number: int) -> str:
-        """A class as text, with its name if known: "class 32", "32 tailed frog"."""
-        return f"class {number}" if self.names is None else f"{number} {self.names[number]}"
-
-
-@dataclass(frozen=True, eq=False)
-class GroupCoverage(_Shares):
-    """Coverage and size in each group of rows.
-
-    Attributes
-    ----------
-    coverage : (G,) the share of each group's rows whose set contains the true label
-    counts : (G,) rows of each group
-    mean_size : (G,) labels per set of these rows
-    target : the target coverage, exactly
-    names : of the G groups, sorted
-    """
-
-    names: tuple[str, ...]
-
-    @property
-    def worst_group(self) -> str:
-        """The group with the lowest coverage."""
-        return self.names[self._least]
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """The evaluation of prediction sets with known labels. Prints as a table.
 
+    Each figure is computed from the counts when it is first read.
+
     Attributes
     ----------
-    n : the number of rows
-    n_classes : K
+    tally : the counts: rows, covered rows and labels in sets by size, class, difficulty and group
     target : the target coverage, exactly
     score : the name of the score
     n_calibration : calibration rows; None without a guarantee
-    coverage : the share of rows whose set contains the true label
-    coverage_interval : its exact (Clopper-Pearson) interval
-    mean_size : labels per set
-    mean_size_non_empty : labels per non-empty set; None where all are empty
-    median_size : of all sets
-    size_quantiles : the sizes that 5, 25, 75 and 95 % of the sets do not exceed: {"5%": 1.0, ...}
-    empty_share : the share of empty sets
-    singleton_share : the share of sets of one label
-    singleton_coverage : the share of one-label sets whose label is the true one; None where there are none
-    size_strata : rows and coverage by ranges of set size (the paper's Table 3)
-    sscv : size-stratified coverage violation: the largest distance of coverage from the target over ranges of set
-        size; None where none of them has `min_count` rows
-    sscv_count : rows in the range that decides SSCV; with few rows SSCV is mostly chance
-    sscv_smallest_count : rows in the smallest of these ranges
-    sat : size-adaptivity trade-off, (1 - SSCV) / mean size of non-empty sets; None where either is
-    class_coverage : coverage, rows and mean size of each class
-    accuracy : top-1 accuracy of the logits; None where neither logits nor difficulty were given
-    difficulty_strata : rows, coverage and size by the rank of the true label (the paper's Table 4); None likewise
+    min_count : size ranges with fewer rows are left out of SSCV
     confidence : of the intervals
+    class_names : the names of the classes, if known
     target_confidence : with which the target coverage holds (training-conditional sets); None on average
     guarantee : the kind of guarantee, as in `PredictionSets`
-    group_coverage : coverage, rows and mean size of each group; None where no groups were given
     filled : empty sets were given their top label
     smoothed : ties were broken at random
     tied : other calibration scores equal the threshold, so coverage can be higher
     judged : the verdict of the calibration that made the sets, if available; see `verdict`
     """
 
-    n: int
-    n_classes: int
+    tally: Tally
     target: Fraction
     score: str
     n_calibration: int | None
-    coverage: float
-    coverage_interval: tuple[float, float]
-    mean_size: float
-    mean_size_non_empty: float | None
-    median_size: float
-    size_quantiles: dict[str, float]
-    empty_share: float
-    singleton_share: float
-    singleton_coverage: float | None
-    size_strata: tuple[Stratum, ...]
-    sscv: float | None
-    sscv_count: int | None
-    sscv_smallest_count: int | None
-    sat: float | None
-    class_coverage: ClassCoverage
-    accuracy: float | None = None
-    difficulty_strata: tuple[Stratum, ...] | None = None
+    min_count: int = 1
     confidence: float = 0.95
+    class_names: tuple[str, ...] | None = None
     target_confidence: float | None = None
     guarantee: str = "marginal"
-    group_coverage: GroupCoverage | None = None
     filled: bool = False
     smoothed: bool = False
     tied: bool = False
     judged: dict[str, Any] | None = None
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return self.tally.n
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return len(self.tally.by_class.rows)
+
+    @cached_property
+    def _totals(self) -> tuple[int, int, int, int]:
+        """Covered rows, labels in sets, empty sets and sets of one label."""
+        sizes = self.tally.by_size
+        return int(sizes.hits.sum()), int(sizes.labels.sum()), int(sizes.rows[0]), int(sizes.rows[1])
+
+    @property
+    def coverage(self) -> float:
+        """The share of rows whose set contains the true label."""
+        return self._totals[0] / self.n
+
+    @cached_property
+    def coverage_interval(self) -> tuple[float, float]:
+        """The exact (Clopper-Pearson) interval of the coverage."""
+        low, high = intervals(self._totals[0], self.n, self.confidence)
+        return float(low), float(high)
+
+    @property
+    def mean_size(self) -> float:
+        """Labels per set."""
+        return self._totals[1] / self.n
+
+    @property
+    def mean_size_non_empty(self) -> float | None:
+        """Labels per non-empty set; None where all are empty."""
+        _, labels, empty, _ = self._totals
+        return labels / (self.n - empty) if self.n > empty else None
+
+    @cached_property
+    def median_size(self) -> float:
+        """The median size of all sets."""
+        return median(self.tally.by_size.rows)
+
+    @cached_property
+    def size_quantiles(self) -> dict[str, float]:
+        """The sizes that 5, 25, 75 and 95 % of the sets do not exceed: {"5%": 1.0, ...}."""
+        return quantiles(self.tally.by_size.rows, QUANTILES)
+
+    @property
+    def empty_share(self) -> float:
+        """The share of empty sets."""
+        return self._totals[2] / self.n
+
+    @property
+    def singleton_share(self) -> float:
+        """The share of sets of one label."""
+        return self._totals[3] / self.n
+
+    @property
+    def singleton_coverage(self) -> float | None:
+        """The share of one-label sets whose label is the true one; None where there are none."""
+        single = self._totals[3]
+        return int(self.tally.by_size.hits[1]) / single if single else None
+
+    @cached_property
+    def size_strata(self) -> tuple[Stratum, ...]:
+        """Rows and coverage by ranges of set size (the paper's Table 3)."""
+        return self.tally.by_size.strata(0, SIZE_ENDS, self.confidence)
+
+    @cached_property
+    def _violation(self) -> tuple[float | None, int | None, int | None]:
+        return self.tally.by_size.sscv(self.target, self.min_count)
+
+    @property
+    def sscv(self) -> float | None:
+        """Size-stratified coverage violation: the largest distance of coverage from the target over ranges of set size.
+
+        None where none of them has `min_count` rows.
+        """
+        return self._violation[0]
+
+    @property
+    def sscv_count(self) -> int | None:
+        """Rows in the range that decides SSCV; with few rows SSCV is mostly chance."""
+        return self._violation[1]
+
+    @property
+    def sscv_smallest_count(self) -> int | None:
+        """Rows in the smallest of these ranges."""
+        return self._violation[2]
+
+    @property
+    def sat(self) -> float | None:
+        """Size-adaptivity trade-off, (1 - SSCV) / mean size of non-empty sets; None where either is."""
+        return sat_of(self.sscv, self.mean_size_non_empty)
+
+    @cached_property
+    def class_coverage(self) -> ClassCoverage:
+        """Coverage, rows and mean size of each class."""
+        return self.tally.by_class.class_coverage(self.target, self.class_names)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Top-1 accuracy of the logits; None where neither logits nor difficulty were given."""
+        ranks = self.tally.by_difficulty
+        return None if ranks is None else int(ranks.rows[1]) / self.n
+
+    @cached_property
+    def difficulty_strata(self) -> tuple[Stratum, ...] | None:
+        """Rows, coverage and size by the rank of the true label (the paper's Table 4); None likewise."""
+        ranks = self.tally.by_difficulty
+        return None if ranks is None else ranks.strata(1, SIZE_ENDS, self.confidence)
+
+    @cached_property
+    def group_coverage(self) -> GroupCoverage | None:
+        """Coverage, rows and mean size of each group; None where no groups were given."""
+        groups = self.tally.by_group
+        return None if groups is None else group_coverage(groups, self.target)
 
     @property
     def observed_coverage(self) -> float:
@@ -252,7 +216,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; the verdict as "promise"."""
-        result = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "judged"}
+        result = {name: getattr(self, name) for name in _FIGURES}
         result["target"] = float(self.target)
         result["coverage_interval"] = list(self.coverage_interval)
         for name in ("size_strata", "difficulty_strata"):
@@ -381,6 +345,14 @@ class Evaluation:
 
 
 _STRATUM = ("rows", "coverage", "mean size")
+#: What a dictionary of an evaluation holds, beside the verdict.
+_FIGURES = (
+    *("n", "n_classes", "target", "score", "n_calibration", "coverage", "coverage_interval"),
+    *("mean_size", "mean_size_non_empty", "median_size", "size_quantiles"),
+    *("empty_share", "singleton_share", "singleton_coverage", "size_strata"),
+    *("sscv", "sscv_count", "sscv_smallest_count", "sat", "class_coverage", "accuracy", "difficulty_strata"),
+    *("confidence", "target_confidence", "guarantee", "group_coverage", "filled", "smoothed", "tied"),
+)
 
 
 def _figure(value: float | None, digits: int = 3) -> str:

@@ -59,7 +59,7 @@ class Tested:
             raise InputError("evaluation needs at least one row; got none.")
         tally = Tally.of(self.sizes, self.covered, labels[test], difficulty[test], None, n_classes)
         n = len(self.split.calibration) if self.split.calibrated else None
-        return tally.evaluation(self.coverage, min_count=min_count, score=score, n_calibration=n, tied=self.tied)
+        return Evaluation(tally, self.coverage, score, n, min_count, tied=self.tied)
 
 
 def run_splits(

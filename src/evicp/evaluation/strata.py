@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +58,55 @@ class Ranges:
 def range_text(low: int, high: int) -> str:
     """A range as text, "2-3"; one number alone, "2"."""
     return f"{low}" if low == high else f"{low}-{high}"
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """Rows whose set size (or difficulty) lies in [low, high]: how many, how often covered, how large.
+
+    Attributes
+    ----------
+    low : where the range begins
+    high : where it ends, inclusive
+    count : rows in it
+    hits : covered rows, whose set contains the true label
+    labels : in the sets of all of them
+    confidence : of the interval
+    """
+
+    low: int
+    high: int
+    count: int
+    hits: int
+    labels: int
+    confidence: float
+
+    @property
+    def label(self) -> str:
+        """The range as text, "2-3"."""
+        return range_text(self.low, self.high)
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the rows whose set contains the true label; None without rows."""
+        return self.hits / self.count if self.count else None
+
+    @cached_property
+    def coverage_interval(self) -> tuple[float, float] | None:
+        """Its exact (Clopper-Pearson) interval; None without rows."""
+        # Computed on first use: the intervals of all strata take longer than their counts.
+        low, high = intervals(self.hits, self.count, self.confidence)
+        return (float(low), float(high)) if self.count else None
+
+    @property
+    def mean_size(self) -> float | None:
+        """Labels per set; None without rows."""
+        return self.labels / self.count if self.count else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        figures = ("low", "high", "count", "coverage", "coverage_interval", "mean_size")
+        return {"range": self.label} | {name: getattr(self, name) for name in figures}
 
 
 class Violation(NamedTuple):
