@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mapie.classification import SplitConformalClassifier
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 
@@ -39,6 +38,8 @@ class Softmax(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def lines(path: str) -> list[list[str]]:
     """A line for each coverage."""
+    from mapie.classification import SplitConformalClassifier
+
     rows = read_logits(path)
     logits = rows.logits.astype(float)
     logits += np.random.default_rng(0).uniform(-1e-4, 1e-4, logits.shape)  # stored in half precision, they tie

@@ -41,11 +41,10 @@ def converted(model, rows, **options):
 
 @pytest.mark.filterwarnings("ignore::evicp.errors.SuspiciousInputWarning")
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: type(estimator).__name__)
-@pytest.mark.parametrize("score", [None, "lac"])
-def test_the_graph_gives_the_sets_of_the_classifier(digits, tmp_path, estimator, score):
+def test_the_graph_gives_the_sets_of_the_classifier(digits, tmp_path, estimator):
     """Never a label less; more only where rounding to float32 lets in what lies at the threshold."""
     X, y = digits
-    model = ConformalClassifier(estimator, score, cv=0.5).fit(X[:1200], y[:1200])
+    model = ConformalClassifier(estimator, cv=0.5).fit(X[:1200], y[:1200])
     graph = converted(model, X, **({"raw_scores": True} if model.reads == "logits" else {}))
     name = graph.graph.output[1].name
     export(graph, model, 0.9, tmp_path / "sets.onnx", logits=name)
@@ -60,7 +59,7 @@ def test_decision_values_are_not_made_of_probabilities(digits, tmp_path):
     X, y = digits
     model = ConformalClassifier(ESTIMATORS[2], cv=0.5).fit(X[:600], y[:600])
     for how in ({}, {"output_is": "probabilities"}):
-        with pytest.raises(evicp.errors.InputError, match=r"raw_scores|holds probabilities"):
+        with pytest.raises(evicp.errors.InputError, match=r"raw_scores|contains probabilities"):
             export(converted(model, X), model, 0.9, tmp_path / "sets.onnx", logits="probabilities", **how)
     assert not (tmp_path / "sets.onnx").exists()
 

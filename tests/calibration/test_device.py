@@ -58,7 +58,7 @@ def test_everything_equals_the_cpu(problem, score):
 def test_evaluation_of_sets_that_stayed(problem, monkeypatch):
     logits, labels = problem
     z, y = torch.from_numpy(logits), torch.from_numpy(labels)
-    calibration = evicp.calibrate(z[:300], y[:300])
+    calibration = evicp.calibrate(z[:300], y[:300], evicp.ECP(stabilizer=1e-8))
     here, there = calibration.predict(logits[300:], 0.9), calibration.predict(z[300:], 0.9)
     assert (there.sizes == 0).any()
     usual = [evicp.evaluate(here, labels[300:]).to_dict(), evicp.evaluate(here, labels[300:], logits[300:]).to_dict()]

@@ -347,8 +347,8 @@ def test_a_certificate_is_a_hundred_columns_wide():
 @pytest.mark.parametrize(
     ("score", "line"),
     [
-        (ECP(base_rates=(0.25,) * 4), "base_rates (4 numbers), temperature 1, stabilizer 1e-08"),
-        (ECP(utility=np.abs, stabilizer="scaled"), "temperature 1, stabilizer scaled, utility custom"),
+        (ECP(base_rates=(0.25,) * 4), "base_rates (4 numbers), temperature 1, stabilizer scaled"),
+        (ECP(utility=np.abs, stabilizer=1e-8), "temperature 1, stabilizer 1e-08, utility custom"),
         (SAPS(lam=0.2), "saps: lam 0.2, randomized yes"),
         (TopK(), "topk"),
     ],

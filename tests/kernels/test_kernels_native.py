@@ -662,7 +662,7 @@ def test_every_float16_and_every_bfloat16_is_widened_exactly():
 def test_bfloat16_is_read_as_it_is(kind, score):
     """The same scores and sets as of float32, and no float32 copy."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    logits, labels = imagenet_like(2000, 300)
+    logits, labels = imagenet_like(8000, 300)
     rounded = logits.astype(ml_dtypes.bfloat16)
     wide: np.ndarray = rounded.astype(np.float32)
     given: object = rounded

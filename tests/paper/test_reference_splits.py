@@ -70,6 +70,8 @@ def plain_sets(folder: Path, name: str, score: evicp.Score, coverages: tuple, lo
     parameters = score.parameters()
     randomized = parameters.get("randomized", False)
     options = {k: parameters[k] for k in ("stabilizer", "lam", "k_reg") if k in parameters}
+    if options.get("stabilizer") == "scaled":
+        options["stabilizer"] = 0.01 / fitted.shape[1] ** 2
 
     def plain(logits: np.ndarray) -> np.ndarray:
         v = _numpy.row_uniforms(logits.astype(np.float64), 0) if randomized else np.ones((len(logits), 1))

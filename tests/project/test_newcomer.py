@@ -386,6 +386,7 @@ def pyplot() -> Iterator[Any]:
     """Matplotlib without a screen; its figures are closed afterwards."""
     pytest.importorskip("matplotlib").use("agg")
     plt = pytest.importorskip("matplotlib.pyplot")
+    plt.close("all")  # those of other tests
     yield plt
     plt.close("all")
 

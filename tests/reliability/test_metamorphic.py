@@ -388,9 +388,9 @@ def test_control_a_threshold_one_bit_too_low_is_caught(monkeypatch):
     exact = Marginal.limit
     monkeypatch.setattr(Marginal, "limit", lambda *given: float(np.nextafter(exact(*given), -np.inf)))
     with pytest.raises(AssertionError):
-        check_own_threshold(fixed_problem(ECP()))
+        check_own_threshold(fixed_problem(ECP(stabilizer=1e-8)))
     with pytest.raises(AssertionError):
-        check_p_values(fixed_problem(ECP()))
+        check_p_values(fixed_problem(ECP(stabilizer=1e-8)))
 
 
 def test_control_p_values_compared_in_doubles_are_caught():
