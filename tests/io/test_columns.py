@@ -272,6 +272,13 @@ def test_the_command_line_takes_names(rows, tmp_path):
     assert evicp.io.files.read_sets(tmp_path / "sets.npz") == evicp.load(tmp_path / "a.safetensors").predict(rows[0])
     for command in (["evaluate", "a.safetensors"], ["compare"], ["tune"], ["monitor", "a.safetensors"]):
         assert evicp_process([*command, "val.npz", *named], tmp_path).code == 0, command
+    np.save(tmp_path / "truth.npy", np.eye(K, dtype=int)[rows[1]])
+    for rule, how in (("control", ["--risk", "0.5"]), ("selective", ["--error", "0.9", "--confidence", "0.5"])):
+        made = evicp_process([rule, "val.npz", *named, *how, "-o", f"{rule}.safetensors"], tmp_path)
+        assert made.code == 0, made.err
+        assert evicp_process(["apply", f"{rule}.safetensors", "val.npz", *named], tmp_path).code == 0
+    several = ["multilabel", "val.npz", *named[:2], "--truth", "truth.npy", "-o", "several.safetensors"]
+    assert evicp_process(several, tmp_path).code == 0
     failed = evicp_process(["calibrate", "val.npz", "-o", "c.safetensors"], tmp_path)
     assert failed.code == 2
     assert "it has truth, z. Name it with logits_column (--logits-column NAME)" in failed.err

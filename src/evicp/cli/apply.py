@@ -56,6 +56,8 @@ def apply(
     logits: options.LogitsFiles,
     output: options.Output = None,
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     groups: RuleGroups = None,
     truth: RuleTruth = None,
     page: RulePageFile = None,
@@ -74,7 +76,7 @@ def apply(
     written = check_output(page, force=force, suffixes=(".html",), inputs=given)
     loaded: Any = read_rule(rule)
     _refuse_others(loaded, rule, labels, groups, truth)
-    rows = inputs.read_rows(logits, labels, memory=memory)
+    rows = inputs.read_rows(logits, labels, (logits_column, labels_column), memory=memory)
     rows = rows.with_labels(None) if isinstance(loaded, MultiLabel) else rows
     true = None if truth is None else as_truth(read_truth(truth), len(rows), loaded.known.classes)
     of_rows = inputs.read_groups(groups, len(rows))

@@ -43,6 +43,8 @@ def control(
     costs: Costs = None,
     confidence: RuleConfidence = None,
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     score: options.ScoreText = "ecp",
     class_names: options.ClassNames = None,
     force: options.Force = False,
@@ -55,7 +57,7 @@ def control(
     given = (logits, labels, costs, class_names)
     target = check_output(output, force=force, suffixes=(".safetensors",), inputs=given)
     chosen = options.parse_score(score)
-    rows = inputs.read_rows(logits, labels, labelled=True)
+    rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True)
     names = inputs.read_class_names(class_names) or rows.class_names
     how: dict[str, Any] = {"risk": risk, "confidence": confidence, "score": chosen, "class_names": names}
     how |= _read_costs(costs)

@@ -51,13 +51,14 @@ def multilabel(
     confidence: Confidence = None,
     precision: Precision = None,
     by_label: ByLabel = False,
+    logits_column: options.LogitsColumn = None,
     class_names: options.ClassNames = None,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Several labels per row: write a rule that misses at most a share of them and print its certificate."""
     target = check_output(output, force=force, suffixes=(".safetensors",), inputs=(logits, truth, class_names))
-    rows = inputs.read_rows(logits).with_labels(None)
+    rows = inputs.read_rows(logits, None, (logits_column, None)).with_labels(None)
     names = inputs.read_class_names(class_names) or rows.class_names
     how: dict[str, Any] = {"missed": missed, "confidence": confidence, "precision": precision, "by_label": by_label}
     with progress("calibrating"):

@@ -48,6 +48,8 @@ def selective(
     by: ByGroup = None,
     groups: Groups = None,
     labels: options.Labels = None,
+    logits_column: options.LogitsColumn = None,
+    labels_column: options.LabelsColumn = None,
     class_names: options.ClassNames = None,
     force: options.Force = False,
     as_json: options.Json = False,
@@ -55,7 +57,7 @@ def selective(
     """Answer or abstain: write a rule with a bounded error of answers and print its certificate."""
     given = (logits, labels, groups, class_names)
     target = check_output(output, force=force, suffixes=(".safetensors",), inputs=given)
-    rows = inputs.read_rows(logits, labels, labelled=True)
+    rows = inputs.read_rows(logits, labels, (logits_column, labels_column), labelled=True)
     of_rows = inputs.read_groups(groups, len(rows))
     if (by == "group") != (of_rows is not None):
         raise InputError("--by group and --groups belong together: give both or neither.")
